@@ -1,2 +1,156 @@
-//! Command line.
-fn main() {}
+//! Command line: `run`, `check`, `version`. Exit codes: 0 clean stop, 1 failure, 64 bad usage or configuration.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand, ValueEnum};
+use kube_interop_proxy::config::{self, Config};
+use kube_interop_proxy::{app, tls};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Bad usage or configuration (EX_USAGE of sysexits.h).
+const USAGE: u8 = 64;
+/// Something is wrong that is not the command line's fault.
+const FAILURE: u8 = 1;
+
+/// Sidecar reverse proxy that keeps kube-apiserver's answers right while the servers of a cluster differ.
+#[derive(Parser)]
+#[command(name = "kube-interop-proxy", disable_help_subcommand = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the proxy until SIGTERM or SIGINT.
+    Run {
+        /// Configuration file (YAML).
+        #[arg(long)]
+        config: PathBuf,
+        /// Form of the log lines on stderr. What is logged is chosen with RUST_LOG; access lines have the target
+        /// `access`.
+        #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+        log_format: LogFormat,
+    },
+    /// Print every problem of a configuration file; exit 1 if there is any.
+    Check {
+        /// Configuration file (YAML).
+        #[arg(long)]
+        config: PathBuf,
+    },
+    /// Print the version.
+    Version,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+fn main() -> ExitCode {
+    tls::store::install_provider();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help that was asked for is no error. Nothing can be done about a closed stdout.
+            let _ = error.print();
+            return if error.use_stderr() {
+                ExitCode::from(USAGE)
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    match arguments.command {
+        Command::Run { config, log_format } => run(&config, log_format),
+        Command::Check { config } => check(&config),
+        Command::Version => {
+            println!("kube-interop-proxy {}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn check(path: &Path) -> ExitCode {
+    match load(path) {
+        Ok(_) => {
+            println!("{}: no problems", path.display());
+            ExitCode::SUCCESS
+        }
+        Err(()) => ExitCode::from(FAILURE),
+    }
+}
+
+fn load(path: &Path) -> Result<Config, ()> {
+    config::load(path).map_err(|problems| {
+        for problem in &problems {
+            eprintln!("{problem}");
+        }
+    })
+}
+
+fn run(path: &Path, log_format: LogFormat) -> ExitCode {
+    start_logging(log_format);
+    let Ok(config) = load(path) else {
+        return ExitCode::from(USAGE);
+    };
+    match serve(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "failed");
+            ExitCode::from(FAILURE)
+        }
+    }
+}
+
+fn start_logging(format: LogFormat) {
+    // Access lines cost on every request and are wanted by few.
+    let filter = EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| EnvFilter::new("info,access=off,pingora_core=warn"));
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => logs.with_ansi(false).init(),
+        LogFormat::Json => logs.json().init(),
+    }
+}
+
+fn serve(config: Config) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("control")
+        .enable_all()
+        .build()
+        .context("cannot start a runtime")?;
+    let result = runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+        let bound = app::build(config)?;
+        either(&mut terminate, &mut interrupt).await;
+        tokio::select! {
+            () = bound.stop() => Ok(()),
+            () = either(&mut terminate, &mut interrupt) => anyhow::bail!("second signal, ending at once"),
+        }
+    });
+    // Whatever still runs has had its time.
+    runtime.shutdown_background();
+    result
+}
+
+async fn either(
+    terminate: &mut tokio::signal::unix::Signal,
+    interrupt: &mut tokio::signal::unix::Signal,
+) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}

@@ -1,0 +1,4 @@
+//! What operators see: metrics, health, and the status page, on a loopback port of its own.
+
+pub mod metrics;
+pub mod pages;

@@ -1,0 +1,244 @@
+//! The operator's port: `/livez`, `/readyz`, `/metrics`, `/statusz`. Plain HTTP, loopback only.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
+use http::{Method, Response, StatusCode};
+use pingora_core::apps::http_app::ServeHttp;
+use pingora_core::protocols::http::ServerSession;
+use serde_json::{Value, json};
+
+use super::metrics::Gauges;
+use crate::relay::shared::{Phase, Shared};
+use crate::request::info::query_values;
+use crate::routing::table::{Gvr, Holders, Server, Snapshot};
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Answers on the admin port.
+pub struct Pages {
+    shared: Arc<Shared>,
+}
+
+/// One named condition of readiness.
+struct Check {
+    name: &'static str,
+    /// What is missing, if anything.
+    missing: Option<String>,
+}
+
+impl Pages {
+    /// Reads from what the serving threads share.
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    fn answer(&self, path: &str, query: Option<&str>) -> (StatusCode, &'static str, String) {
+        match path {
+            "/livez" => (StatusCode::OK, TEXT, "ok\n".to_owned()),
+            "/readyz" => self.readyz(query_values(query, "verbose").next().is_some()),
+            "/metrics" => match self.shared.metrics.render(self.gauges()) {
+                Ok(text) => (StatusCode::OK, PROMETHEUS, text),
+                Err(error) => (
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    TEXT,
+                    format!("{error}\n"),
+                ),
+            },
+            "/statusz" => (StatusCode::OK, JSON, format!("{:#}\n", self.status())),
+            "/" => (
+                StatusCode::OK,
+                TEXT,
+                "/livez\n/readyz?verbose\n/metrics\n/statusz\n".to_owned(),
+            ),
+            _ => (
+                StatusCode::NOT_FOUND,
+                TEXT,
+                "404 page not found\n".to_owned(),
+            ),
+        }
+    }
+
+    /// In kube-apiserver's own form; what is missing is always named, the rest when asked for.
+    fn readyz(&self, verbose: bool) -> (StatusCode, &'static str, String) {
+        let checks = self.checks();
+        let ready = checks.iter().all(|check| check.missing.is_none());
+        if ready && !verbose {
+            return (StatusCode::OK, TEXT, "ok\n".to_owned());
+        }
+        let mut text: String = checks
+            .iter()
+            .map(|check| match &check.missing {
+                None => format!("[+]{} ok\n", check.name),
+                Some(missing) => format!("[-]{} failed: {missing}\n", check.name),
+            })
+            .collect();
+        text.push_str(if ready {
+            "readyz check passed\n"
+        } else {
+            "readyz check failed\n"
+        });
+        (
+            if ready {
+                StatusCode::OK
+            } else {
+                StatusCode::SERVICE_UNAVAILABLE
+            },
+            TEXT,
+            text,
+        )
+    }
+
+    fn checks(&self) -> [Check; 5] {
+        let shared = &self.shared;
+        let snapshot = shared.published.snapshot.load();
+        let check = |name, ok: bool, missing: &str| Check {
+            name,
+            missing: (!ok).then(|| missing.to_owned()),
+        };
+        [
+            check(
+                "etcd-synced",
+                snapshot.synced,
+                "the state in etcd was never read completely since start",
+            ),
+            check(
+                "apiserver-initialized",
+                shared.local.is_initialized(),
+                "/readyz was not 200 since the apiserver started",
+            ),
+            check(
+                "apiserver-ready",
+                shared.local.is_ready(),
+                "the last /readyz of the apiserver was not 200",
+            ),
+            check(
+                "discovery-read",
+                snapshot.local_known,
+                "what the apiserver serves is not known",
+            ),
+            check(
+                "serving",
+                *shared.phase.borrow() == Phase::Serving,
+                "stopping",
+            ),
+        ]
+    }
+
+    fn gauges(&self) -> Gauges {
+        use std::sync::atomic::Ordering::Relaxed;
+        let published = &self.shared.published;
+        let snapshot = published.snapshot.load();
+        let count = |wanted: fn(&Server) -> bool| {
+            snapshot
+                .servers
+                .iter()
+                .filter(|server| wanted(server))
+                .count()
+        };
+        Gauges {
+            etcd_age: published.freshness.age(),
+            etcd_revision: snapshot.revision,
+            etcd_lists: published.told.lists.load(Relaxed),
+            etcd_undecodable: published.told.undecodable.load(Relaxed),
+            etcd_synced: snapshot.synced,
+            targets: snapshot.targets.len(),
+            live: count(|server| server.live && !server.target),
+            absent: count(|server| !server.live),
+            initialized: self.shared.local.is_initialized(),
+        }
+    }
+
+    fn status(&self) -> Value {
+        let shared = &self.shared;
+        let snapshot = shared.published.snapshot.load();
+        let gauges = self.gauges();
+        let ready = self
+            .checks()
+            .into_iter()
+            .all(|check| check.missing.is_none());
+        json!({
+            "server": {
+                "id": &*shared.own.id,
+                "endpoint": shared.own.endpoint,
+                "version": env!("CARGO_PKG_VERSION"),
+                "ready": ready,
+                "missing": self.checks().into_iter().filter_map(|check| check.missing).collect::<Vec<_>>(),
+                "initialized": gauges.initialized,
+                "discoveryKnown": snapshot.local_known,
+            },
+            "etcd": {
+                "synced": gauges.etcd_synced,
+                "revision": gauges.etcd_revision,
+                "ageSeconds": gauges.etcd_age.as_secs_f64(),
+                "lists": gauges.etcd_lists,
+                "undecodable": gauges.etcd_undecodable,
+            },
+            "peers": snapshot.servers.iter().map(peer).collect::<Vec<_>>(),
+            "resources": snapshot
+                .resources()
+                .into_iter()
+                .map(|(gvr, holders)| resource(gvr, holders, &snapshot))
+                .collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn peer(server: &Server) -> Value {
+    json!({
+        "id": &*server.id,
+        "endpoint": server.endpoint,
+        "live": server.live,
+        "initialized": server.initialized,
+        "target": server.target,
+        "binaryVersion": server.binary_version,
+        "resources": server.served.as_ref().map(|served| served.len()),
+    })
+}
+
+fn resource(gvr: &Gvr, holders: &Holders, snapshot: &Snapshot) -> Value {
+    let peers: Vec<_> = holders
+        .targets
+        .iter()
+        .map(|index| &*snapshot.servers[*index].id)
+        .collect();
+    json!({
+        "group": gvr.group,
+        "version": gvr.version,
+        "resource": gvr.resource,
+        "subresource": gvr.subresource,
+        "local": holders.local,
+        "peers": peers,
+    })
+}
+
+#[async_trait]
+impl ServeHttp for Pages {
+    async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
+        let request = session.req_header();
+        let (status, content_type, body) = match request.method {
+            Method::GET | Method::HEAD => self.answer(request.uri.path(), request.uri.query()),
+            _ => (
+                StatusCode::METHOD_NOT_ALLOWED,
+                TEXT,
+                "only GET and HEAD\n".to_owned(),
+            ),
+        };
+        let length = body.len();
+        let body = if request.method == Method::HEAD {
+            Vec::new()
+        } else {
+            body.into_bytes()
+        };
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, http::HeaderValue::from_static(content_type));
+        headers.insert(CONTENT_LENGTH, length.into());
+        headers.insert(CACHE_CONTROL, http::HeaderValue::from_static("no-store"));
+        response
+    }
+}

@@ -1,0 +1,300 @@
+//! The only place where things are wired.
+//!
+//! [`App::build`] binds ports and starts everything; [`Bound`] tells the real addresses and stops it again. Control
+//! work (etcd, probe, discovery, admin port) has one runtime, serving has one for each core.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use pingora_core::apps::ServerApp;
+use pingora_core::protocols::l4::stream::Stream as TcpStream;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+
+use crate::admin::metrics::Metrics;
+use crate::admin::pages::Pages;
+use crate::cluster::catalog::{self, Own, Published};
+use crate::cluster::etcd::{Connector, EtcdSource, FileError};
+use crate::cluster::keys::{Keys, Topic};
+use crate::cluster::watch::follow;
+use crate::config::Config;
+use crate::local::client::{ClientMaker, MakerError};
+use crate::local::discovery::{self, LocalView};
+use crate::local::probe;
+use crate::local::state::LocalState;
+use crate::publish::identity::server_id;
+use crate::publish::record::Publisher;
+use crate::relay::shared::{Phase, Shared};
+use crate::request::headers::Privileged;
+use crate::request::who::Judge;
+use crate::routing::decide::Policy;
+use crate::server::worker::{self, Common};
+use crate::tls::store::{self, TlsError};
+
+/// Why the program cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// A port cannot be bound.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A thread cannot be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+    /// Certificate files.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The client for the local apiserver.
+    #[error(transparent)]
+    Client(#[from] MakerError),
+    /// etcd's certificate files.
+    #[error(transparent)]
+    Etcd(#[from] FileError),
+    /// Two metrics have one name.
+    #[error("metrics")]
+    Metrics(#[from] prometheus::Error),
+}
+
+/// Longest wait for an answer to the proxy's own requests.
+const OWN_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for own keys to leave etcd.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// Messages of one list that may wait to be read.
+const QUEUE: usize = 4096;
+
+/// A running proxy.
+pub struct Bound {
+    /// Where clients and peers are served.
+    pub serving: SocketAddr,
+    /// Where operators are served.
+    pub admin: SocketAddr,
+    shared: Arc<Shared>,
+    phase: watch::Sender<Phase>,
+    closing: watch::Sender<bool>,
+    cut: watch::Sender<bool>,
+    connections: mpsc::Receiver<()>,
+    workers: Vec<JoinHandle<()>>,
+    stop_publishing: oneshot::Sender<()>,
+    publisher: tokio::task::JoinHandle<()>,
+    _control: JoinSet<()>,
+}
+
+/// Binds, connects and starts everything. Must be called within a runtime, which control work then runs on.
+pub fn build(mut config: Config) -> Result<Bound, BuildError> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let address = config.serving.bind_address;
+    let listeners =
+        worker::bind(address, threads).map_err(|source| BuildError::Listen { address, source })?;
+    let serving = local_addr(&listeners[0], address)?;
+    let admin_listener = bind_admin(config.admin.bind_address)?;
+    let admin = local_addr(&admin_listener, config.admin.bind_address)?;
+    if config.peer.advertise_address.port() == 0 {
+        config.peer.advertise_address.set_port(serving.port());
+    }
+
+    let (server_tls, cas) = store::serving(&config.serving)?;
+    let own = Own {
+        id: server_id(&config.identity),
+        endpoint: config.peer.advertise_address,
+    };
+    let (phase, phases) = watch::channel(Phase::Serving);
+    let local = Arc::new(LocalState::default());
+    let shared = Arc::new(Shared {
+        own: own.clone(),
+        judge: ArcSwap::from_pointee(Judge {
+            generation: 0,
+            cas,
+            allowed_names: config.serving.request_header_allowed_names.clone(),
+        }),
+        privileged: Privileged::new(&config.serving.request_headers),
+        policy: Policy {
+            rerouting: config.rerouting.enabled,
+            unsynced: config.rerouting.unsynced,
+        },
+        published: Published::default(),
+        local: local.clone(),
+        metrics: Arc::new(Metrics::new()?),
+        phase: phases,
+        config,
+    });
+
+    let mut control = JoinSet::new();
+    let publisher = start_control(&shared, &mut control)?;
+    let (stop_publishing, stop) = oneshot::channel();
+    let publisher = tokio::spawn(publisher.run(stop));
+    control.spawn(serve_admin(
+        admin_listener,
+        Arc::new(Pages::new(shared.clone())),
+    ));
+
+    let (closing, closes) = watch::channel(false);
+    let (cut, cuts) = watch::channel(false);
+    let (alive, connections) = mpsc::channel(1);
+    let common = Common {
+        shared: shared.clone(),
+        tls: Arc::new(ArcSwap::from(server_tls)),
+        closing: closes,
+        alive,
+        cut: cuts,
+    };
+    let workers = listeners
+        .into_iter()
+        .enumerate()
+        .map(|(index, listener)| worker::start(index, listener, common.clone()))
+        .collect::<Result<_, _>>()
+        .map_err(BuildError::Thread)?;
+    tracing::info!(%serving, %admin, server_id = &*own.id, threads, "serving");
+    Ok(Bound {
+        serving,
+        admin,
+        shared,
+        phase,
+        closing,
+        cut,
+        connections,
+        workers,
+        stop_publishing,
+        publisher,
+        _control: control,
+    })
+}
+
+/// Followers of etcd, the catalog, the probe and discovery; the publisher is returned, because it ends in its own way.
+fn start_control(shared: &Arc<Shared>, control: &mut JoinSet<()>) -> Result<Publisher, BuildError> {
+    let config = &shared.config;
+    let keys = Keys::new(&config.etcd.prefix);
+    let (view_sender, view) = watch::channel(LocalView::default());
+    let (custom_sender, custom) = watch::channel(None);
+
+    let (sink, messages) = mpsc::channel(QUEUE);
+    for (start, topic) in Topic::ALL.into_iter().enumerate() {
+        let source = EtcdSource::new(Connector::new(&config.etcd, start)?);
+        let keys_only = topic == Topic::Definitions;
+        control.spawn(follow(
+            source,
+            topic,
+            keys.of(topic),
+            keys_only,
+            sink.clone(),
+        ));
+    }
+    control.spawn(catalog::run(
+        shared.own.clone(),
+        messages,
+        view.clone(),
+        custom_sender,
+        shared.published.clone(),
+    ));
+
+    let maker = ClientMaker::new(
+        &config.api_server,
+        &config.serving.request_headers,
+        OWN_REQUEST_TIMEOUT,
+    )?;
+    let maker = Arc::new(maker);
+    control.spawn(probe::run(
+        maker.client(),
+        shared.local.clone(),
+        config.api_server.probe_interval,
+    ));
+    control.spawn(discovery::run(
+        maker.client(),
+        shared.local.clone(),
+        config.api_server.discovery_interval,
+        custom.clone(),
+        view_sender,
+    ));
+    Ok(Publisher {
+        connector: Connector::new(&config.etcd, Topic::ALL.len())?,
+        keys,
+        own: shared.own.clone(),
+        state: shared.local.clone(),
+        view,
+        custom,
+        live_ttl: config.peer.lease_ttl,
+        record_ttl: config.rerouting.absent_server_grace,
+    })
+}
+
+impl Bound {
+    /// Stops gracefully: unready first, then no new connections, then the end of what runs.
+    pub async fn stop(mut self) {
+        let config = &self.shared.config.shutdown;
+        tracing::info!(delay = ?config.delay, drain = ?config.drain, "stopping");
+        self.phase.send_replace(Phase::Leaving);
+        // The publisher has ended already if sending fails.
+        let _ = self.stop_publishing.send(());
+        let farewell = tokio::time::timeout(FAREWELL, self.publisher);
+        let (farewell, ()) = tokio::join!(farewell, tokio::time::sleep(config.delay));
+        if farewell.is_err() {
+            tracing::warn!(
+                "own keys could not be removed from etcd in time, they expire by themselves"
+            );
+        }
+        self.phase.send_replace(Phase::Draining);
+        self.closing.send_replace(true);
+        if tokio::time::timeout(config.drain, self.connections.recv())
+            .await
+            .is_err()
+        {
+            tracing::warn!("requests were still running at the end of shutdown.drain");
+        }
+        self.cut.send_replace(true);
+        for worker in self.workers {
+            if worker.join().is_err() {
+                tracing::error!("a serving thread had panicked");
+            }
+        }
+        tracing::info!("stopped");
+    }
+}
+
+fn bind_admin(address: SocketAddr) -> Result<TcpListener, BuildError> {
+    let bind = || {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    bind().map_err(|source| BuildError::Listen { address, source })
+}
+
+fn local_addr(listener: &TcpListener, address: SocketAddr) -> Result<SocketAddr, BuildError> {
+    listener
+        .local_addr()
+        .map_err(|source| BuildError::Listen { address, source })
+}
+
+async fn serve_admin(listener: TcpListener, pages: Arc<Pages>) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::error!(%error, "admin port cannot be used");
+            return;
+        }
+    };
+    let (_never, shutdown) = watch::channel(false);
+    loop {
+        match listener.accept().await {
+            Ok((tcp, _)) => {
+                let (pages, shutdown) = (pages.clone(), shutdown.clone());
+                tokio::spawn(async move {
+                    pages
+                        .process_new(Box::new(TcpStream::from(tcp)), &shutdown)
+                        .await
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept on the admin port");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! etcd over TLS as a [`Source`], and the client that writers use.
+//!
+//! One endpoint a client: the client library balances over several, and a watch must know whom it talks to. After a
+//! failure the next endpoint is tried.
+
+use std::path::Path;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use etcd_client::{
+    Certificate, Client, ConnectOptions, Error, EventType, GetOptions, Identity, TlsOptions,
+    WatchOptions, WatchStream,
+};
+
+use super::source::{Batch, Change, Changes, Item, Listing, Source, SourceError};
+use crate::config::Etcd;
+
+/// Time for one request, the opening of a watch included.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// HTTP/2 pings: connections are not trusted to report their own death.
+const PING_INTERVAL: Duration = Duration::from_secs(5);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// A catch-up after a long break comes as one message; the library's default of 4 MiB would fail it for ever.
+const MAX_MESSAGE: usize = 256 << 20;
+const PAGE: i64 = 1000;
+
+/// Certificate files cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}")]
+pub struct FileError {
+    path: String,
+    source: std::io::Error,
+}
+
+/// Makes clients, one endpoint after the other.
+#[derive(Clone)]
+pub struct Connector {
+    endpoints: Vec<String>,
+    next: usize,
+    options: ConnectOptions,
+}
+
+impl Connector {
+    /// Reads the certificate files. `start`: which endpoint to begin with, so that connections spread.
+    pub fn new(config: &Etcd, start: usize) -> Result<Self, FileError> {
+        let mut options = ConnectOptions::new()
+            .with_connect_timeout(CONNECT_TIMEOUT)
+            .with_keep_alive(PING_INTERVAL, PING_TIMEOUT)
+            .with_keep_alive_while_idle(true)
+            .with_require_leader(true);
+        if let Some(tls) = tls_options(config)? {
+            options = options.with_tls(tls);
+        }
+        Ok(Self {
+            endpoints: config.endpoints.clone(),
+            next: start,
+            options,
+        })
+    }
+
+    /// A client for the next endpoint.
+    pub async fn connect(&mut self) -> Result<Client, SourceError> {
+        let endpoint = &self.endpoints[self.next % self.endpoints.len()];
+        self.next = self.next.wrapping_add(1);
+        within(Client::connect([endpoint], Some(self.options.clone()))).await
+    }
+}
+
+fn tls_options(config: &Etcd) -> Result<Option<TlsOptions>, FileError> {
+    let read = |path: &Path| {
+        std::fs::read(path).map_err(|source| FileError {
+            path: path.display().to_string(),
+            source,
+        })
+    };
+    let Some(ca_file) = &config.ca_file else {
+        return Ok(None);
+    };
+    let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(read(ca_file)?));
+    if let Some(pair) = &config.client {
+        tls = tls.identity(Identity::from_pem(
+            read(&pair.cert_file)?,
+            read(&pair.key_file)?,
+        ));
+    }
+    Ok(Some(tls))
+}
+
+/// Bounds a request in time.
+pub async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T, SourceError> {
+    match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
+        Ok(result) => result.map_err(failed),
+        Err(_) => Err(SourceError::Timeout),
+    }
+}
+
+fn failed(error: Error) -> SourceError {
+    SourceError::Failed(Box::new(error))
+}
+
+/// etcd, followed through a connection of its own.
+pub struct EtcdSource {
+    connector: Connector,
+    client: Option<Client>,
+}
+
+impl EtcdSource {
+    /// Connects when first asked.
+    pub fn new(connector: Connector) -> Self {
+        Self {
+            connector,
+            client: None,
+        }
+    }
+
+    /// The client, taken out: whoever fails does not put it back.
+    async fn take(&mut self) -> Result<Client, SourceError> {
+        match self.client.take() {
+            Some(client) => Ok(client),
+            None => self.connector.connect().await,
+        }
+    }
+}
+
+#[async_trait]
+impl Source for EtcdSource {
+    async fn list(&mut self, prefix: &str, keys_only: bool) -> Result<Listing, SourceError> {
+        let client = self.take().await?;
+        let mut kv = client.kv_client().max_decoding_message_size(MAX_MESSAGE);
+        let end = range_end(prefix);
+        let mut listing = Listing::default();
+        let mut from = prefix.as_bytes().to_vec();
+        loop {
+            let mut options = GetOptions::new().with_range(end.clone()).with_limit(PAGE);
+            if keys_only {
+                options = options.with_keys_only();
+            }
+            if listing.revision > 0 {
+                options = options.with_revision(listing.revision);
+            }
+            let page = within(kv.get(from, Some(options))).await?;
+            if listing.revision == 0 {
+                listing.revision = page.header().map_or(0, |header| header.revision());
+            }
+            listing
+                .items
+                .extend(page.kvs().iter().filter_map(|kv| item(prefix, kv)));
+            match page.kvs().last() {
+                Some(last) if page.more() => from = [last.key(), b"\0"].concat(),
+                _ => break,
+            }
+        }
+        self.client = Some(client);
+        Ok(listing)
+    }
+
+    async fn watch(&mut self, prefix: &str, from: i64) -> Result<Box<dyn Changes>, SourceError> {
+        let client = self.take().await?;
+        let mut watcher = client.watch_client().max_decoding_message_size(MAX_MESSAGE);
+        let options = WatchOptions::new()
+            .with_range(range_end(prefix))
+            .with_start_revision(from)
+            .with_progress_notify();
+        let stream = within(watcher.watch(prefix, Some(options))).await?;
+        self.client = Some(client);
+        Ok(Box::new(EtcdChanges {
+            prefix: prefix.to_owned(),
+            stream,
+        }))
+    }
+}
+
+struct EtcdChanges {
+    prefix: String,
+    stream: WatchStream,
+}
+
+#[async_trait]
+impl Changes for EtcdChanges {
+    async fn next(&mut self) -> Result<Batch, SourceError> {
+        loop {
+            let message = self.stream.message().await.map_err(failed)?;
+            let message = message.ok_or_else(|| SourceError::Ended("end of stream".to_owned()))?;
+            if message.compact_revision() > 0 {
+                return Err(SourceError::Compacted(message.compact_revision()));
+            }
+            if message.canceled() {
+                return Err(SourceError::Ended(message.cancel_reason().to_owned()));
+            }
+            if message.created() {
+                // Its revision is that of the store, not of what this watch has delivered.
+                continue;
+            }
+            let changes: Vec<_> = message
+                .events()
+                .iter()
+                .filter_map(|event| {
+                    let kv = event.kv()?;
+                    match event.event_type() {
+                        EventType::Put => item(&self.prefix, kv).map(Change::Put),
+                        EventType::Delete => {
+                            relative(&self.prefix, kv.key()).map(|key| Change::Delete { key })
+                        }
+                    }
+                })
+                .collect();
+            // A watcher that catches up gets its changes in pieces, each under the store's newest revision: only what
+            // is in the message has been delivered. Progress (no events) is sent to synced watchers alone.
+            let delivered = message
+                .events()
+                .iter()
+                .filter_map(|event| event.kv())
+                .map(|kv| kv.mod_revision())
+                .max();
+            let revision = delivered
+                .or(message.header().map(|header| header.revision()))
+                .unwrap_or(0);
+            return Ok(Batch { revision, changes });
+        }
+    }
+}
+
+fn item(prefix: &str, kv: &etcd_client::KeyValue) -> Option<Item> {
+    let key = relative(prefix, kv.key())?;
+    Some(Item {
+        key,
+        value: kv.value().to_vec(),
+        mod_revision: kv.mod_revision(),
+    })
+}
+
+/// The key below the prefix; keys that are not UTF-8 are nobody's.
+fn relative(prefix: &str, key: &[u8]) -> Option<String> {
+    std::str::from_utf8(key)
+        .ok()?
+        .strip_prefix(prefix)
+        .map(str::to_owned)
+}
+
+/// The first key after everything that starts with `prefix`, which ends in a slash.
+fn range_end(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
+}

@@ -1,0 +1,121 @@
+//! What proxies write to etcd about themselves: JSON, small, versioned by being extensible. Pure.
+//!
+//! What lives and what is known are two keys: a [`Live`] key goes away with its proxy, a [`Record`] stays for
+//! `rerouting.absentServerGrace`, so that what a vanished server served is not taken for something nobody serves.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::routing::table::{Gvr, ServedSet};
+
+/// What is known of a server: `/kube-interop-proxy<prefix>/servers/<serverID>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    /// Where its proxy can be reached by peers.
+    pub endpoint: SocketAddr,
+    /// `gitVersion` of its apiserver.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binary_version: Option<String>,
+    /// The version that its apiserver emulates, as `major.minor`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compatibility_version: Option<String>,
+    /// etcd revision since which its apiserver has watch history; not known to all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history_start: Option<i64>,
+    /// What its apiserver serves itself: group version (`v1`, `apps/v1`) to resources and subresources (`pods`,
+    /// `pods/log`). Absent while not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<BTreeMap<String, Vec<String>>>,
+}
+
+/// That a server is alive: `/kube-interop-proxy<prefix>/live/<serverID>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Live {
+    /// Where its proxy can be reached by peers.
+    pub endpoint: SocketAddr,
+    /// Whether its apiserver is initialized.
+    pub initialized: bool,
+}
+
+/// Puts a served set into a record's form.
+pub fn pack(served: &ServedSet) -> BTreeMap<String, Vec<String>> {
+    let mut packed: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for gvr in served {
+        let group_version = match gvr.group.as_str() {
+            "" => gvr.version.clone(),
+            group => format!("{group}/{}", gvr.version),
+        };
+        let resource = match gvr.subresource.as_str() {
+            "" => gvr.resource.clone(),
+            subresource => format!("{}/{subresource}", gvr.resource),
+        };
+        packed.entry(group_version).or_default().push(resource);
+    }
+    packed
+}
+
+/// The inverse of [`pack`].
+pub fn unpack(packed: &BTreeMap<String, Vec<String>>) -> ServedSet {
+    let halves = |text: &str| match text.split_once('/') {
+        Some((first, second)) => (first.to_owned(), second.to_owned()),
+        None => (text.to_owned(), String::new()),
+    };
+    let mut served = ServedSet::new();
+    for (group_version, resources) in packed {
+        let (group, version) = match halves(group_version) {
+            (version, none) if none.is_empty() => (String::new(), version),
+            both => both,
+        };
+        for resource in resources {
+            let (resource, subresource) = halves(resource);
+            served.insert(Gvr {
+                group: group.clone(),
+                version: version.clone(),
+                resource,
+                subresource,
+            });
+        }
+    }
+    served
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gvr(group: &str, version: &str, resource: &str, subresource: &str) -> Gvr {
+        crate::routing::table::GvrRef {
+            group,
+            version,
+            resource,
+            subresource,
+        }
+        .owned()
+    }
+
+    #[test]
+    fn a_served_set_survives_the_way_through_etcd() {
+        let served: ServedSet = [
+            gvr("", "v1", "pods", ""),
+            gvr("", "v1", "pods", "log"),
+            gvr("apps", "v1", "deployments", "scale"),
+            gvr("autoscaling", "v2beta2", "horizontalpodautoscalers", ""),
+        ]
+        .into();
+        let packed = pack(&served);
+        assert_eq!(packed["v1"], ["pods", "pods/log"]);
+        assert_eq!(unpack(&packed), served);
+    }
+
+    #[test]
+    fn what_a_later_version_adds_is_no_error() {
+        let record: Record =
+            serde_json::from_str(r#"{"endpoint":"10.0.0.1:6443","invented":{"later":1}}"#).unwrap();
+        assert_eq!(record.resources, None);
+        assert!(serde_json::from_str::<Record>(r#"{"endpoint":"nowhere"}"#).is_err());
+    }
+}

@@ -1,0 +1,78 @@
+//! The seam between what is followed and the etcd that it is followed in.
+
+use async_trait::async_trait;
+
+/// A key and its value, as of the revision that wrote it. Keys are relative to the prefix that was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item {
+    /// Key without the prefix.
+    pub key: String,
+    /// Value; empty where only keys were asked for.
+    pub value: Vec<u8>,
+    /// Revision of the last write.
+    pub mod_revision: i64,
+}
+
+/// A change of one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Written.
+    Put(Item),
+    /// Deleted, or its lease ran out.
+    Delete {
+        /// Key without the prefix.
+        key: String,
+    },
+}
+
+/// Everything below a prefix at one revision.
+#[derive(Debug, Clone, Default)]
+pub struct Listing {
+    /// The revision.
+    pub revision: i64,
+    /// All keys.
+    pub items: Vec<Item>,
+}
+
+/// Changes, complete up to a revision. Without changes it is a progress notification.
+#[derive(Debug, Clone, Default)]
+pub struct Batch {
+    /// Everything up to and including this revision has been delivered.
+    pub revision: i64,
+    /// In order.
+    pub changes: Vec<Change>,
+}
+
+/// Why the source did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// The revision asked for is compacted: a new list is needed.
+    #[error("revision is compacted, oldest available is {0}")]
+    Compacted(i64),
+    /// Nothing was heard in time.
+    #[error("no answer from etcd in time")]
+    Timeout,
+    /// The stream ended.
+    #[error("etcd ended the watch: {0}")]
+    Ended(String),
+    /// Connection, TLS, permission, anything else.
+    #[error("etcd request failed")]
+    Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// Something that can be listed and watched.
+#[async_trait]
+pub trait Source: Send {
+    /// Everything below `prefix` at one revision.
+    async fn list(&mut self, prefix: &str, keys_only: bool) -> Result<Listing, SourceError>;
+
+    /// Changes below `prefix` from revision `from` on, that one included.
+    async fn watch(&mut self, prefix: &str, from: i64) -> Result<Box<dyn Changes>, SourceError>;
+}
+
+/// An open watch.
+#[async_trait]
+pub trait Changes: Send {
+    /// The next changes or progress.
+    async fn next(&mut self) -> Result<Batch, SourceError>;
+}

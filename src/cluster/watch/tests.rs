@@ -1,0 +1,165 @@
+use super::*;
+use crate::cluster::fake::{Answer, Asked, Fake};
+use crate::cluster::source::{Batch, Listing};
+
+fn item(key: &str, revision: i64) -> Item {
+    Item {
+        key: key.into(),
+        value: b"v".to_vec(),
+        mod_revision: revision,
+    }
+}
+
+fn put(key: &str, revision: i64) -> Batch {
+    Batch {
+        revision,
+        changes: vec![Change::Put(item(key, revision))],
+    }
+}
+
+fn broken() -> SourceError {
+    SourceError::Ended("test".into())
+}
+
+/// Follows `fake` until `count` events were told.
+async fn events(fake: &Fake, count: usize) -> Vec<Event> {
+    let (sink, mut told) = mpsc::channel(64);
+    let follower = tokio::spawn(follow(fake.clone(), Topic::Live, "/p/".into(), false, sink));
+    let mut events = Vec::new();
+    while events.len() < count {
+        events.push(told.recv().await.unwrap().1);
+    }
+    follower.abort();
+    events
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_list_then_a_watch_from_the_next_revision() {
+    let fake = Fake::new(vec![
+        Answer::List(Ok(Listing {
+            revision: 7,
+            items: vec![item("a", 3)],
+        })),
+        Answer::Watch(vec![
+            Ok(put("b", 8)),
+            Ok(Batch {
+                revision: 9,
+                changes: vec![Change::Delete { key: "a".into() }],
+            }),
+        ]),
+    ]);
+    let expected = vec![
+        Event::Init,
+        Event::InitApply(item("a", 3)),
+        Event::InitDone(7),
+        Event::Apply(item("b", 8)),
+        Event::Progress(8),
+        Event::Delete("a".into()),
+        Event::Progress(9),
+    ];
+    assert_eq!(events(&fake, 7).await, expected);
+    assert_eq!(fake.asked(), [Asked::List, Asked::WatchFrom(8)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_watch_goes_on_where_progress_had_come_to() {
+    let fake = Fake::new(vec![
+        Answer::List(Ok(Listing {
+            revision: 7,
+            items: vec![],
+        })),
+        Answer::Watch(vec![
+            Ok(put("a", 8)),
+            Ok(Batch {
+                revision: 100,
+                changes: vec![],
+            }),
+            Err(broken()),
+        ]),
+        Answer::WatchFails(SourceError::Timeout),
+        Answer::Watch(vec![Ok(put("b", 101))]),
+    ]);
+    let events = events(&fake, 7).await;
+    assert_eq!(events.last(), Some(&Event::Progress(101)));
+    assert_eq!(
+        fake.asked(),
+        [
+            Asked::List,
+            Asked::WatchFrom(8),
+            Asked::WatchFrom(101),
+            Asked::WatchFrom(101)
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_compaction_causes_a_new_list() {
+    let fake = Fake::new(vec![
+        Answer::List(Err(broken())),
+        Answer::List(Ok(Listing {
+            revision: 7,
+            items: vec![],
+        })),
+        Answer::Watch(vec![Err(SourceError::Compacted(50))]),
+        Answer::List(Ok(Listing {
+            revision: 60,
+            items: vec![],
+        })),
+        Answer::Watch(vec![Ok(put("a", 61))]),
+    ]);
+    let events = events(&fake, 6).await;
+    assert_eq!(
+        events[..4],
+        [
+            Event::Init,
+            Event::InitDone(7),
+            Event::Init,
+            Event::InitDone(60)
+        ]
+    );
+    let expected = [
+        Asked::List,
+        Asked::List,
+        Asked::WatchFrom(8),
+        Asked::List,
+        Asked::WatchFrom(61),
+    ];
+    assert_eq!(fake.asked(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_lags_behind_does_not_move_the_position_back() {
+    let fake = Fake::new(vec![
+        Answer::List(Ok(Listing {
+            revision: 7,
+            items: vec![],
+        })),
+        Answer::Watch(vec![
+            Ok(Batch {
+                revision: 5,
+                changes: vec![],
+            }),
+            Err(broken()),
+        ]),
+        Answer::Watch(vec![Ok(put("a", 8))]),
+    ]);
+    events(&fake, 5).await;
+    assert_eq!(
+        fake.asked(),
+        [Asked::List, Asked::WatchFrom(8), Asked::WatchFrom(8)]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_listening_ends_it() {
+    let fake = Fake::new(vec![
+        Answer::List(Ok(Listing {
+            revision: 7,
+            items: vec![],
+        })),
+        Answer::Watch(vec![Err(broken())]),
+    ]);
+    let (sink, told) = mpsc::channel(1);
+    drop(told);
+    follow(fake, Topic::Live, "/p/".into(), false, sink).await;
+}

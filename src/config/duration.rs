@@ -1,0 +1,254 @@
+//! Go's notation of durations, as in every Kubernetes configuration: `500ms`, `1m30s`, `1.5h`.
+//!
+//! [`parse`] takes what Go's `time.ParseDuration` takes, negative ones aside; [`format()`] prints what Go's
+//! `Duration.String` prints. What is printed parses to the same duration again, to the nanosecond.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// Go keeps nanoseconds in an `int64`: about 292 years.
+const MAX_NANOS: u128 = i64::MAX as u128;
+
+const MICROSECOND: u128 = 1_000;
+const MILLISECOND: u128 = 1_000_000;
+const SECOND: u128 = 1_000_000_000;
+const MINUTE: u128 = 60 * SECOND;
+const HOUR: u128 = 60 * MINUTE;
+
+/// Digits after the point that can matter: an hour has fewer nanoseconds.
+const FRACTION_DIGITS: usize = 15;
+
+/// Why a text is no duration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum DurationError {
+    /// Nothing but a sign, or nothing at all.
+    #[error("it is empty")]
+    Empty,
+    /// A minus sign; there is no use for one here.
+    #[error("it is negative")]
+    Negative,
+    /// A place where a number has to be.
+    #[error("a number is missing")]
+    NoNumber,
+    /// A number without a unit.
+    #[error("a unit is missing: ns, us, ms, s, m or h")]
+    NoUnit,
+    /// A unit that Go does not know, such as `d`.
+    #[error("it has an unknown unit: ns, us, ms, s, m or h")]
+    UnknownUnit,
+    /// More than Go's 292 years.
+    #[error("it is too long")]
+    TooLong,
+}
+
+/// Parses `1h15m30.918s`. A plain `0` needs no unit.
+pub fn parse(text: &str) -> Result<Duration, DurationError> {
+    if text.starts_with('-') {
+        return Err(DurationError::Negative);
+    }
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    if rest.is_empty() {
+        return Err(DurationError::Empty);
+    }
+    if rest == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let mut nanos = 0_u128;
+    while !rest.is_empty() {
+        let (part, after) = leading_part(rest)?;
+        nanos += part;
+        if nanos > MAX_NANOS {
+            return Err(DurationError::TooLong);
+        }
+        rest = after;
+    }
+    u64::try_from(nanos)
+        .map(Duration::from_nanos)
+        .map_err(|_| DurationError::TooLong)
+}
+
+/// Prints as Go does: `1m30s`, `1h0m0s`, `1.5s`, `500ms`, `0s`.
+#[must_use]
+pub fn format(duration: Duration) -> String {
+    let nanos = duration.as_nanos();
+    match nanos {
+        0 => "0s".to_owned(),
+        1..MICROSECOND => format!("{nanos}ns"),
+        MICROSECOND..MILLISECOND => format!("{}µs", decimal(nanos, MICROSECOND)),
+        MILLISECOND..SECOND => format!("{}ms", decimal(nanos, MILLISECOND)),
+        SECOND..MINUTE => format!("{}s", decimal(nanos, SECOND)),
+        MINUTE..HOUR => format!("{}m{}s", nanos / MINUTE, decimal(nanos % MINUTE, SECOND)),
+        _ => {
+            let below_hour = nanos % HOUR;
+            let seconds = decimal(below_hour % MINUTE, SECOND);
+            format!("{}h{}m{seconds}s", nanos / HOUR, below_hour / MINUTE)
+        }
+    }
+}
+
+/// The first number with its unit, in nanoseconds, and what follows it.
+fn leading_part(text: &str) -> Result<(u128, &str), DurationError> {
+    let (whole, after_whole) = leading_digits(text);
+    let (fraction, rest) = match after_whole.strip_prefix('.') {
+        Some(after_point) => leading_digits(after_point),
+        None => ("", after_whole),
+    };
+    if whole.is_empty() && fraction.is_empty() {
+        return Err(DurationError::NoNumber);
+    }
+    let unit_end = rest
+        .find(|c: char| c == '.' || c.is_ascii_digit())
+        .unwrap_or(rest.len());
+    let (unit, rest) = rest.split_at(unit_end);
+    let unit = unit_nanos(unit)?;
+    let whole = whole_units(whole)?
+        .checked_mul(unit)
+        .ok_or(DurationError::TooLong)?;
+    Ok((whole + fraction_of(fraction, unit), rest))
+}
+
+fn leading_digits(text: &str) -> (&str, &str) {
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    text.split_at(end)
+}
+
+fn whole_units(digits: &str) -> Result<u128, DurationError> {
+    match digits {
+        "" => Ok(0),
+        // Within Go's limit whatever the unit, so sums of these stay far below what u128 holds.
+        _ => digits
+            .parse::<u64>()
+            .map(u128::from)
+            .map_err(|_| DurationError::TooLong),
+    }
+}
+
+/// What the digits after the point make of a unit; parts of a nanosecond are cut off, as Go does.
+fn fraction_of(digits: &str, unit: u128) -> u128 {
+    let digits = digits
+        .bytes()
+        .take(FRACTION_DIGITS)
+        .map(|digit| u128::from(digit - b'0'));
+    let (sum, scale) = digits.fold((0, 1), |(sum, scale), digit| (sum * 10 + digit, scale * 10));
+    sum * unit / scale
+}
+
+fn unit_nanos(unit: &str) -> Result<u128, DurationError> {
+    match unit {
+        "" => Err(DurationError::NoUnit),
+        "ns" => Ok(1),
+        // U+00B5, the micro sign, and U+03BC, the Greek letter.
+        "us" | "\u{b5}s" | "\u{3bc}s" => Ok(MICROSECOND),
+        "ms" => Ok(MILLISECOND),
+        "s" => Ok(SECOND),
+        "m" => Ok(MINUTE),
+        "h" => Ok(HOUR),
+        _ => Err(DurationError::UnknownUnit),
+    }
+}
+
+/// `nanos` in `unit`s with as many digits after the point as it takes.
+fn decimal(nanos: u128, unit: u128) -> String {
+    let (whole, fraction) = (nanos / unit, nanos % unit);
+    if fraction == 0 {
+        return whole.to_string();
+    }
+    let width = unit.ilog10() as usize;
+    let digits = format!("{fraction:0width$}");
+    format!("{whole}.{}", digits.trim_end_matches('0'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_go_parses() {
+        for (text, nanos) in [
+            ("0", 0),
+            ("+0", 0),
+            ("0s", 0),
+            ("500ms", 500_000_000),
+            ("1m30s", 90_000_000_000),
+            ("1.5h", 5_400_000_000_000),
+            ("+5s", 5_000_000_000),
+            (".5s", 500_000_000),
+            ("1.s", 1_000_000_000),
+            ("5.0s", 5_000_000_000),
+            ("1us", 1_000),
+            ("1µs", 1_000),
+            ("1μs", 1_000),
+            ("1h15m30.918273645s", 4_530_918_273_645),
+            ("0.9999999999999999999999s", 999_999_999),
+            ("0.100000000000000000000h", 360_000_000_000),
+            ("9223372036854775807ns", i64::MAX as u64),
+            ("1h1h", 7_200_000_000_000),
+        ] {
+            assert_eq!(parse(text), Ok(Duration::from_nanos(nanos)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_go_refuses() {
+        for (text, error) in [
+            ("", DurationError::Empty),
+            ("+", DurationError::Empty),
+            ("-1s", DurationError::Negative),
+            ("3", DurationError::NoUnit),
+            ("00", DurationError::NoUnit),
+            ("1m5", DurationError::NoUnit),
+            ("s", DurationError::NoNumber),
+            (".s", DurationError::NoNumber),
+            ("+.s", DurationError::NoNumber),
+            (" 1s", DurationError::NoNumber),
+            ("1s ", DurationError::UnknownUnit),
+            ("1 s", DurationError::UnknownUnit),
+            ("1d", DurationError::UnknownUnit),
+            ("1S", DurationError::UnknownUnit),
+            ("1e3s", DurationError::UnknownUnit),
+            ("9223372036854775808ns", DurationError::TooLong),
+            ("99999999999999999999h", DurationError::TooLong),
+            ("2562048h", DurationError::TooLong),
+            ("18446744073709551615h", DurationError::TooLong),
+        ] {
+            assert_eq!(parse(text), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn prints_as_go_does() {
+        for (nanos, text) in [
+            (0, "0s"),
+            (1, "1ns"),
+            (1_100, "1.1µs"),
+            (2_200_000, "2.2ms"),
+            (3_300_000_000, "3.3s"),
+            (245_000_000_000, "4m5s"),
+            (245_001_000_000, "4m5.001s"),
+            (18_367_001_000_000, "5h6m7.001s"),
+            (480_000_000_001, "8m0.000000001s"),
+            (3_600_000_000_000, "1h0m0s"),
+            (i64::MAX as u64, "2562047h47m16.854775807s"),
+        ] {
+            assert_eq!(format(Duration::from_nanos(nanos)), text);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn printed_durations_parse_to_themselves(nanos in 0..=i64::MAX as u64, shift in 0_u32..63) {
+            let duration = Duration::from_nanos(nanos >> shift);
+            prop_assert_eq!(parse(&format(duration)), Ok(duration));
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in "\\PC*", near in "[-+0-9.nuµmsh]{0,40}") {
+            let _ = parse(&text);
+            let _ = parse(&near);
+        }
+    }
+}

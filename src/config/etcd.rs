@@ -1,0 +1,75 @@
+//! How etcd is named: its endpoints and the prefix of its keys.
+
+use http::uri::Authority;
+use rustls::pki_types::ServerName;
+
+use super::file::Node;
+use super::problem::quoted;
+use super::values;
+
+/// Where what proxies write is kept; the apiservers' keys must not get in between.
+const OWN_KEYS: &str = "/kube-interop-proxy";
+
+/// A scheme, a host and a port, nothing else.
+pub(super) fn endpoint(node: &Node) -> Result<String, String> {
+    const EXPECTED: &str = "scheme://host:port such as https://127.0.0.1:2379";
+    let found = values::text(node, EXPECTED)?;
+    let refused = || format!("{} is not {EXPECTED}", quoted(found));
+    let (scheme, authority) = found.split_once("://").ok_or_else(refused)?;
+    // A user's password would be in it, so it is not repeated.
+    if authority.contains('@') {
+        return Err(format!("is not {EXPECTED}: a user name is not supported"));
+    }
+    let authority: Authority = authority.parse().map_err(|_| refused())?;
+    let host = host(&authority).ok_or_else(refused)?;
+    if authority.port_u16().is_none_or(|port| port == 0) {
+        return Err(format!(
+            "{} needs a port, as in https://127.0.0.1:2379",
+            quoted(found)
+        ));
+    }
+    match scheme {
+        "https" => Ok(found.to_owned()),
+        "http" if is_loopback(&host) => Ok(found.to_owned()),
+        "http" => Err(format!(
+            "{} must be https: http is for loopback only",
+            quoted(found)
+        )),
+        _ => Err(refused()),
+    }
+}
+
+/// `/registry`: one or more parts, each behind a slash.
+pub(super) fn prefix(node: &Node) -> Result<String, String> {
+    let found = values::text(node, "a key prefix such as /registry")?;
+    let refused = |why: &str| Err(format!("{} {why}", quoted(found)));
+    let Some(parts) = found.strip_prefix('/') else {
+        return refused("must start with a slash, as in /registry");
+    };
+    if parts.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        return refused("must not have an empty, '.' or '..' part, nor a slash at its end");
+    }
+    if !parts.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return refused("has white space or more than plain ASCII in it");
+    }
+    if found == OWN_KEYS || found.starts_with(&format!("{OWN_KEYS}/")) {
+        return refused("is where this program keeps its own keys");
+    }
+    Ok(found.to_owned())
+}
+
+fn host(authority: &Authority) -> Option<ServerName<'static>> {
+    let host = authority.host();
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    ServerName::try_from(bare.unwrap_or(host).to_owned()).ok()
+}
+
+fn is_loopback(host: &ServerName<'_>) -> bool {
+    match host {
+        ServerName::IpAddress(ip) => std::net::IpAddr::from(*ip).is_loopback(),
+        ServerName::DnsName(name) => name.as_ref().eq_ignore_ascii_case("localhost"),
+        _ => false,
+    }
+}

@@ -1,0 +1,215 @@
+//! The configuration file as YAML: a tree in which every key of the file is still there.
+//!
+//! serde's derived types and `serde_yaml::Value` stop at the first thing they dislike, unknown and repeated keys
+//! included. This tree takes any YAML, so that [`super::section`] can complain about all of it at once. It only fails
+//! on what is no YAML, and on files that would grow without measure when their aliases are filled in.
+
+use std::cell::Cell;
+use std::fmt;
+
+use serde::de::{
+    DeserializeSeed, EnumAccess, Error, IgnoredAny, MapAccess, SeqAccess, VariantAccess, Visitor,
+};
+
+use super::problem::Problem;
+
+/// Largest configuration file, in bytes. A complete, commented one has 8 KiB.
+pub(super) const MAX_BYTES: usize = 64 * 1024;
+
+/// Nodes plus bytes of text that a tree may have. Without aliases a file of `MAX_BYTES` stays below this.
+const MAX_COST: usize = 4 * MAX_BYTES;
+
+/// A value in the file.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Node {
+    /// Nothing, `null` or `~`: as in Kubernetes the same as leaving the key out.
+    Null,
+    /// `true` or `false`.
+    Flag(bool),
+    /// An integer or floating point number, as text of any size.
+    Number(String),
+    /// Anything else without structure, or quoted.
+    Text(String),
+    /// A list.
+    List(Vec<Node>),
+    /// A mapping in the order of the file, repeated keys included.
+    Map(Vec<(String, Node)>),
+    /// A value with a YAML tag of its own.
+    Tagged,
+}
+
+impl Node {
+    /// What it is, for messages.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Null => "nothing",
+            Self::Flag(_) => "true or false",
+            Self::Number(_) => "a number",
+            Self::Text(_) => "text",
+            Self::List(_) => "a list",
+            Self::Map(_) => "a mapping",
+            Self::Tagged => "a tagged value",
+        }
+    }
+
+    /// This node as key of a mapping.
+    fn into_key(self) -> String {
+        match self {
+            Self::Null => "null".to_owned(),
+            Self::Flag(flag) => flag.to_string(),
+            Self::Number(text) | Self::Text(text) => text,
+            other => format!("({})", other.kind()),
+        }
+    }
+}
+
+impl From<&str> for Node {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<bool> for Node {
+    fn from(flag: bool) -> Self {
+        Self::Flag(flag)
+    }
+}
+
+impl From<u32> for Node {
+    fn from(number: u32) -> Self {
+        Self::Number(number.to_string())
+    }
+}
+
+/// Reads a file's text. Errors are those of YAML itself: there can only be one.
+pub(super) fn parse(text: &str) -> Result<Node, Problem> {
+    if text.len() > MAX_BYTES {
+        return Err(Problem::of_file(
+            None,
+            format!("the file is larger than {MAX_BYTES} bytes: is it the configuration?"),
+        ));
+    }
+    let budget = Cell::new(MAX_COST);
+    let tree = Tree { budget: &budget };
+    tree.deserialize(serde_yaml::Deserializer::from_str(text))
+        .map_err(|error| {
+            let line = error.location().map(|location| location.line());
+            if budget.get() == 0 {
+                return Problem::of_file(
+                    line,
+                    "too large with its aliases (*name) filled in: write the values out",
+                );
+            }
+            Problem::of_file(
+                line,
+                format!("not valid YAML{}: {error}", tab_hint(text, line)),
+            )
+        })
+}
+
+/// What libyaml says about a tab helps nobody who cannot see it.
+fn tab_hint(text: &str, line: Option<usize>) -> &'static str {
+    let indentation = |line: &str| line.trim_start_matches(' ').starts_with('\t');
+    match line.and_then(|line| text.lines().nth(line.saturating_sub(1))) {
+        Some(line) if indentation(line) => " (indent with spaces, not with tabs)",
+        _ => "",
+    }
+}
+
+/// Builds a [`Node`] from what serde_yaml finds, as long as the budget lasts.
+#[derive(Clone, Copy)]
+struct Tree<'b> {
+    budget: &'b Cell<usize>,
+}
+
+impl Tree<'_> {
+    fn spend<E: Error>(self, node: Node, bytes: usize) -> Result<Node, E> {
+        let left = self.budget.get().saturating_sub(1 + bytes);
+        self.budget.set(left);
+        match left {
+            0 => Err(E::custom("too large")),
+            _ => Ok(node),
+        }
+    }
+
+    fn number<E: Error>(self, text: String) -> Result<Node, E> {
+        let bytes = text.len();
+        self.spend(Node::Number(text), bytes)
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Tree<'_> {
+    type Value = Node;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Tree<'_> {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any YAML value")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Node, E> {
+        self.spend(Node::Null, 0)
+    }
+
+    // An empty document.
+    fn visit_none<E: Error>(self) -> Result<Node, E> {
+        self.spend(Node::Null, 0)
+    }
+
+    fn visit_bool<E: Error>(self, flag: bool) -> Result<Node, E> {
+        self.spend(Node::Flag(flag), 0)
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Node, E> {
+        self.number(number.to_string())
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Node, E> {
+        self.number(number.to_string())
+    }
+
+    fn visit_i128<E: Error>(self, number: i128) -> Result<Node, E> {
+        self.number(number.to_string())
+    }
+
+    fn visit_u128<E: Error>(self, number: u128) -> Result<Node, E> {
+        self.number(number.to_string())
+    }
+
+    // With Debug 5.0 stays "5.0" and is not taken for an integer.
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Node, E> {
+        self.number(format!("{number:?}"))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Node, E> {
+        self.spend(Node::from(text), text.len())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Node, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = seq.next_element_seed(self)? {
+            items.push(item);
+        }
+        self.spend(Node::List(items), 0)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
+        let mut entries = Vec::new();
+        while let Some((key, value)) = map.next_entry_seed(self, self)? {
+            entries.push((key.into_key(), value));
+        }
+        self.spend(Node::Map(entries), 0)
+    }
+
+    fn visit_enum<A: EnumAccess<'de>>(self, data: A) -> Result<Node, A::Error> {
+        let (IgnoredAny, variant) = data.variant()?;
+        variant.newtype_variant_seed(self)?;
+        Ok(Node::Tagged)
+    }
+}

@@ -1,0 +1,154 @@
+//! Which header names may carry an identity.
+//!
+//! What these headers say is believed, so none of them may mean anything else: not a header that every client
+//! sends, not one that belongs to a single connection, and none in two roles. Names are compared as kube-apiserver
+//! and intermediaries may see them: without case, with `_` for `-`.
+
+use http::HeaderName;
+
+use super::file::Node;
+use super::problem::{KeyPath, Problems, quoted};
+use super::values;
+
+/// Headers with a meaning of their own.
+const RESERVED: &[&str] = &[
+    "accept",
+    "accept-encoding",
+    "audit-id",
+    "authorization",
+    "cache-control",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "cookie",
+    "date",
+    "etag",
+    "expect",
+    "forwarded",
+    "host",
+    "if-match",
+    "if-none-match",
+    "keep-alive",
+    "location",
+    "origin",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "range",
+    "retry-after",
+    "te",
+    "traceparent",
+    "tracestate",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "user-agent",
+    "vary",
+    "via",
+    "warning",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-kubernetes-apiserver-rerouted",
+    "x-kubernetes-if-ready",
+    "x-kubernetes-peer-proxied",
+    "x-kubernetes-ready",
+    "x-real-ip",
+    "x-stream-protocol-version",
+];
+
+/// Starts of names with a meaning of their own.
+const RESERVED_PREFIXES: &[&str] = &["impersonate-", "sec-websocket-", "x-kube-interop-proxy-"];
+
+/// The name of a header, free for any use.
+pub(super) fn name(node: &Node) -> Result<HeaderName, String> {
+    let found = values::text(node, "the name of a header")?;
+    let name: HeaderName = found
+        .parse()
+        .map_err(|_| format!("{} is not the name of a header", quoted(found)))?;
+    let plain = plain(name.as_str());
+    let reserved = |prefix: &&str| plain.starts_with(*prefix);
+    if RESERVED.contains(&plain.as_str()) || RESERVED_PREFIXES.iter().any(reserved) {
+        return Err(format!(
+            "{} already has a meaning; choose another header",
+            quoted(found)
+        ));
+    }
+    Ok(name)
+}
+
+/// The start of header names, in lower case.
+pub(super) fn prefix(node: &Node) -> Result<String, String> {
+    let found = values::text(
+        node,
+        "the start of a header's name, such as X-Remote-Extra-",
+    )?;
+    let name: HeaderName = found
+        .parse()
+        .map_err(|_| format!("{} is not the start of a header's name", quoted(found)))?;
+    let plain = plain(name.as_str());
+    let taken = RESERVED
+        .iter()
+        .find(|reserved| reserved.starts_with(&plain));
+    let overlapping =
+        |reserved: &&&str| reserved.starts_with(&plain) || plain.starts_with(**reserved);
+    if let Some(taken) = taken.or_else(|| RESERVED_PREFIXES.iter().find(overlapping)) {
+        return Err(format!(
+            "{} would take in {taken}; make it longer",
+            quoted(found)
+        ));
+    }
+    Ok(name.as_str().to_owned())
+}
+
+/// Where a header is named, and how.
+#[derive(Debug, Clone)]
+pub(super) struct Use {
+    key: KeyPath,
+    plain: String,
+    is_prefix: bool,
+}
+
+impl Use {
+    /// A header named under `key`.
+    pub(super) fn name(key: KeyPath, name: &HeaderName) -> Self {
+        Self {
+            key,
+            plain: plain(name.as_str()),
+            is_prefix: false,
+        }
+    }
+
+    /// The start of headers named under `key`.
+    pub(super) fn prefix(key: KeyPath, prefix: &str) -> Self {
+        Self {
+            key,
+            plain: plain(prefix),
+            is_prefix: true,
+        }
+    }
+
+    fn collides(&self, other: &Self) -> bool {
+        let takes_in = |a: &Self, b: &Self| a.is_prefix && b.plain.starts_with(&a.plain);
+        self.plain == other.plain || takes_in(self, other) || takes_in(other, self)
+    }
+}
+
+/// Notes each header that is there in two roles. Repetitions within one list are found where lists are read.
+pub(super) fn check_collisions(uses: &[Use], problems: &mut Problems) {
+    for (index, later) in uses.iter().enumerate() {
+        let collides = |earlier: &&Use| earlier.key != later.key && earlier.collides(later);
+        if let Some(earlier) = uses[..index].iter().find(collides) {
+            let message = format!(
+                "{} is the same header as {} in {}",
+                later.plain, earlier.plain, earlier.key
+            );
+            problems.add(later.key.clone(), message);
+        }
+    }
+}
+
+fn plain(name: &str) -> String {
+    name.to_ascii_lowercase().replace('_', "-")
+}

@@ -1,0 +1,172 @@
+//! Reads certificates and keys from PEM files.
+//!
+//! For the checks of a configuration and for everything that loads the same files later. What these functions return
+//! can be used: a certificate has been parsed, a key is of a supported kind, a pair fits together. No error says what a
+//! file contains.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::{CertifiedKey, SigningKey};
+use thiserror::Error;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
+
+/// Largest file that is read, in bytes: a bundle with all public authorities has a quarter of it.
+const MAX_BYTES: u64 = 1024 * 1024;
+
+/// Why a PEM file cannot be used. The path is not part of it; the caller knows it.
+#[derive(Debug, Error)]
+pub enum PemError {
+    /// There is no such file.
+    #[error("no such file")]
+    Missing,
+    /// The process may not read it.
+    #[error("permission denied; the proxy's user must be able to read it")]
+    Forbidden,
+    /// Any other failure to read it.
+    #[error("cannot be read: {0}")]
+    Read(#[source] io::Error),
+    /// A directory, a device or a pipe.
+    #[error("not a regular file")]
+    NotAFile,
+    /// More than one MiB.
+    #[error("larger than {MAX_BYTES} bytes; this cannot be right")]
+    TooLarge,
+    /// A PEM section is damaged.
+    #[error("damaged PEM: {0}")]
+    Damaged(&'static str),
+    /// No certificate in it.
+    #[error("no certificate in it (expected -----BEGIN CERTIFICATE-----)")]
+    NoCertificate,
+    /// A certificate that is not X.509, by its place in the file from 1.
+    #[error("certificate {0} in it cannot be parsed")]
+    BadCertificate(usize),
+    /// A certificate that cannot be a trust anchor, by its place in the file from 1.
+    #[error("certificate {0} in it cannot be used as an authority")]
+    BadAuthority(usize),
+    /// No private key in it.
+    #[error("no private key in it (PKCS#8, PKCS#1 or SEC1; an encrypted one cannot be used)")]
+    NoKey,
+    /// A private key of an unknown kind or with wrong contents.
+    #[error(
+        "its private key cannot be used (RSA from 2048 bits, ECDSA P-256 or P-384, or Ed25519)"
+    )]
+    UnsupportedKey,
+    /// Certificate and key are not a pair.
+    #[error("the key does not belong to the certificate")]
+    KeyMismatch,
+}
+
+impl From<io::Error> for PemError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::Missing,
+            io::ErrorKind::PermissionDenied => Self::Forbidden,
+            _ => Self::Read(error),
+        }
+    }
+}
+
+/// Reads all certificates of a file, in its order. At least one.
+pub fn read_certs(path: &Path) -> Result<Vec<CertificateDer<'static>>, PemError> {
+    parse_certs(&read(path)?)
+}
+
+/// Reads the first private key of a file.
+pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, PemError> {
+    parse_key(&read(path)?)
+}
+
+/// Parses all certificates of a PEM text, in its order. At least one.
+pub fn parse_certs(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
+    let certs: Vec<_> = CertificateDer::pem_slice_iter(text)
+        .collect::<Result<_, _>>()
+        .map_err(damaged)?;
+    if certs.is_empty() {
+        return Err(PemError::NoCertificate);
+    }
+    for (index, cert) in certs.iter().enumerate() {
+        parsed(cert).ok_or(PemError::BadCertificate(index + 1))?;
+    }
+    Ok(certs)
+}
+
+/// Parses the first private key of a PEM text.
+pub fn parse_key(text: &[u8]) -> Result<PrivateKeyDer<'static>, PemError> {
+    PrivateKeyDer::from_pem_slice(text).map_err(|error| match error {
+        pem::Error::NoItemsFound => PemError::NoKey,
+        error => damaged(error),
+    })
+}
+
+/// Makes a private key ready for use.
+pub fn signing_key(key: &PrivateKeyDer<'_>) -> Result<Arc<dyn SigningKey>, PemError> {
+    rustls::crypto::ring::sign::any_supported_type(key).map_err(|_| PemError::UnsupportedKey)
+}
+
+/// Joins a chain, its own certificate first, with the key of that certificate.
+pub fn certified_key(
+    chain: Vec<CertificateDer<'static>>,
+    key: Arc<dyn SigningKey>,
+) -> Result<CertifiedKey, PemError> {
+    let pair = CertifiedKey::new(chain, key);
+    match pair.keys_match() {
+        Ok(()) => Ok(pair),
+        Err(rustls::Error::InconsistentKeys(_)) => Err(PemError::KeyMismatch),
+        Err(rustls::Error::NoCertificatesPresented) => Err(PemError::NoCertificate),
+        Err(_) => Err(PemError::BadCertificate(1)),
+    }
+}
+
+/// Makes certificates the authorities that others are verified against.
+pub fn roots(certs: &[CertificateDer<'_>]) -> Result<RootCertStore, PemError> {
+    let mut store = RootCertStore::empty();
+    for (index, cert) in certs.iter().enumerate() {
+        let added = store.add(cert.clone());
+        added.map_err(|_| PemError::BadAuthority(index + 1))?;
+    }
+    match store.is_empty() {
+        true => Err(PemError::NoCertificate),
+        false => Ok(store),
+    }
+}
+
+/// The contents of a certificate, if it is one and nothing else.
+#[must_use]
+pub fn parsed<'c>(cert: &'c CertificateDer<'_>) -> Option<X509Certificate<'c>> {
+    match X509Certificate::from_der(cert) {
+        Ok(([], parsed)) => Some(parsed),
+        _ => None,
+    }
+}
+
+/// The library's own words have pieces of the file in them.
+fn damaged(error: pem::Error) -> PemError {
+    PemError::Damaged(match error {
+        pem::Error::MissingSectionEnd { .. } => "an -----END line is missing",
+        pem::Error::IllegalSectionStart { .. } => "a -----BEGIN line is wrong",
+        pem::Error::Base64Decode(_) => "a section is no base64",
+        _ => "it cannot be read",
+    })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, PemError> {
+    // Before opening: opening a pipe waits for its writer.
+    if !fs::metadata(path)?.is_file() {
+        return Err(PemError::NotAFile);
+    }
+    let mut bytes = Vec::new();
+    fs::File::open(path)?
+        .take(MAX_BYTES + 1)
+        .read_to_end(&mut bytes)?;
+    match bytes.len() as u64 {
+        0..=MAX_BYTES => Ok(bytes),
+        _ => Err(PemError::TooLarge),
+    }
+}

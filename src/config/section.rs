@@ -1,0 +1,252 @@
+//! Reads one mapping of the file key by key, and notes everything that is wrong with it.
+//!
+//! Each key is named once, with its default and the function that understands its value; keys that nobody asked for are
+//! unknown. A `None` from any of these methods means that a problem was noted, never that a key was left out.
+
+use std::collections::HashMap;
+
+use super::file::Node;
+use super::problem::{KeyPath, Problems};
+use super::unbuilt;
+
+/// A mapping of the file being read.
+pub(super) struct Section<'n, 'p> {
+    path: KeyPath,
+    entries: &'n [(String, Node)],
+    /// It, or what it should stand in, is there but no mapping; that was noted, and nothing can be said about its keys.
+    broken: bool,
+    known: Vec<&'static str>,
+    problems: &'p mut Problems,
+}
+
+impl<'n> Section<'n, '_> {
+    /// Reads the whole file with `read`.
+    pub(super) fn root<T>(
+        node: &'n Node,
+        problems: &mut Problems,
+        read: impl FnOnce(&mut Section<'n, '_>) -> T,
+    ) -> T {
+        Self::visit(KeyPath::default(), Some(node), false, problems, read)
+    }
+
+    /// Reads the mapping `key` below this one with `read`. One that was left out is an empty one.
+    pub(super) fn section<T>(
+        &mut self,
+        key: &'static str,
+        read: impl FnOnce(&mut Section<'n, '_>) -> T,
+    ) -> T {
+        let node = self.value(key);
+        let path = self.path.key(key);
+        Section::visit(path, node, self.broken, self.problems, read)
+    }
+
+    /// The value of a key that may be left out. `Some(None)`: it was.
+    pub(super) fn optional<T>(
+        &mut self,
+        key: &'static str,
+        parse: impl FnOnce(&'n Node) -> Result<T, String>,
+    ) -> Option<Option<T>> {
+        let Some(node) = self.value(key) else {
+            return (!self.broken).then_some(None);
+        };
+        let value = self.noted(key, parse(node))?;
+        self.check_built(key, node);
+        Some(Some(value))
+    }
+
+    /// The value of a key that must be there.
+    pub(super) fn required<T>(
+        &mut self,
+        key: &'static str,
+        parse: impl FnOnce(&'n Node) -> Result<T, String>,
+    ) -> Option<T> {
+        let value = self.optional(key, parse)?;
+        if value.is_none() {
+            self.problem(key, "required, but missing");
+        }
+        value
+    }
+
+    /// The value of a key, or its default.
+    pub(super) fn or<T>(
+        &mut self,
+        key: &'static str,
+        default: impl Into<Node>,
+        parse: impl Fn(&Node) -> Result<T, String>,
+    ) -> Option<T> {
+        if let Some(value) = self.optional(key, &parse)? {
+            return Some(value);
+        }
+        let default =
+            unbuilt::only(&self.path.key(key).to_string()).unwrap_or_else(|| default.into());
+        self.noted(key, parse(&default))
+    }
+
+    /// The items of a list, or of its default. No item may be there twice.
+    pub(super) fn list<T: PartialEq>(
+        &mut self,
+        key: &'static str,
+        default: &[&str],
+        parse: impl FnMut(&Node) -> Result<T, String>,
+    ) -> Option<Vec<T>> {
+        match self.optional(key, items)? {
+            Some(items) => self.parsed(key, items, parse),
+            None => {
+                let items: Vec<Node> = default.iter().copied().map(Node::from).collect();
+                self.parsed(key, &items, parse)
+            }
+        }
+    }
+
+    /// The items of a list that must be there and must not be empty.
+    pub(super) fn required_list<T: PartialEq>(
+        &mut self,
+        key: &'static str,
+        parse: impl FnMut(&Node) -> Result<T, String>,
+    ) -> Option<Vec<T>> {
+        let items = self.required(key, items)?;
+        let values = self.parsed(key, items, parse);
+        self.not_empty(key, values)
+    }
+
+    /// Passes a list on if something is in it.
+    pub(super) fn not_empty<T>(
+        &mut self,
+        key: &'static str,
+        values: Option<Vec<T>>,
+    ) -> Option<Vec<T>> {
+        if values.as_ref().is_some_and(Vec::is_empty) {
+            self.problem(key, "must not be empty");
+            return None;
+        }
+        values
+    }
+
+    /// Notes a problem of the value of `key`.
+    pub(super) fn problem(&mut self, key: &str, message: &str) {
+        self.problems.add(self.path.key(key), message);
+    }
+
+    /// The full path of a key of this section.
+    pub(super) fn path(&self, key: &str) -> KeyPath {
+        self.path.key(key)
+    }
+
+    fn visit<T>(
+        path: KeyPath,
+        node: Option<&'n Node>,
+        parent_broken: bool,
+        problems: &mut Problems,
+        read: impl FnOnce(&mut Section<'n, '_>) -> T,
+    ) -> T {
+        let (entries, broken) = match node {
+            None => (&[][..], parent_broken),
+            Some(Node::Map(entries)) => (entries.as_slice(), false),
+            Some(other) => {
+                let message = format!("expected a mapping, found {}", other.kind());
+                problems.add(path.clone(), message);
+                (&[][..], true)
+            }
+        };
+        let mut section = Section {
+            path,
+            entries,
+            broken,
+            known: Vec::new(),
+            problems,
+        };
+        let value = read(&mut section);
+        section.report_strays();
+        value
+    }
+
+    fn value(&mut self, key: &'static str) -> Option<&'n Node> {
+        self.known.push(key);
+        let (_, node) = self.entries.iter().find(|(name, _)| name == key)?;
+        Some(node).filter(|node| **node != Node::Null)
+    }
+
+    fn noted<T>(&mut self, key: &str, parsed: Result<T, String>) -> Option<T> {
+        parsed.map_err(|message| self.problem(key, &message)).ok()
+    }
+
+    fn check_built(&mut self, key: &str, node: &Node) {
+        if let Some(message) = unbuilt::refusal(&self.path.key(key).to_string(), node) {
+            self.problem(key, &message);
+        }
+    }
+
+    fn parsed<T: PartialEq>(
+        &mut self,
+        key: &str,
+        items: &[Node],
+        mut parse: impl FnMut(&Node) -> Result<T, String>,
+    ) -> Option<Vec<T>> {
+        let mut values = Vec::with_capacity(items.len());
+        let mut all_good = true;
+        for (index, item) in items.iter().enumerate() {
+            let value = match parse(item) {
+                Ok(value) if values.contains(&value) => {
+                    Err("is there twice; remove one".to_owned())
+                }
+                other => other,
+            };
+            match value {
+                Ok(value) => values.push(value),
+                Err(message) => {
+                    self.problems.add(self.path.key(key).item(index), message);
+                    all_good = false;
+                }
+            }
+        }
+        all_good.then_some(values)
+    }
+
+    /// Unknown keys and repeated ones.
+    fn report_strays(&mut self) {
+        let mut times: HashMap<&str, usize> = HashMap::new();
+        for (name, _) in self.entries {
+            let seen = times.entry(name).or_default();
+            let path = self.path.repeated(name, *seen);
+            if !self.known.contains(&name.as_str()) {
+                self.problems.add(path, unknown(name, &self.known));
+            } else if *seen > 0 {
+                self.problems.add(path, "is there twice; remove one");
+            }
+            *seen += 1;
+        }
+    }
+}
+
+fn items(node: &Node) -> Result<&[Node], String> {
+    match node {
+        Node::List(items) => Ok(items),
+        other => Err(format!("expected a list, found {}", other.kind())),
+    }
+}
+
+fn unknown(name: &str, known: &[&str]) -> String {
+    if name == "<<" {
+        return "merge keys are not supported; write the keys out".to_owned();
+    }
+    match known.iter().find(|known| alike(known, name)) {
+        Some(known) => format!("unknown key; did you mean {known}?"),
+        None => format!("unknown key; expected one of {}", known.join(", ")),
+    }
+}
+
+/// The same but for case, separators, or one letter too much, too few or wrong.
+fn alike(known: &str, name: &str) -> bool {
+    let plain = |text: &str| -> Vec<char> {
+        let letters = text.chars().filter(|c| c.is_alphanumeric());
+        letters.flat_map(char::to_lowercase).collect()
+    };
+    let (known, name) = (plain(known), plain(name));
+    let common = known.iter().zip(&name).take_while(|(a, b)| a == b).count();
+    let (known, name) = (&known[common..], &name[common..]);
+    match (known, name) {
+        ([], []) | ([_], []) | ([], [_]) => true,
+        ([_, known @ ..], [_, name @ ..]) if known == name => true,
+        _ => known.get(1..) == Some(name) || name.get(1..) == Some(known),
+    }
+}

@@ -1,0 +1,199 @@
+//! What is said about a wrong file, and where.
+
+use super::*;
+
+#[test]
+fn wrong_keys_are_named_with_their_line() {
+    for (name, text, expected) in [
+        (
+            "unknown key",
+            minimal_with("  certFile: s", "  colour: blue\n  certFile: s"),
+            "serving.colour (line 5): unknown key; expected one of bindAddress, certFile, keyFile, clientCAFile, \
+             requestHeaderClientCAFile, requestHeaderAllowedNames, requestHeaderUsernameHeaders, \
+             requestHeaderUidHeaders, requestHeaderGroupHeaders, requestHeaderExtraHeaderPrefixes",
+        ),
+        (
+            "unknown section",
+            minimal_and("admins: {}"),
+            "admins (line 21): unknown key; did you mean admin?",
+        ),
+        (
+            "another case",
+            minimal_and("shutdown: {Delay: 1s}"),
+            "shutdown.Delay (line 21): unknown key; did you mean delay?",
+        ),
+        (
+            "duplicate key",
+            minimal_with("kind:", "kind: x\nkind:"),
+            "kind (line 3): is there twice; remove one",
+        ),
+        (
+            "duplicate section",
+            minimal_and("etcd: {}"),
+            "etcd (line 21): is there twice; remove one",
+        ),
+        (
+            "missing required key",
+            minimal_with("  caFile: etcd-ca.crt\n", ""),
+            "etcd.caFile (line 13): required with https endpoints, but missing",
+        ),
+        (
+            "merge key",
+            minimal_and("shutdown: &s {delay: 1s}\nadmin:\n  <<: *s"),
+            "admin.<< (line 23): merge keys are not supported; write the keys out",
+        ),
+        (
+            "wrong version",
+            minimal_with("v1alpha1", "v2"),
+            "apiVersion (line 1): \"kube-interop-proxy/v2\" is not \
+             kube-interop-proxy/v1alpha1, the only one that is known",
+        ),
+        (
+            "missing version",
+            minimal_with("apiVersion: kube-interop-proxy/v1alpha1\n", ""),
+            "apiVersion: required, but missing",
+        ),
+        (
+            "section of another type",
+            minimal_and("admin: [1]"),
+            "admin (line 21): expected a mapping, found a list",
+        ),
+        (
+            "a number as a key",
+            minimal_and("admin: {0x10: 1}"),
+            "admin.16 (line 21): unknown key; expected one of bindAddress",
+        ),
+        (
+            "a mapping as a key",
+            minimal_and("admin: {{a: b}: 1}"),
+            "admin.(a mapping) (line 21): unknown key; expected one of bindAddress",
+        ),
+        (
+            "control characters in a key",
+            minimal_and("admin: {\"a\\nb\\e[1m\": 1}"),
+            "admin.a\\nb\\u{1b}[1m (line 21): unknown key; expected one of bindAddress",
+        ),
+    ] {
+        let mut found = problems(&text);
+        if name == "duplicate key" {
+            found.retain(|problem| problem.contains("twice"));
+        }
+        assert_eq!(found, [expected], "{name}");
+    }
+}
+
+#[test]
+fn every_problem_is_reported_at_once() {
+    let text = minimal_with(
+        "10.0.0.11:6443\n  certFile: serving.crt",
+        "0.0.0.0:6443\n  certFile: [1]\n  extra: 1",
+    )
+    .replace(
+        "apiServer:\n",
+        "apiServer:\n  serverName: \"\"\n  probeInterval: soon\n",
+    )
+    .replace("  advertiseAddress: 10.0.0.11:6443\n", "")
+        + "discovery:\n  mode: Newest\nshutdown:\n  delay: -1s\n  drain: 5\nkind: again\n";
+    assert_eq!(
+        problems(&text),
+        [
+            "serving.bindAddress (line 4): 0.0.0.0 stands for every address; name one address of this host",
+            "serving.certFile (line 5): expected the path of a file, found a list",
+            "serving.extra (line 6): unknown key; expected one of bindAddress, certFile, keyFile, clientCAFile, \
+             requestHeaderClientCAFile, requestHeaderAllowedNames, requestHeaderUsernameHeaders, \
+             requestHeaderUidHeaders, requestHeaderGroupHeaders, requestHeaderExtraHeaderPrefixes",
+            "apiServer.serverName (line 11): must not be empty: the server's certificate is verified against it",
+            "apiServer.probeInterval (line 12): \"soon\" is no duration such as 500ms or 1m30s: a number is missing",
+            "peer.advertiseAddress (line 21): required, but missing",
+            "discovery.mode (line 24): Newest is not built yet in this version; set it to Local",
+            "shutdown.delay (line 26): \"-1s\" is no duration such as 500ms or 1m30s: it is negative",
+            "shutdown.drain (line 27): expected a duration such as 500ms or 1m30s, found a number",
+            "kind (line 28): is there twice; remove one",
+        ]
+    );
+}
+
+#[test]
+fn features_that_are_not_built_only_take_their_off_value() {
+    for (section, expected) in [
+        (
+            "ifReady: {mode: Annotate}",
+            "ifReady.mode (line 21): Annotate is not built yet in this version; set it to Retry",
+        ),
+        (
+            "ifReady: {enforce: Always}",
+            "ifReady.enforce (line 21): Always is not built yet in this version; set it to OptIn",
+        ),
+        (
+            "identity: {publishLease: Auto}",
+            "identity.publishLease (line 21): Auto is not built yet in this version; set it to Never",
+        ),
+        (
+            "versionAwareness: {enabled: true}",
+            "versionAwareness.enabled (line 21): true is not built yet in this version; set it to false",
+        ),
+        (
+            "discovery: {mode: Merged}",
+            "discovery.mode (line 21): Merged is not built yet in this version; set it to Local",
+        ),
+        (
+            "watch: {resumeRouting: true}",
+            "watch.resumeRouting (line 21): true is not built yet in this version; set it to false",
+        ),
+        (
+            "watch: {bookmarkOnShutdown: true}",
+            "watch.bookmarkOnShutdown (line 21): true is not built yet in this version; set it to false",
+        ),
+        (
+            "discovery: {mode: Mine}",
+            "discovery.mode (line 21): \"Mine\" is not one of Merged, Newest, Local",
+        ),
+    ] {
+        assert_eq!(problems(&minimal_and(section)), [expected]);
+    }
+}
+
+#[test]
+fn what_is_no_configuration_at_all() {
+    for (text, expected) in [
+        (
+            "",
+            "the file is empty; config.example.yaml is a complete one to start from",
+        ),
+        (
+            "# nothing\n---\n",
+            "the file is empty; config.example.yaml is a complete one to start from",
+        ),
+        ("serving\n", "expected a mapping, found text"),
+        ("- a\n- b\n", "expected a mapping, found a list"),
+        ("!secret {a: b}", "expected a mapping, found a tagged value"),
+    ] {
+        assert_eq!(problems(text), [expected], "{text:?}");
+    }
+}
+
+#[test]
+fn broken_yaml_is_one_problem_with_its_line() {
+    for (text, line, start) in [
+        (
+            "serving:\n\tbindAddress: x\n",
+            2,
+            "not valid YAML (indent with spaces, not with tabs): ",
+        ),
+        ("kind: [a, b\nserving: {}\n", 2, "not valid YAML: "),
+        ("kind: 'open\n", 2, "not valid YAML: "),
+        ("a: *nobody\n", 1, "not valid YAML: unknown anchor"),
+        ("a: b\n  c: d\n", 2, "not valid YAML: "),
+    ] {
+        let problems = parse(text).unwrap_err();
+        assert_eq!(problems.len(), 1, "{text:?}");
+        assert_eq!(problems[0].line, Some(line), "{text:?}: {}", problems[0]);
+        assert!(
+            problems[0].message.starts_with(start),
+            "{text:?}: {}",
+            problems[0]
+        );
+    }
+    let two = problems("a: b\n---\nc: d\n");
+    assert!(two[0].contains("more than one document"), "{two:?}");
+}

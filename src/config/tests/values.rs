@@ -1,0 +1,346 @@
+//! Single values, and addresses that must differ.
+
+use super::*;
+
+/// Each replacement in the minimal file, or section behind it, and the one problem it makes.
+#[test]
+fn wrong_values_are_named_with_key_line_and_remedy() {
+    for (from, to, expected) in [
+        (
+            "bindAddress: 10.0.0.11:6443",
+            "bindAddress: localhost:6443",
+            "serving.bindAddress (line 4): \"localhost:6443\" is not IP:port such as 10.0.0.11:6443 or [2001:db8::11]:6443",
+        ),
+        (
+            "bindAddress: 10.0.0.11:6443",
+            "bindAddress: 10.0.0.11",
+            "serving.bindAddress (line 4): \"10.0.0.11\" is not IP:port such as 10.0.0.11:6443 or [2001:db8::11]:6443",
+        ),
+        (
+            "bindAddress: 10.0.0.11:6443",
+            "bindAddress: 10.0.0.11:65536",
+            "serving.bindAddress (line 4): \"10.0.0.11:65536\" is not IP:port such as 10.0.0.11:6443 or [2001:db8::11]:6443",
+        ),
+        (
+            "bindAddress: 10.0.0.11:6443",
+            "bindAddress: '[::]:6443'",
+            "serving.bindAddress (line 4): :: stands for every address; name one address of this host",
+        ),
+        (
+            "bindAddress: 10.0.0.11:6443",
+            "bindAddress: '[::ffff:0.0.0.0]:6443'",
+            "serving.bindAddress (line 4): ::ffff:0.0.0.0 stands for every address; name one address of this host",
+        ),
+        (
+            "bindAddress: 10.0.0.11:6443",
+            "bindAddress: 6443",
+            "serving.bindAddress (line 4): expected IP:port such as 10.0.0.11:6443 or [2001:db8::11]:6443, found a number; \
+          put it in quotes if it is meant as text",
+        ),
+        (
+            "bindAddress: 10.0.0.11:6443",
+            "bindAddress: 127.0.0.1:6443",
+            "apiServer.address (line 9): is the same as serving.bindAddress; the proxy would send every request to itself",
+        ),
+        (
+            "bindAddress: 10.0.0.11:6443",
+            "bindAddress: 127.0.0.1:10260",
+            "admin.bindAddress: is the same as serving.bindAddress; each needs a port of its own",
+        ),
+        (
+            "advertiseAddress: 10.0.0.11:6443",
+            "advertiseAddress: 224.0.0.1:6443",
+            "peer.advertiseAddress (line 19): 224.0.0.1 is no address of one host",
+        ),
+        (
+            "advertiseAddress: 10.0.0.11:6443",
+            "advertiseAddress: '[::ffff:127.0.0.1]:6443'",
+            "apiServer.address (line 9): is the same as peer.advertiseAddress; the proxy would send every request to itself",
+        ),
+        (
+            "certFile: serving.crt",
+            "certFile: ''",
+            "serving.certFile (line 5): must not be empty",
+        ),
+        (
+            "certFile: serving.crt",
+            "certFile: \"a\\0b\"",
+            "serving.certFile (line 5): \"a\\0b\" has a control character in it",
+        ),
+        (
+            "[https://127.0.0.1:2379]",
+            "[]",
+            "etcd.endpoints (line 14): must not be empty",
+        ),
+        (
+            "[https://127.0.0.1:2379]",
+            "https://127.0.0.1:2379",
+            "etcd.endpoints (line 14): expected a list, found text",
+        ),
+        (
+            "[https://127.0.0.1:2379]",
+            "\n  - https://a:1\n  - https://a:1",
+            "etcd.endpoints[1] (line 16): is there twice; remove one",
+        ),
+        (
+            "[https://127.0.0.1:2379]",
+            "[https://10.0.0.1]",
+            "etcd.endpoints[0] (line 14): \"https://10.0.0.1\" needs a port, as in https://127.0.0.1:2379",
+        ),
+        (
+            "[https://127.0.0.1:2379]",
+            "[https://10.0.0.1:0]",
+            "etcd.endpoints[0] (line 14): \"https://10.0.0.1:0\" needs a port, as in https://127.0.0.1:2379",
+        ),
+        (
+            "[https://127.0.0.1:2379]",
+            "[10.0.0.1:2379]",
+            "etcd.endpoints[0] (line 14): \"10.0.0.1:2379\" is not scheme://host:port such as https://127.0.0.1:2379",
+        ),
+        (
+            "[https://127.0.0.1:2379]",
+            "[unix://a:1]",
+            "etcd.endpoints[0] (line 14): \"unix://a:1\" is not scheme://host:port such as https://127.0.0.1:2379",
+        ),
+        (
+            "[https://127.0.0.1:2379]",
+            "['https://10.0.0.1:2379/v3']",
+            "etcd.endpoints[0] (line 14): \"https://10.0.0.1:2379/v3\" is not scheme://host:port such as https://127.0.0.1:2379",
+        ),
+        (
+            "[https://127.0.0.1:2379]",
+            "['https://me:secret@10.0.0.1:2379']",
+            "etcd.endpoints[0] (line 14): is not scheme://host:port such as https://127.0.0.1:2379: a user name is not supported",
+        ),
+        (
+            "[https://127.0.0.1:2379]",
+            "['http://10.0.0.1:2379']",
+            "etcd.endpoints[0] (line 14): \"http://10.0.0.1:2379\" must be https: http is for loopback only",
+        ),
+        (
+            "[https://127.0.0.1:2379]",
+            "['https://10.0.0.1:2379', 'http://127.0.0.1:2379']",
+            "etcd.endpoints (line 14): must be all https or all http",
+        ),
+        (
+            "requestHeaderClientCAFile: front-proxy-ca.crt",
+            "requestHeaderClientCAFile: ca.crt\n  requestHeaderAllowedNames: []",
+            "serving.requestHeaderClientCAFile (line 8): has an authority that clientCAFile has too, so any user could act \
+          as anyone; use another CA for peers, or fill in requestHeaderAllowedNames",
+        ),
+    ] {
+        assert_eq!(problems(&minimal_with(from, to)), [expected], "{to}");
+    }
+}
+
+#[test]
+fn wrong_settings_are_named_with_key_line_and_remedy() {
+    for (section, expected) in [
+        (
+            "shutdown: {delay: 1d}",
+            "shutdown.delay (line 21): \"1d\" is no duration such as 500ms or 1m30s: it has an unknown unit: ns, us, ms, s, m or h",
+        ),
+        (
+            "shutdown: {delay: 99999999999999999999h}",
+            "shutdown.delay (line 21): \"99999999999999999999h\" is no duration such as 500ms or 1m30s: it is too long",
+        ),
+        (
+            "shutdown: {delay: 20000h}",
+            "shutdown.delay (line 21): must be at most 8760h0m0s",
+        ),
+        (
+            "shutdown: {delay: 1e99}",
+            "shutdown.delay (line 21): expected a duration such as 500ms or 1m30s, found a number",
+        ),
+        (
+            "ifReady: {retryAfterSeconds: 0}",
+            "ifReady.retryAfterSeconds (line 21): expected a whole number from 1 to 3600, found \"0\"",
+        ),
+        (
+            "ifReady: {retryAfterSeconds: 5.0}",
+            "ifReady.retryAfterSeconds (line 21): expected a whole number from 1 to 3600, found \"5.0\"",
+        ),
+        (
+            "ifReady: {retryAfterSeconds: '5'}",
+            "ifReady.retryAfterSeconds (line 21): expected a whole number from 1 to 3600, found text",
+        ),
+        (
+            "ifReady: {retryAfterSeconds: -340282366920938463463374607431768211455}",
+            "ifReady.retryAfterSeconds (line 21): expected a whole number from 1 to 3600, found \"-3.402823669209385e38\"",
+        ),
+        (
+            "ifReady: {retryAfterSeconds: 340282366920938463463374607431768211455}",
+            "ifReady.retryAfterSeconds (line 21): expected a whole number from 1 to 3600, \
+          found \"340282366920938463463374607431768211455\"",
+        ),
+        (
+            "ifReady: {enabled: yes}",
+            "ifReady.enabled (line 21): expected true or false, found text",
+        ),
+        (
+            "rerouting: {absentServerGrace: 0s}",
+            "rerouting.absentServerGrace (line 21): must be at least 1s",
+        ),
+        (
+            "identity: {leaseDuration: 1500ms, renewInterval: 1s}",
+            "identity.leaseDuration (line 21): must be whole seconds",
+        ),
+        (
+            "identity: {leaseDuration: 10s}",
+            "identity.renewInterval (line 21): must be shorter than leaseDuration",
+        ),
+        (
+            "identity: {serverID: Upper}",
+            "identity.serverID (line 21): \"Upper\" is no Lease name: at most 63 of a-z, 0-9, '-' and '.', with a letter or digit at both ends",
+        ),
+        (
+            "identity: {serverID: 7}",
+            "identity.serverID (line 21): expected a Lease name, found a number; put it in quotes if it is meant as text",
+        ),
+        (
+            "identity: {serverID: a/b}",
+            "identity.serverID (line 21): \"a/b\" is no Lease name: at most 63 of a-z, 0-9, '-' and '.', with a letter or digit at both ends",
+        ),
+        (
+            "identity: {leaseNamespaces: [kube.system]}",
+            "identity.leaseNamespaces[0] (line 21): \"kube.system\" is no namespace: at most 63 of a-z, 0-9 and '-', starting \
+          and ending with a letter or digit",
+        ),
+        (
+            "admin: {bindAddress: '10.0.0.1:1'}",
+            "admin.bindAddress (line 21): 10.0.0.1 is not a loopback address such as 127.0.0.1",
+        ),
+        (
+            "admin: {bindAddress: '127.0.0.1:6443'}",
+            "admin.bindAddress (line 21): is the same as apiServer.address; each needs a port of its own",
+        ),
+        (
+            "versionAwareness: {header: Authorization}",
+            "versionAwareness.header (line 21): \"Authorization\" already has a meaning; choose another header",
+        ),
+        (
+            "versionAwareness: {header: X_Remote_User}",
+            "versionAwareness.header (line 21): x-remote-user is the same header as x-remote-user in \
+          serving.requestHeaderUsernameHeaders",
+        ),
+        (
+            "versionAwareness: {header: X-Remote-Extra-Version}",
+            "versionAwareness.header (line 21): x-remote-extra-version is the same header as x-remote-extra- in \
+          serving.requestHeaderExtraHeaderPrefixes",
+        ),
+        (
+            "versionAwareness: {header: 'X Y'}",
+            "versionAwareness.header (line 21): \"X Y\" is not the name of a header",
+        ),
+    ] {
+        assert_eq!(problems(&minimal_and(section)), [expected], "{section}");
+    }
+}
+
+#[test]
+fn wrong_api_server_settings() {
+    for (setting, expected) in [
+        (
+            "serverName: ''",
+            "apiServer.serverName (line 10): must not be empty: the server's certificate is verified against it",
+        ),
+        (
+            "serverName: 'a b'",
+            "apiServer.serverName (line 10): \"a b\" is neither a DNS name nor an IP address",
+        ),
+        (
+            "address: 127.0.0.1:0",
+            "apiServer.address (line 10): needs a port",
+        ),
+        (
+            "internalUser: ''",
+            "apiServer.internalUser (line 10): must not be empty",
+        ),
+        (
+            "internalUser: 'a b'",
+            "apiServer.internalUser (line 10): \"a b\" has white space or more than plain ASCII in it",
+        ),
+        (
+            "internalUser: \"a\\r\\nb\"",
+            "apiServer.internalUser (line 10): \"a\\r\\nb\" has white space or more than plain ASCII in it",
+        ),
+        (
+            "probeInterval: 9ms",
+            "apiServer.probeInterval (line 10): must be at least 10ms",
+        ),
+        (
+            "discoveryInterval: 0s",
+            "apiServer.discoveryInterval (line 10): must be at least 100ms",
+        ),
+    ] {
+        let text = minimal_with("apiServer:", &format!("apiServer:\n  {setting}"));
+        assert_eq!(problems(&text), [expected], "{setting}");
+    }
+}
+
+#[test]
+fn wrong_peer_and_etcd_settings() {
+    for (section, setting, expected) in [
+        (
+            "peer:",
+            "leaseTTL: 1s",
+            "peer.leaseTTL (line 19): must be at least 2s",
+        ),
+        (
+            "peer:",
+            "leaseTTL: 2500ms",
+            "peer.leaseTTL (line 19): must be whole seconds",
+        ),
+        (
+            "peer:",
+            "serverName: ''",
+            "peer.serverName (line 19): must not be empty: the server's certificate is verified against it",
+        ),
+        (
+            "etcd:",
+            "prefix: registry",
+            "etcd.prefix (line 14): \"registry\" must start with a slash, as in /registry",
+        ),
+        (
+            "etcd:",
+            "prefix: /a/",
+            "etcd.prefix (line 14): \"/a/\" must not have an empty, '.' or '..' part, nor a slash at its end",
+        ),
+        (
+            "etcd:",
+            "prefix: /a/../b",
+            "etcd.prefix (line 14): \"/a/../b\" must not have an empty, '.' or '..' part, nor a slash at its end",
+        ),
+        (
+            "etcd:",
+            "prefix: //a",
+            "etcd.prefix (line 14): \"//a\" must not have an empty, '.' or '..' part, nor a slash at its end",
+        ),
+        (
+            "etcd:",
+            "prefix: /",
+            "etcd.prefix (line 14): \"/\" must not have an empty, '.' or '..' part, nor a slash at its end",
+        ),
+        (
+            "etcd:",
+            "prefix: /a b",
+            "etcd.prefix (line 14): \"/a b\" has white space or more than plain ASCII in it",
+        ),
+        (
+            "etcd:",
+            "prefix: /kube-interop-proxy/registry",
+            "etcd.prefix (line 14): \"/kube-interop-proxy/registry\" is where this program keeps its own keys",
+        ),
+        (
+            "etcd:",
+            "otherResources: [Events]",
+            "etcd.otherResources[0] (line 14): \"Events\" is not a resource such as events or events.events.k8s.io",
+        ),
+    ] {
+        let text = minimal_with(
+            &format!("\n{section}"),
+            &format!("\n{section}\n  {setting}"),
+        );
+        assert_eq!(problems(&text), [expected], "{setting}");
+    }
+}

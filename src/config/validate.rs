@@ -1,0 +1,135 @@
+//! From the file to a [`Config`], every problem at once: the sections, then the rules across them.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use super::file::{self, Node};
+use super::files::Files;
+use super::problem::{KeyPath, Problem, Problems};
+use super::section::Section;
+use super::{Config, headers, sections, values};
+
+const API_VERSION: &str = "kube-interop-proxy/v1alpha1";
+const KIND: &str = "ProxyConfiguration";
+
+/// What rules across sections look at. Filled in even where the rest of a section cannot be used, so that one problem
+/// does not hide another.
+pub(super) struct Facts<'a> {
+    /// Where relative paths start.
+    pub(super) base: &'a Path,
+    /// Every file that was named.
+    pub(super) files: Files,
+    /// Every header that was named.
+    pub(super) headers: Vec<headers::Use>,
+    /// `serving.bindAddress`
+    pub(super) serving: Option<SocketAddr>,
+    /// `peer.advertiseAddress`
+    pub(super) peer: Option<SocketAddr>,
+    /// `apiServer.address`
+    pub(super) api_server: Option<SocketAddr>,
+    /// `admin.bindAddress`
+    pub(super) admin: Option<SocketAddr>,
+}
+
+impl<'a> Facts<'a> {
+    fn new(base: &'a Path) -> Self {
+        Self {
+            base,
+            files: Files::default(),
+            headers: Vec::new(),
+            serving: None,
+            peer: None,
+            api_server: None,
+            admin: None,
+        }
+    }
+}
+
+/// Makes a configuration of a file's text. `check_files` gets the files that it names.
+pub(super) fn config(
+    text: &str,
+    base: &Path,
+    check_files: impl FnOnce(&Files, &mut Problems),
+) -> Result<Config, Vec<Problem>> {
+    let root = file::parse(text).map_err(|problem| vec![problem])?;
+    if root == Node::Null {
+        let message = "the file is empty; config.example.yaml is a complete one to start from";
+        return Err(vec![Problem::of_file(None, message)]);
+    }
+    let mut problems = Problems::default();
+    let mut facts = Facts::new(base);
+    let config = Section::root(&root, &mut problems, |root| whole(root, &mut facts));
+    check_addresses(&facts, &mut problems);
+    headers::check_collisions(&facts.headers, &mut problems);
+    check_files(&facts.files, &mut problems);
+    match config {
+        Some(config) if problems.is_empty() => Ok(config),
+        _ => Err(problems.located(text, &root)),
+    }
+}
+
+fn whole(root: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Config> {
+    // All of them before the first `?`: each notes its own problems.
+    let api_version = root.required("apiVersion", values::exactly(API_VERSION));
+    let kind = root.required("kind", values::exactly(KIND));
+    let serving = root.section("serving", |s| sections::serving(s, facts));
+    let api_server = root.section("apiServer", |s| sections::api_server(s, facts));
+    let etcd = root.section("etcd", |s| sections::etcd(s, facts));
+    let identity = root.section("identity", sections::identity);
+    let peer = root.section("peer", |s| sections::peer(s, facts));
+    let if_ready = root.section("ifReady", sections::if_ready);
+    let rerouting = root.section("rerouting", sections::rerouting);
+    let version_awareness = root.section("versionAwareness", |s| {
+        sections::version_awareness(s, facts)
+    });
+    let discovery = root.section("discovery", sections::discovery);
+    let watch = root.section("watch", sections::watch);
+    let shutdown = root.section("shutdown", sections::shutdown);
+    let admin = root.section("admin", |s| sections::admin(s, facts));
+    api_version.and(kind)?;
+    Some(Config {
+        serving: serving?,
+        api_server: api_server?,
+        etcd: etcd?,
+        identity: identity?,
+        peer: peer?,
+        if_ready: if_ready?,
+        rerouting: rerouting?,
+        version_awareness: version_awareness?,
+        discovery: discovery?,
+        watch: watch?,
+        shutdown: shutdown?,
+        admin: admin?,
+    })
+}
+
+/// No request may come back to where it came from, and no two listeners may want the same port.
+fn check_addresses(facts: &Facts<'_>, problems: &mut Problems) {
+    const LOOP: &str = "the proxy would send every request to itself";
+    const TAKEN: &str = "each needs a port of its own";
+    let serving = ("serving.bindAddress", facts.serving);
+    let peer = ("peer.advertiseAddress", facts.peer);
+    let api_server = ("apiServer.address", facts.api_server);
+    let admin = ("admin.bindAddress", facts.admin);
+    for ((key, address), (other_key, other), consequence) in [
+        (api_server, serving, LOOP),
+        (api_server, peer, LOOP),
+        (admin, serving, TAKEN),
+        (admin, api_server, TAKEN),
+    ] {
+        if is_same(address, other) {
+            problems.add(
+                KeyPath::of(key),
+                format!("is the same as {other_key}; {consequence}"),
+            );
+        }
+    }
+}
+
+/// Port 0 is any free port, never the same.
+fn is_same(one: Option<SocketAddr>, other: Option<SocketAddr>) -> bool {
+    let whole = |address: SocketAddr| (address.ip().to_canonical(), address.port());
+    one.filter(|address| address.port() != 0)
+        .map(whole)
+        .is_some_and(|one| other.map(whole) == Some(one))
+}

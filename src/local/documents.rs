@@ -1,0 +1,216 @@
+//! Reading discovery documents into a served set. Pure.
+//!
+//! Two forms: aggregated discovery (KEP-3352) has everything in two documents; before it there is the path index `/`,
+//! which names exactly the group versions that are served, and one document per group version. The legacy `/apis`
+//! group list is not read: it can miss what is served.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+
+use crate::routing::table::Gvr;
+
+/// A group version and where its document is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GroupVersion {
+    /// API group, empty for the core group.
+    pub group: String,
+    /// API version.
+    pub version: String,
+}
+
+impl GroupVersion {
+    /// Path of its document.
+    pub fn path(&self) -> String {
+        match self.group.as_str() {
+            "" => format!("/api/{}", self.version),
+            group => format!("/apis/{group}/{}", self.version),
+        }
+    }
+}
+
+/// The `Accept` of aggregated discovery, newest form first, without what a native peer proxy would merge in.
+pub const ACCEPT_AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList;profile=nopeer,\
+    application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
+    application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,\
+    application/json";
+
+/// Whether an answer to [`ACCEPT_AGGREGATED`] is aggregated discovery.
+pub fn is_aggregated(content_type: &str) -> bool {
+    content_type.contains("g=apidiscovery.k8s.io")
+        && content_type.contains("as=APIGroupDiscoveryList")
+}
+
+#[derive(Deserialize)]
+struct Index {
+    paths: Vec<String>,
+}
+
+/// The group versions that the path index `/` names.
+pub fn group_versions(index: &[u8]) -> Result<BTreeSet<GroupVersion>, serde_json::Error> {
+    let index: Index = serde_json::from_slice(index)?;
+    Ok(index
+        .paths
+        .iter()
+        .filter_map(|path| group_version(path))
+        .collect())
+}
+
+fn group_version(path: &str) -> Option<GroupVersion> {
+    let mut parts = path.strip_prefix('/')?.split('/');
+    let (group, version) = match (parts.next()?, parts.next()?) {
+        ("api", version) => ("", version),
+        ("apis", group) => (group, parts.next()?),
+        _ => return None,
+    };
+    let whole = parts.next().is_none() && !version.is_empty();
+    whole.then(|| GroupVersion {
+        group: group.to_owned(),
+        version: version.to_owned(),
+    })
+}
+
+#[derive(Deserialize)]
+struct ResourceList {
+    #[serde(default)]
+    resources: Vec<NamedResource>,
+}
+
+#[derive(Deserialize)]
+struct NamedResource {
+    name: String,
+}
+
+/// The resources of a group version's own document (`APIResourceList`).
+pub fn resources(of: &GroupVersion, document: &[u8]) -> Result<BTreeSet<Gvr>, serde_json::Error> {
+    let list: ResourceList = serde_json::from_slice(document)?;
+    let named = list.resources.iter().map(|resource| {
+        let (resource, subresource) = resource
+            .name
+            .split_once('/')
+            .unwrap_or((&resource.name, ""));
+        gvr(of, resource, subresource)
+    });
+    Ok(named.collect())
+}
+
+#[derive(Deserialize)]
+struct GroupDiscoveryList {
+    #[serde(default)]
+    items: Vec<GroupDiscovery>,
+}
+
+#[derive(Deserialize)]
+struct GroupDiscovery {
+    #[serde(default)]
+    metadata: Metadata,
+    #[serde(default)]
+    versions: Vec<VersionDiscovery>,
+}
+
+#[derive(Default, Deserialize)]
+struct Metadata {
+    #[serde(default)]
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct VersionDiscovery {
+    version: String,
+    #[serde(default)]
+    resources: Vec<ResourceDiscovery>,
+}
+
+#[derive(Deserialize)]
+struct ResourceDiscovery {
+    resource: String,
+    #[serde(default)]
+    subresources: Vec<SubresourceDiscovery>,
+    /// Absent where the resource itself is not served, only subresources of it.
+    #[serde(default, rename = "responseKind")]
+    response_kind: Option<ResponseKind>,
+}
+
+#[derive(Deserialize)]
+struct ResponseKind {
+    #[serde(default)]
+    kind: String,
+}
+
+#[derive(Deserialize)]
+struct SubresourceDiscovery {
+    subresource: String,
+}
+
+/// The resources of an aggregated discovery document.
+pub fn aggregated(document: &[u8]) -> Result<BTreeSet<Gvr>, serde_json::Error> {
+    let list: GroupDiscoveryList = serde_json::from_slice(document)?;
+    let mut served = BTreeSet::new();
+    for group in list.items {
+        for version in group.versions {
+            let of = GroupVersion {
+                group: group.metadata.name.clone(),
+                version: version.version,
+            };
+            for resource in version.resources {
+                if resource
+                    .response_kind
+                    .is_some_and(|kind| !kind.kind.is_empty())
+                {
+                    served.insert(gvr(&of, &resource.resource, ""));
+                }
+                let subresources = resource.subresources.iter();
+                served
+                    .extend(subresources.map(|sub| gvr(&of, &resource.resource, &sub.subresource)));
+            }
+        }
+    }
+    Ok(served)
+}
+
+fn gvr(of: &GroupVersion, resource: &str, subresource: &str) -> Gvr {
+    Gvr {
+        group: of.group.clone(),
+        version: of.version.clone(),
+        resource: resource.to_owned(),
+        subresource: subresource.to_owned(),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct VersionInfo {
+    git_version: String,
+    #[serde(default)]
+    major: String,
+    #[serde(default)]
+    minor: String,
+    emulation_major: Option<String>,
+    emulation_minor: Option<String>,
+}
+
+/// Versions of an apiserver, from `/version`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Versions {
+    /// `gitVersion`, as `v1.20.2`.
+    pub binary: String,
+    /// Emulation version where there is one, else major and minor: `1.20`. Builds without version information have
+    /// neither.
+    pub compatibility: Option<String>,
+}
+
+/// Reads `/version`.
+pub fn versions(document: &[u8]) -> Result<Versions, serde_json::Error> {
+    let info: VersionInfo = serde_json::from_slice(document)?;
+    let major = info.emulation_major.unwrap_or(info.major);
+    let minor = info.emulation_minor.unwrap_or(info.minor);
+    // Some distributions append a plus sign to the minor version.
+    let minor = minor.trim_end_matches(|c: char| !c.is_ascii_digit());
+    Ok(Versions {
+        binary: info.git_version,
+        compatibility: (!major.is_empty() && !minor.is_empty()).then(|| format!("{major}.{minor}")),
+    })
+}
+
+#[cfg(test)]
+mod tests;

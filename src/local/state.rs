@@ -1,0 +1,133 @@
+//! What is known of the local apiserver. Written by the probe (and by requests that find the connection refused),
+//! read by every request with one atomic load.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tokio::sync::Notify;
+
+/// State of the apiserver process beside us.
+#[derive(Debug, Default)]
+pub struct LocalState {
+    /// Twice the number of refused connections so far (the epoch), plus 1 if `/readyz` answered 200 since the last of
+    /// them (KEP-3028: initialized). Later failures do not undo it.
+    epoch_and_initialized: AtomicU64,
+    /// The last `/readyz` was 200.
+    ready: AtomicBool,
+    /// Wakes whoever follows changes.
+    changed: Notify,
+    /// Wakes discovery: what the apiserver serves may have changed.
+    reread: Notify,
+}
+
+impl LocalState {
+    /// Whether the apiserver is initialized.
+    pub fn is_initialized(&self) -> bool {
+        self.epoch_and_initialized.load(Ordering::Relaxed) & 1 == 1
+    }
+
+    /// Whether its last `/readyz` was 200.
+    pub fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
+    }
+
+    /// Changes with each refused connection; to be taken before `/readyz` is asked.
+    pub fn epoch(&self) -> u64 {
+        self.epoch_and_initialized.load(Ordering::Relaxed) >> 1
+    }
+
+    /// A `/readyz` was answered that was asked in `epoch`. An answer from before a restart counts for nothing.
+    pub fn answered(&self, ok: bool, epoch: u64) {
+        if ok {
+            let (before, after) = (epoch << 1, epoch << 1 | 1);
+            match self.epoch_and_initialized.compare_exchange(
+                before,
+                after,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => {
+                    tracing::info!("the local apiserver is initialized");
+                    self.reread.notify_one();
+                }
+                Err(now) if now == after => {}
+                Err(_) => return,
+            }
+        }
+        if self.ready.swap(ok, Ordering::Relaxed) != ok {
+            self.changed.notify_one();
+        }
+    }
+
+    /// `/readyz` was not answered; the process may still be the same.
+    pub fn silent(&self) {
+        if self.ready.swap(false, Ordering::Relaxed) {
+            self.changed.notify_one();
+        }
+    }
+
+    /// A connection was refused: the process is gone, and what comes next is not initialized.
+    pub fn refused(&self) {
+        self.ready.store(false, Ordering::Relaxed);
+        let next = |state: u64| Some(((state >> 1) + 1) << 1);
+        let before =
+            self.epoch_and_initialized
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        if before.is_ok_and(|state| state & 1 == 1) {
+            tracing::warn!(
+                "the local apiserver refuses connections: not initialized until its next /readyz"
+            );
+            self.reread.notify_one();
+        }
+        self.changed.notify_one();
+    }
+
+    /// An answer contradicts what is known of the served set: read discovery again.
+    pub fn doubt(&self) {
+        self.reread.notify_one();
+    }
+
+    /// Resolves when readiness changed. One waiter.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Resolves when discovery should be read without waiting for its interval. One waiter.
+    pub async fn reread(&self) {
+        self.reread.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn initialized_once_stays_so_while_readyz_fails() {
+        let state = LocalState::default();
+        state.answered(false, 0);
+        assert!(!state.is_initialized());
+        state.answered(true, 0);
+        state.answered(false, 0);
+        state.silent();
+        assert!(state.is_initialized() && !state.is_ready());
+    }
+
+    #[test]
+    fn a_refused_connection_means_a_new_process() {
+        let state = LocalState::default();
+        state.answered(true, state.epoch());
+        state.refused();
+        assert!(!state.is_initialized() && !state.is_ready());
+        state.answered(true, state.epoch());
+        assert!(state.is_initialized() && state.is_ready());
+    }
+
+    #[test]
+    fn an_answer_of_the_process_before_says_nothing_of_the_next() {
+        let state = LocalState::default();
+        let asked_in = state.epoch();
+        state.refused();
+        state.answered(true, asked_in);
+        assert!(!state.is_initialized() && !state.is_ready());
+    }
+}

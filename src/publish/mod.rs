@@ -1,0 +1,4 @@
+//! What this proxy tells others.
+
+pub mod identity;
+pub mod record;

@@ -1,0 +1,195 @@
+//! Keeps this server's two keys in etcd: what is known of it, and that it lives.
+//!
+//! Keys are rewritten with fresh etcd leases instead of kept alive: kine knows no keep-alive. The live key goes away
+//! with its lease or at a stop; the record stays for `rerouting.absentServerGrace` after its last writing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{Client, PutOptions};
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+
+use crate::cluster::catalog::Own;
+use crate::cluster::etcd::{Connector, within};
+use crate::cluster::keys::{Keys, Topic};
+use crate::cluster::record::{Live, Record, pack};
+use crate::cluster::source::SourceError;
+use crate::cluster::watch::jittered;
+use crate::local::discovery::LocalView;
+use crate::local::state::LocalState;
+use crate::routing::table::{Custom, ServedSet};
+
+/// Everything the publisher works with.
+pub struct Publisher {
+    /// Where to write.
+    pub connector: Connector,
+    /// Below which prefix.
+    pub keys: Keys,
+    /// Who we are.
+    pub own: Own,
+    /// Initialized or not.
+    pub state: Arc<LocalState>,
+    /// What the apiserver lists.
+    pub view: watch::Receiver<LocalView>,
+    /// What of that every server has; `None` until known.
+    pub custom: watch::Receiver<Option<Custom>>,
+    /// Life of the live key without rewriting.
+    pub live_ttl: Duration,
+    /// Life of the record without rewriting.
+    pub record_ttl: Duration,
+}
+
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A stop waits no longer than this for etcd.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// The record is rewritten this often within its life, so that it outlives its server by nearly all of it.
+const REWRITES_PER_LIFE: u32 = 10;
+
+/// What was written last.
+#[derive(Default)]
+struct Written {
+    record: Option<(Record, Instant)>,
+}
+
+impl Publisher {
+    /// Writes until told to stop, then removes the live key.
+    pub async fn run(mut self, mut stop: oneshot::Receiver<()>) {
+        let mut written = Written::default();
+        let mut client = None;
+        let mut failures = 0;
+        loop {
+            // Not cut short by a stop: a write that is still under way could overtake the removal of the live key.
+            let pause = match self.write(&mut client, &mut written).await {
+                Ok(()) => {
+                    failures = 0;
+                    self.live_ttl / 3
+                }
+                Err(error) => {
+                    client = None;
+                    failures += 1;
+                    let cause = &error as &dyn std::error::Error;
+                    tracing::warn!(
+                        error = cause,
+                        failures,
+                        "own keys cannot be written to etcd"
+                    );
+                    jittered((self.live_ttl / 10 * failures).min(LONGEST_PAUSE))
+                }
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.state.changed() => {}
+                Ok(()) = self.view.changed() => {}
+                Ok(()) = self.custom.changed() => {}
+                _ = &mut stop => break,
+            }
+        }
+        let farewell = tokio::time::timeout(FAREWELL, self.say_farewell(client)).await;
+        match farewell {
+            Ok(Ok(())) => tracing::info!("own live key removed from etcd"),
+            Ok(Err(error)) => {
+                let cause = &error as &dyn std::error::Error;
+                tracing::warn!(
+                    error = cause,
+                    "own live key could not be removed, it expires by itself"
+                );
+            }
+            Err(_) => {
+                tracing::warn!("own live key could not be removed in time, it expires by itself")
+            }
+        }
+    }
+
+    async fn write(
+        &mut self,
+        client: &mut Option<Client>,
+        written: &mut Written,
+    ) -> Result<(), SourceError> {
+        let client = match client {
+            Some(client) => client,
+            None => client.insert(self.connector.connect().await?),
+        };
+        let record = self.record();
+        let due = match &written.record {
+            Some((before, at)) => {
+                *before != record || at.elapsed() > self.record_ttl / REWRITES_PER_LIFE
+            }
+            None => true,
+        };
+        // First what is known, then that it lives: a live server without a record is one whose set is unknown.
+        if due {
+            let started = Instant::now();
+            put(client, self.key(Topic::Servers), &record, self.record_ttl).await?;
+            written.record = Some((record, started));
+        }
+        let live = Live {
+            endpoint: self.own.endpoint,
+            initialized: self.state.is_initialized(),
+        };
+        put(client, self.key(Topic::Live), &live, self.live_ttl).await
+    }
+
+    async fn say_farewell(&mut self, client: Option<Client>) -> Result<(), SourceError> {
+        let mut client = match client {
+            Some(client) => client,
+            None => self.connector.connect().await?,
+        };
+        within(client.delete(self.key(Topic::Live), None)).await?;
+        // What was served stays known for the whole grace from now on.
+        let record = self.record();
+        put(
+            &mut client,
+            self.key(Topic::Servers),
+            &record,
+            self.record_ttl,
+        )
+        .await
+    }
+
+    fn key(&self, topic: Topic) -> String {
+        format!("{}{}", self.keys.of(topic), self.own.id)
+    }
+
+    fn record(&mut self) -> Record {
+        let view = self.view.borrow_and_update();
+        let custom = self.custom.borrow_and_update();
+        // Without knowing what is custom, nobody could tell what is our own.
+        let served = view.served.as_ref().zip(custom.as_ref());
+        Record {
+            endpoint: self.own.endpoint,
+            binary_version: view
+                .versions
+                .as_ref()
+                .map(|versions| versions.binary.clone()),
+            compatibility_version: view
+                .versions
+                .as_ref()
+                .and_then(|versions| versions.compatibility.clone()),
+            history_start: None,
+            resources: served.map(|(served, custom)| pack(&own_resources(served, custom))),
+        }
+    }
+}
+
+fn own_resources(served: &ServedSet, custom: &Custom) -> ServedSet {
+    served
+        .iter()
+        .filter(|gvr| !custom.contains(gvr.borrow()))
+        .cloned()
+        .collect()
+}
+
+async fn put<T: serde::Serialize>(
+    client: &mut Client,
+    key: String,
+    value: &T,
+    ttl: Duration,
+) -> Result<(), SourceError> {
+    let value = serde_json::to_vec(value).map_err(|error| SourceError::Failed(error.into()))?;
+    let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX).max(1);
+    let lease = within(client.lease_grant(seconds, None)).await?.id();
+    within(client.put(key, value, Some(PutOptions::new().with_lease(lease)))).await?;
+    Ok(())
+}

@@ -1,0 +1,213 @@
+//! Answers that the proxy gives itself: the one place where a refusal becomes an HTTP response.
+//!
+//! Each is a `metav1.Status`, as kube-apiserver's own errors are, and says nothing of the inside: no address, no path,
+//! no certificate.
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use pingora_core::protocols::http::ServerSession;
+use pingora_http::ResponseHeader;
+
+use crate::request::headers::READY;
+
+/// Why the proxy answers instead of an apiserver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// KEP-3028: asked to answer only when initialized, and it is not.
+    NotInitialized,
+    /// Rerouted here, and the apiserver here is not initialized.
+    PeerNotInitialized,
+    /// etcd's state was never complete since start.
+    Unsynced,
+    /// Only servers that cannot be reached now serve the resource.
+    Unreachable,
+    /// The connection or the request to the chosen server failed. `executed`: a write that may have been carried out.
+    Failed {
+        /// client-go repeats any verb whose answer carries `Retry-After`: a write that may have been done must not.
+        maybe_executed: bool,
+    },
+    /// The server asked says "no such resource", which is not known to be true.
+    DoubtfulNotFound,
+    /// A client certificate that proves nothing, and no token.
+    Unauthorized,
+    /// The proxy is stopping, or the apiserver's `/readyz` is not 200: asked by a load balancer.
+    NotReady,
+    /// A request target that Go's HTTP server would refuse.
+    BadTarget,
+}
+
+impl Refusal {
+    /// HTTP status code.
+    pub fn code(self) -> u16 {
+        match self {
+            Refusal::Unauthorized => 401,
+            Refusal::BadTarget => 400,
+            _ => 503,
+        }
+    }
+
+    /// Name for metrics and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Refusal::NotInitialized => "not_initialized",
+            Refusal::PeerNotInitialized => "peer_not_initialized",
+            Refusal::Unsynced => "unsynced",
+            Refusal::Unreachable => "unreachable",
+            Refusal::Failed {
+                maybe_executed: false,
+            } => "failed",
+            Refusal::Failed {
+                maybe_executed: true,
+            } => "failed_maybe_executed",
+            Refusal::DoubtfulNotFound => "doubtful_not_found",
+            Refusal::Unauthorized => "unauthorized",
+            Refusal::NotReady => "not_ready",
+            Refusal::BadTarget => "bad_target",
+        }
+    }
+
+    fn message(self) -> &'static str {
+        match self {
+            Refusal::NotInitialized | Refusal::PeerNotInitialized => {
+                "the apiserver is starting and not initialized yet"
+            }
+            Refusal::Unsynced => "the state of the cluster's apiservers is not known yet",
+            Refusal::Unreachable => {
+                "no apiserver that serves the requested resource can be reached at the moment"
+            }
+            Refusal::Failed { .. } => "Error while proxying request to destination apiserver",
+            Refusal::DoubtfulNotFound => {
+                "it is not known at the moment which apiserver serves the requested resource"
+            }
+            Refusal::Unauthorized => "Unauthorized",
+            Refusal::NotReady => "not ready",
+            Refusal::BadTarget => "malformed request target",
+        }
+    }
+
+    fn reason(self) -> &'static str {
+        match self.code() {
+            401 => "Unauthorized",
+            400 => "BadRequest",
+            _ => "ServiceUnavailable",
+        }
+    }
+
+    fn retry_after(self, seconds: u32) -> Option<u32> {
+        let retry = self.code() == 503
+            && self
+                != (Refusal::Failed {
+                    maybe_executed: true,
+                });
+        retry.then_some(seconds)
+    }
+
+    /// The `metav1.Status` as JSON.
+    pub fn body(self, retry_after_seconds: u32) -> Bytes {
+        let mut status = serde_json::json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message(),
+            "reason": self.reason(),
+            "code": self.code(),
+        });
+        if let Some(seconds) = self.retry_after(retry_after_seconds) {
+            status["details"] = serde_json::json!({ "retryAfterSeconds": seconds });
+        }
+        let mut body = status.to_string();
+        body.push('\n');
+        body.into()
+    }
+
+    /// Header and body; `ready`: the value of `X-Kubernetes-Ready`, for a client that asked.
+    pub fn response(
+        self,
+        retry_after_seconds: u32,
+        ready: Option<bool>,
+    ) -> pingora_core::Result<(Box<ResponseHeader>, Bytes)> {
+        let body = self.body(retry_after_seconds);
+        let mut header = ResponseHeader::build_no_case(self.code(), Some(6))?;
+        header.insert_header(CONTENT_TYPE, HeaderValue::from_static("application/json"))?;
+        header.insert_header(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"))?;
+        header.insert_header(CONTENT_LENGTH, body.len())?;
+        if let Some(seconds) = self.retry_after(retry_after_seconds) {
+            header.insert_header(RETRY_AFTER, seconds)?;
+        }
+        if let Some(ready) = ready {
+            header.insert_header(
+                READY,
+                HeaderValue::from_static(if ready { "true" } else { "false" }),
+            )?;
+        }
+        Ok((Box::new(header), body))
+    }
+}
+
+/// Writes an answer of our own; `head`: the request was HEAD, so without a body.
+pub async fn write(
+    down: &mut ServerSession,
+    header: Box<ResponseHeader>,
+    body: Bytes,
+    head: bool,
+) -> pingora_core::Result<()> {
+    if let ServerSession::H2(session) = down
+        && head
+    {
+        return session.write_response_header(header, true);
+    }
+    down.write_response_header(header).await?;
+    if !head {
+        down.write_response_body(body, true).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_that_may_have_been_executed_is_not_to_be_retried() {
+        let (header, body) = Refusal::Failed {
+            maybe_executed: true,
+        }
+        .response(5, None)
+        .unwrap();
+        assert_eq!(header.status, 503);
+        assert!(!header.headers.contains_key(RETRY_AFTER));
+        let status: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(
+            status["message"],
+            "Error while proxying request to destination apiserver"
+        );
+        assert!(status.get("details").is_none());
+    }
+
+    #[test]
+    fn what_can_be_retried_says_when_in_header_and_status() {
+        let (header, body) = Refusal::NotInitialized.response(7, Some(false)).unwrap();
+        assert_eq!(header.headers[RETRY_AFTER], "7");
+        assert_eq!(header.headers[READY], "false");
+        let status: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(
+            (&status["kind"], &status["code"]),
+            (&"Status".into(), &503.into())
+        );
+        assert_eq!(status["reason"], "ServiceUnavailable");
+        assert_eq!(status["details"]["retryAfterSeconds"], 7);
+    }
+
+    #[test]
+    fn unauthorized_is_as_kube_apiserver_says_it() {
+        let (header, body) = Refusal::Unauthorized.response(7, None).unwrap();
+        assert_eq!(header.status, 401);
+        assert!(!header.headers.contains_key(RETRY_AFTER));
+        let status: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(
+            (&status["reason"], &status["message"]),
+            (&"Unauthorized".into(), &"Unauthorized".into())
+        );
+    }
+}

@@ -1,0 +1,528 @@
+//! The HTTP application of the TLS port: one of these for each serving thread.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use async_trait::async_trait;
+use http::header::{AUTHORIZATION, UPGRADE};
+use http::{Method, Version};
+use pingora_core::apps::{
+    HttpPersistentSettings, HttpServerApp, HttpServerOptions, ReusedHttpStream,
+};
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::protocols::http::v2::server::{H2Options, default_h2_options};
+use pingora_core::server::ShutdownWatch;
+use pingora_http::RequestHeader;
+
+use super::answer::{self, Refusal};
+use super::forward::{Exchange, Outcome, Side};
+use super::if_ready::{Gate, gate};
+use super::shared::Shared;
+use super::upstream::{Kind, Upstreams};
+use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, stamp_address, strip_hop_by_hop};
+use crate::request::info::{self, RequestInfo, Target, Verb};
+use crate::request::who::{Caller, Connection};
+use crate::routing::decide::{Decision, Place, Question, Row, decide};
+use crate::routing::table::{GvrRef, Snapshot};
+
+/// As kube-apiserver: idle connections, and headers that do not come to an end, are closed after this.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// As kube-apiserver's default of 1.20; 1.26 and later say 100.
+const MAX_STREAMS: u32 = 250;
+
+/// Serves requests with connections of one thread.
+pub struct Front {
+    shared: Arc<Shared>,
+    upstreams: Upstreams,
+    options: HttpServerOptions,
+}
+
+impl Front {
+    /// With upstream connections of its own.
+    pub fn new(shared: Arc<Shared>) -> Self {
+        let upstreams = Upstreams::new(&shared.config);
+        let mut options = HttpServerOptions::default();
+        options.h2_idle_timeout = Some(IDLE_TIMEOUT);
+        Self {
+            shared,
+            upstreams,
+            options,
+        }
+    }
+
+    /// Reads the next request of a connection; `None` when there is none.
+    async fn read(&self, session: &mut ServerSession, shutdown: &ShutdownWatch) -> Option<()> {
+        if session.is_http2() {
+            return Some(());
+        }
+        let mut shutdown = shutdown.clone();
+        session.set_read_timeout(Some(IDLE_TIMEOUT));
+        tokio::select! {
+            biased;
+            read = tokio::time::timeout(IDLE_TIMEOUT, session.read_request()) => match read {
+                Ok(Ok(true)) => {}
+                Ok(Ok(false)) | Err(_) => return None,
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "unreadable request");
+                    // The connection is closed afterwards, whether this can be written or not.
+                    let _ = session.respond_error(400).await;
+                    return None;
+                }
+            },
+            _ = shutdown.changed() => return None,
+        }
+        // A body may pause for as long as it likes: `exec` is one.
+        session.set_read_timeout(None);
+        session.set_pipelining_enabled(true);
+        Some(())
+    }
+
+    async fn serve(&self, session: &mut ServerSession) -> Served {
+        let started = Instant::now();
+        let shared = &*self.shared;
+        let snapshot = shared.published.snapshot.load();
+        let body_expected = !session.is_body_empty();
+        let header = take_header(session);
+        let Some(connection) = connection(session) else {
+            return Served::Broken;
+        };
+        let caller = shared.judge.load().caller(
+            &connection,
+            header.headers.get(AUTHORIZATION),
+            SystemTime::now(),
+        );
+        let method = header.method.clone();
+        let path_and_query = header.uri.path_and_query().cloned();
+        let (path, query) = path_and_query
+            .as_ref()
+            .map_or(("/", None), |target| (target.path(), target.query()));
+        let info = info::read(&method, path, query);
+        let asked = Asked {
+            header: &header,
+            path,
+            info: &info,
+            well_formed: info::is_well_formed(path, query),
+        };
+        let route = self.route(&asked, &caller, &snapshot);
+        let mut request = Request {
+            header,
+            connection: &connection,
+            caller: &caller,
+            kind: kind(&info, session),
+            tell: None,
+            seed: connection.seed,
+        };
+        let result = match route {
+            Route::Answer { refusal, tell } => {
+                self.refuse(session, refusal, tell, method == Method::HEAD)
+                    .await
+            }
+            Route::Forward { decision, tell } => {
+                request.tell = tell;
+                self.forward(
+                    session,
+                    request,
+                    decision,
+                    &snapshot,
+                    body_expected,
+                    started,
+                )
+                .await
+            }
+        };
+        tracing::info!(
+            target: "access",
+            client = ?connection.address,
+            caller = caller_name(&caller),
+            method = %method,
+            path,
+            result = ?result,
+            "request"
+        );
+        result
+    }
+
+    /// What to do with a request: pure but for the counters.
+    fn route<'s>(&self, asked: &Asked<'_>, caller: &Caller, snapshot: &'s Snapshot) -> Route<'s> {
+        let Asked {
+            header,
+            path,
+            info,
+            well_formed,
+        } = *asked;
+        let shared = &*self.shared;
+        let initialized = shared.local.is_initialized();
+        let tell = match gate(
+            &shared.config.if_ready,
+            header.headers.contains_key(IF_READY),
+            initialized,
+        ) {
+            Gate::Refuse => {
+                return Route::Answer {
+                    refusal: Refusal::NotInitialized,
+                    tell: Some(false),
+                };
+            }
+            Gate::Pass { tell } => tell,
+        };
+        if !well_formed {
+            return Route::Answer {
+                refusal: Refusal::BadTarget,
+                tell,
+            };
+        }
+        if *caller == Caller::Unverifiable {
+            return Route::Answer {
+                refusal: Refusal::Unauthorized,
+                tell,
+            };
+        }
+        if is_readiness(path)
+            && matches!(header.method, Method::GET | Method::HEAD)
+            && !shared.is_ready()
+        {
+            return Route::Answer {
+                refusal: Refusal::NotReady,
+                tell,
+            };
+        }
+        let rerouted = *caller == Caller::Peer
+            && (header.headers.contains_key(REROUTED) || header.headers.contains_key(PEER_PROXIED));
+        let question = Question {
+            resource: gvr(info),
+            rerouted,
+        };
+        let mut decision = decide(question, shared.policy, initialized, snapshot, || {
+            shared.is_stale()
+        });
+        decision.pass_no_such_resource |= is_proxied_path(info, snapshot);
+        shared.metrics.decided(decision.row);
+        match (&decision.to, decision.row) {
+            (Place::Nowhere, Row::Rerouted) => Route::Answer {
+                refusal: Refusal::PeerNotInitialized,
+                tell,
+            },
+            (Place::Nowhere, Row::Unsynced) => Route::Answer {
+                refusal: Refusal::Unsynced,
+                tell,
+            },
+            (Place::Nowhere, _) => Route::Answer {
+                refusal: Refusal::Unreachable,
+                tell,
+            },
+            _ => Route::Forward { decision, tell },
+        }
+    }
+
+    async fn forward(
+        &self,
+        session: &mut ServerSession,
+        mut request: Request<'_>,
+        decision: Decision<'_>,
+        snapshot: &Snapshot,
+        body_expected: bool,
+        started: Instant,
+    ) -> Served {
+        let shared = &*self.shared;
+        let head = request.header.method == Method::HEAD;
+        let tell = request.tell;
+        let kind = request.kind;
+        let rerouted_as = match decision.to {
+            Place::Peers(_, gvr) => Some(gvr),
+            _ => None,
+        };
+        let (group, side, address) = match decision.to {
+            Place::Peers(servers, _) => {
+                let index = servers[usize::try_from(request.seed).unwrap_or(0) % servers.len()];
+                (
+                    &self.upstreams.peers,
+                    Side::Peer,
+                    snapshot.servers[index].endpoint,
+                )
+            }
+            _ => (
+                &self.upstreams.local,
+                Side::Local,
+                shared.config.api_server.address,
+            ),
+        };
+        let certificate = match self.dress(&mut request, side) {
+            Ok(certificate) => certificate,
+            Err(error) => {
+                tracing::warn!(%error, "request headers cannot be written");
+                return self.refuse(session, Refusal::BadTarget, tell, head).await;
+            }
+        };
+        let exchange = Exchange {
+            shared,
+            group,
+            destination: group.at(address, kind),
+            kind,
+            certificate,
+            side,
+            tell,
+            pass_no_such_resource: decision.pass_no_such_resource,
+            started,
+        };
+        let open = (kind != Kind::Short).then(|| Open::new(&shared.metrics.long_running));
+        let outcome = exchange.run(session, request.header, body_expected).await;
+        drop(open);
+        let served = match outcome {
+            Outcome::Answered { code, reusable } => Served::Answered { code, reusable },
+            Outcome::Broken => Served::Broken,
+            Outcome::Refused(refusal) => {
+                if refusal == Refusal::DoubtfulNotFound {
+                    shared.local.doubt();
+                }
+                self.refuse(session, refusal, tell, head).await
+            }
+        };
+        if let (Some(gvr), Served::Answered { code, .. }) = (rerouted_as, &served) {
+            shared.metrics.rerouted(*code, gvr);
+        }
+        served
+    }
+
+    /// Writes the headers that belong to where the request goes; whether our certificate goes with it.
+    fn dress(&self, request: &mut Request<'_>, side: Side) -> pingora_core::Result<bool> {
+        let Request {
+            header,
+            connection,
+            caller,
+            kind,
+            ..
+        } = request;
+        let shared = &*self.shared;
+        if **caller != Caller::Peer {
+            let forged = shared.privileged.strip(header);
+            if forged > 0 {
+                shared.metrics.rejected_headers.inc_by(forged as u64);
+            }
+        }
+        if shared.config.if_ready.enabled && header.headers.contains_key(IF_READY) {
+            header.remove_header(&IF_READY);
+        }
+        strip_hop_by_hop(header, *kind == Kind::Upgrade)?;
+        // Identity comes last: nothing that the client listed in `Connection` can take it away.
+        let certificate = match caller {
+            Caller::User(who) => {
+                shared.privileged.stamp(header, who)?;
+                true
+            }
+            Caller::Peer => shared.privileged.names_user(&header.headers),
+            Caller::Bearer | Caller::Anonymous | Caller::Unverifiable => false,
+        };
+        if **caller != Caller::Peer
+            || !header
+                .headers
+                .contains_key(crate::request::headers::FORWARDED_FOR)
+        {
+            stamp_address(header, &connection.address)?;
+        }
+        match side {
+            Side::Peer => {
+                header.insert_header(REROUTED, http::HeaderValue::from_static("true"))?;
+                header.insert_header(PEER_PROXIED, http::HeaderValue::from_static("true"))?;
+            }
+            // The apiserver is told in its own words only: a native one would else pass the request on for ever.
+            Side::Local if header.headers.contains_key(REROUTED) => {
+                header.remove_header(&REROUTED);
+                header.insert_header(PEER_PROXIED, http::HeaderValue::from_static("true"))?;
+            }
+            Side::Local => {}
+        }
+        // Tokens and anonymous requests go to a proxy under our certificate: only a peer's reroute mark is believed.
+        Ok(certificate || side == Side::Peer)
+    }
+
+    async fn refuse(
+        &self,
+        session: &mut ServerSession,
+        refusal: Refusal,
+        tell: Option<bool>,
+        head: bool,
+    ) -> Served {
+        self.shared.metrics.refused(refusal);
+        let seconds = self.shared.config.if_ready.retry_after_seconds;
+        let written = match refusal.response(seconds, tell) {
+            Ok((header, body)) => answer::write(session, header, body, head).await,
+            Err(error) => Err(error),
+        };
+        match written {
+            Ok(()) => Served::Answered {
+                code: refusal.code(),
+                reusable: true,
+            },
+            Err(_) => Served::Broken,
+        }
+    }
+}
+
+/// A request as it was read.
+struct Asked<'a> {
+    header: &'a RequestHeader,
+    path: &'a str,
+    info: &'a RequestInfo<'a>,
+    /// Go's HTTP server would take its target.
+    well_formed: bool,
+}
+
+/// A request on its way.
+struct Request<'a> {
+    header: Box<RequestHeader>,
+    connection: &'a Connection,
+    caller: &'a Caller,
+    kind: Kind,
+    tell: Option<bool>,
+    seed: u64,
+}
+
+/// What to do with a request.
+enum Route<'s> {
+    /// Answered by the proxy.
+    Answer {
+        refusal: Refusal,
+        tell: Option<bool>,
+    },
+    /// Sent on.
+    Forward {
+        decision: Decision<'s>,
+        tell: Option<bool>,
+    },
+}
+
+/// How a request ended for the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Served {
+    Answered { code: u16, reusable: bool },
+    Broken,
+}
+
+/// Counts something open while it lives.
+struct Open<'a>(&'a prometheus::IntGauge);
+
+impl<'a> Open<'a> {
+    fn new(gauge: &'a prometheus::IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// The request header, to be written upstream. An HTTP/1 session goes on needing its own.
+fn take_header(session: &mut ServerSession) -> Box<RequestHeader> {
+    match session {
+        ServerSession::H2(session) => {
+            let empty = RequestHeader::from(http::Request::new(()).into_parts().0);
+            Box::new(std::mem::replace(session.req_header_mut(), empty))
+        }
+        session => Box::new(session.req_header().clone()),
+    }
+}
+
+/// What the handshake left with the connection.
+fn connection(session: &ServerSession) -> Option<Arc<Connection>> {
+    session
+        .digest()?
+        .ssl_digest
+        .as_ref()?
+        .extension
+        .get::<Arc<Connection>>()
+        .cloned()
+}
+
+fn gvr<'a>(info: &'a RequestInfo<'_>) -> Option<GvrRef<'a>> {
+    match &info.target {
+        Target::Resource(resource) => Some(GvrRef {
+            group: &resource.group,
+            version: &resource.version,
+            resource: &resource.resource,
+            subresource: &resource.subresource,
+        }),
+        _ => None,
+    }
+}
+
+fn kind(info: &RequestInfo<'_>, session: &ServerSession) -> Kind {
+    if session.is_upgrade_req() && session.req_header().headers.contains_key(UPGRADE) {
+        Kind::Upgrade
+    } else if info.long_running {
+        Kind::Long
+    } else {
+        Kind::Short
+    }
+}
+
+/// Whether what is asked lies behind an apiserver's `proxy` subresource: its 404s are not the apiserver's.
+fn is_proxied_path(info: &RequestInfo<'_>, snapshot: &Snapshot) -> bool {
+    let listed = |gvr| {
+        snapshot
+            .holders(gvr)
+            .is_some_and(|(_, holders)| holders.local || !holders.targets.is_empty())
+    };
+    info.verb == Verb::Proxy
+        || gvr(info).is_some_and(|gvr| gvr.subresource == "proxy" && listed(gvr))
+}
+
+/// What load balancers ask.
+fn is_readiness(path: &str) -> bool {
+    path == "/readyz"
+}
+
+fn caller_name(caller: &Caller) -> &'static str {
+    match caller {
+        Caller::Peer => "peer",
+        Caller::User(_) => "user",
+        Caller::Bearer => "bearer",
+        Caller::Anonymous => "anonymous",
+        Caller::Unverifiable => "unverifiable",
+    }
+}
+
+#[async_trait]
+impl HttpServerApp for Front {
+    async fn process_new_http(
+        self: &Arc<Self>,
+        mut session: ServerSession,
+        shutdown: &ShutdownWatch,
+    ) -> Option<ReusedHttpStream> {
+        self.read(&mut session, shutdown).await?;
+        let http10 = session.req_header().version < Version::HTTP_11;
+        match self.serve(&mut session).await {
+            Served::Answered { reusable: true, .. } => {
+                if *shutdown.borrow() || http10 {
+                    session.set_keepalive(None);
+                }
+                let settings = HttpPersistentSettings::for_session(&session);
+                let stream = session.finish().await.ok()??;
+                Some(ReusedHttpStream::from_reusable_stream(stream, settings))
+            }
+            Served::Answered {
+                reusable: false, ..
+            } => {
+                session.set_keepalive(None);
+                let _ = session.finish().await;
+                None
+            }
+            Served::Broken => {
+                session.shutdown().await;
+                None
+            }
+        }
+    }
+
+    fn h2_options(&self) -> Option<H2Options> {
+        let mut options = default_h2_options();
+        options.max_concurrent_streams(MAX_STREAMS);
+        Some(options)
+    }
+
+    fn server_options(&self) -> Option<&HttpServerOptions> {
+        Some(&self.options)
+    }
+}

@@ -1,0 +1,78 @@
+//! What all serving threads share. Read on every request, written elsewhere.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use rand::Rng;
+use tokio::sync::watch;
+
+use crate::admin::metrics::Metrics;
+use crate::cluster::catalog::{Own, Published};
+use crate::config::Config;
+use crate::local::state::LocalState;
+use crate::request::headers::Privileged;
+use crate::request::who::Judge;
+use crate::routing::decide::Policy;
+
+/// Shared by all serving threads.
+pub struct Shared {
+    /// The configuration.
+    pub config: Config,
+    /// Who we are.
+    pub own: Own,
+    /// What client certificates are judged by.
+    pub judge: ArcSwap<Judge>,
+    /// Headers that only peers may send.
+    pub privileged: Privileged,
+    /// What routing goes by.
+    pub policy: Policy,
+    /// What etcd says.
+    pub published: Published,
+    /// The apiserver beside us.
+    pub local: Arc<LocalState>,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// How far a stop has come.
+    pub phase: watch::Receiver<Phase>,
+}
+
+/// How far a stop has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Serving.
+    Serving,
+    /// `/readyz` fails, everything is still served.
+    Leaving,
+    /// No new connections; long-running requests end one after the other.
+    Draining,
+}
+
+impl Shared {
+    /// Whether load balancers should send requests here.
+    pub fn is_ready(&self) -> bool {
+        self.local.is_ready() && *self.phase.borrow() == Phase::Serving
+    }
+
+    /// Whether the snapshot is too old to prove that nobody serves a resource.
+    pub fn is_stale(&self) -> bool {
+        self.published.freshness.age() > 2 * self.config.peer.lease_ttl
+    }
+
+    /// Resolves at a long-running request's turn to end: a random moment of `shutdown.drain`, so that clients do not
+    /// all come back at once.
+    pub async fn turn_to_end(&self) {
+        let mut phase = self.phase.clone();
+        if phase
+            .wait_for(|phase| *phase == Phase::Draining)
+            .await
+            .is_err()
+        {
+            // Nobody is left to tell: the process is ending.
+            return;
+        }
+        let share = rand::thread_rng().gen_range(0.0..0.9);
+        let turn: Duration = self.config.shutdown.drain.mul_f64(share);
+        tokio::time::sleep(turn).await;
+    }
+}

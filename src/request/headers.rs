@@ -1,0 +1,175 @@
+//! Headers that only peers may send, and those that this proxy sets itself.
+//!
+//! Privileged are the apiserver's requestheader names and prefixes and both reroute headers. They are removed from
+//! everyone else's requests, in any spelling that some server on the way could read as the same name: case (the
+//! `http` crate lower-cases), `_` for `-`, repeated, or named in `Connection`.
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use pingora_http::RequestHeader;
+
+use super::who::UserHeaders;
+use crate::config::RequestHeaders;
+
+/// KEP-4020's mark of a rerouted request.
+pub const REROUTED: HeaderName = HeaderName::from_static("x-kubernetes-apiserver-rerouted");
+/// The mark that kube-apiserver's own mixed version proxy uses.
+pub const PEER_PROXIED: HeaderName = HeaderName::from_static("x-kubernetes-peer-proxied");
+/// KEP-3028: the client wants an answer only from an initialized apiserver.
+pub const IF_READY: HeaderName = HeaderName::from_static("x-kubernetes-if-ready");
+/// KEP-3028: whether the apiserver that answered was initialized.
+pub const READY: HeaderName = HeaderName::from_static("x-kubernetes-ready");
+/// The client's address, for the apiserver's audit log.
+pub const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+
+/// The names that only peers may send.
+#[derive(Debug, Clone)]
+pub struct Privileged {
+    names: Vec<HeaderName>,
+    prefixes: Vec<String>,
+    /// First bytes of all of these: most headers are told apart by theirs alone.
+    first: [bool; 256],
+    users: Vec<HeaderName>,
+    group: Option<HeaderName>,
+}
+
+impl Privileged {
+    /// `config`: the names that the apiserver is configured with; the first user and group name are written.
+    pub fn new(config: &RequestHeaders) -> Self {
+        let names: Vec<_> = [&config.username, &config.uid, &config.group]
+            .into_iter()
+            .flatten()
+            .cloned()
+            .chain([REROUTED, PEER_PROXIED])
+            .collect();
+        let prefixes = config.extra_prefixes.clone();
+        let mut first = [false; 256];
+        for name in names
+            .iter()
+            .map(HeaderName::as_str)
+            .chain(prefixes.iter().map(String::as_str))
+        {
+            if let Some(byte) = name.bytes().next() {
+                first[usize::from(byte)] = true;
+            }
+        }
+        Self {
+            users: config.username.clone(),
+            group: config.group.first().cloned(),
+            names,
+            prefixes,
+            first,
+        }
+    }
+
+    /// Whether `headers` name a remote user.
+    pub fn names_user(&self, headers: &HeaderMap) -> bool {
+        self.users.iter().any(|name| {
+            headers
+                .get(name)
+                .is_some_and(|user| !user.as_bytes().trim_ascii().is_empty())
+        })
+    }
+
+    /// Removes every privileged header; how many names there were.
+    pub fn strip(&self, request: &mut RequestHeader) -> usize {
+        let forged: Vec<HeaderName> = request
+            .headers
+            .keys()
+            .filter(|name| self.is_privileged(name.as_str()))
+            .cloned()
+            .collect();
+        for name in &forged {
+            request.remove_header(name);
+        }
+        forged.len()
+    }
+
+    fn is_privileged(&self, name: &str) -> bool {
+        name.bytes()
+            .next()
+            .is_some_and(|byte| self.first[usize::from(byte)])
+            && (self
+                .names
+                .iter()
+                .any(|known| same(name.as_bytes(), known.as_str().as_bytes()))
+                || self.prefixes.iter().any(|prefix| {
+                    name.len() >= prefix.len()
+                        && same(&name.as_bytes()[..prefix.len()], prefix.as_bytes())
+                }))
+    }
+
+    /// Writes a certificate user as requestheader values.
+    pub fn stamp(
+        &self,
+        request: &mut RequestHeader,
+        who: &UserHeaders,
+    ) -> pingora_core::Result<()> {
+        if let Some(user) = self.users.first() {
+            request.insert_header(user.clone(), who.user.clone())?;
+        }
+        if let Some(group) = &self.group {
+            for value in &who.groups {
+                request.append_header(group.clone(), value.clone())?;
+            }
+        }
+        // The apiserver would drop a token after it believed the header; one that it did not believe must not make
+        // this request somebody else's.
+        request.remove_header(&header::AUTHORIZATION);
+        Ok(())
+    }
+}
+
+/// Equal but for `_` in place of `-`.
+fn same(name: &[u8], known: &[u8]) -> bool {
+    let dashed = |byte: &u8| if *byte == b'_' { b'-' } else { *byte };
+    name.len() == known.len() && name.iter().zip(known).all(|(a, b)| dashed(a) == dashed(b))
+}
+
+/// Removes what belongs to the client's connection alone (RFC 9110 §7.6.1), names listed in `Connection` included.
+/// With `upgrade`, the upgrade itself stays.
+pub fn strip_hop_by_hop(request: &mut RequestHeader, upgrade: bool) -> pingora_core::Result<()> {
+    if request.headers.contains_key(header::CONNECTION) {
+        let listed: Vec<HeaderName> = request
+            .headers
+            .get_all(header::CONNECTION)
+            .iter()
+            .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+            .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+            .filter(|name| *name != header::UPGRADE)
+            .collect();
+        for name in &listed {
+            request.remove_header(name);
+        }
+        request.remove_header(&header::CONNECTION);
+    }
+    for name in [&KEEP_ALIVE, &PROXY_CONNECTION, &HTTP2_SETTINGS, &header::TE] {
+        if request.headers.contains_key(name) {
+            request.remove_header(name);
+        }
+    }
+    if upgrade {
+        request.insert_header(header::CONNECTION, HeaderValue::from_static("Upgrade"))?;
+    } else if request.headers.contains_key(header::UPGRADE) {
+        request.remove_header(&header::UPGRADE);
+    }
+    Ok(())
+}
+
+/// Replaces what the client says of its own address by what is true: audit logs rely on it.
+pub fn stamp_address(
+    request: &mut RequestHeader,
+    address: &HeaderValue,
+) -> pingora_core::Result<()> {
+    request.insert_header(FORWARDED_FOR, address.clone())?;
+    if request.headers.contains_key(REAL_IP) {
+        request.insert_header(REAL_IP, address.clone())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+use super::*;
+
+fn privileged() -> Privileged {
+    let names = |names: &[&'static str]| {
+        names
+            .iter()
+            .map(|name| HeaderName::from_static(name))
+            .collect()
+    };
+    Privileged::new(&RequestHeaders {
+        username: names(&["x-remote-user", "x-other-user"]),
+        uid: names(&["x-remote-uid"]),
+        group: names(&["x-foo-group"]),
+        extra_prefixes: vec!["x-remote-extra-".into()],
+    })
+}
+
+fn request(headers: &[(&str, &str)]) -> RequestHeader {
+    let mut request = RequestHeader::build("GET", b"/api", None).unwrap();
+    for (name, value) in headers {
+        request.append_header((*name).to_owned(), *value).unwrap();
+    }
+    request
+}
+
+fn names(request: &RequestHeader) -> Vec<&str> {
+    let mut names: Vec<_> = request.headers.keys().map(HeaderName::as_str).collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn no_spelling_of_a_privileged_header_gets_through() {
+    for name in [
+        "X-Remote-User",
+        "x-remote-user",
+        "X-REMOTE-USER",
+        "X_Remote_User",
+        "X-Remote_User",
+        "X-Other-User",
+        "X-Remote-Uid",
+        "X-Foo-Group",
+        "x_foo_group",
+        "X-Remote-Extra-Scopes",
+        "X_Remote_Extra_Scopes",
+        "X-Remote-Extra-",
+        "X-Kubernetes-APIServer-Rerouted",
+        "X-Kubernetes-Peer-Proxied",
+        "x_kubernetes_peer_proxied",
+    ] {
+        let mut request = request(&[(name, "a"), ("Accept", "b"), (name, "c")]);
+        assert_eq!(privileged().strip(&mut request), 1, "{name}");
+        assert_eq!(names(&request), ["accept"], "{name}");
+    }
+}
+
+#[test]
+fn what_only_looks_like_one_stays() {
+    let mine = [
+        "x-remote-group",
+        "x-remote-usera",
+        "remote-user",
+        "x-remote-extra",
+        "x-kubernetes-if-ready",
+        "impersonate-user",
+    ];
+    let mut request = request(&mine.map(|name| (name, "v")));
+    assert_eq!(privileged().strip(&mut request), 0);
+    assert_eq!(request.headers.len(), mine.len());
+}
+
+#[test]
+fn a_certificate_user_is_written_under_the_apiservers_own_names_and_brings_no_token() {
+    let who = UserHeaders {
+        user: HeaderValue::from_static("alice"),
+        groups: vec![
+            HeaderValue::from_static("devs"),
+            HeaderValue::from_static("qa"),
+        ],
+    };
+    let mut request = request(&[("Authorization", "Bearer bob")]);
+    privileged().stamp(&mut request, &who).unwrap();
+    assert_eq!(names(&request), ["x-foo-group", "x-remote-user"]);
+    let groups: Vec<_> = request.headers.get_all("x-foo-group").iter().collect();
+    assert_eq!(groups, ["devs", "qa"]);
+}
+
+#[test]
+fn an_empty_remote_user_names_nobody() {
+    let privileged = privileged();
+    for (headers, named) in [
+        (vec![("X-Remote-User", "alice")], true),
+        (vec![("X-Other-User", "alice")], true),
+        (vec![("X-Remote-User", "")], false),
+        (vec![("X-Remote-User", "  ")], false),
+        (vec![("X-Foo-Group", "devs")], false),
+    ] {
+        assert_eq!(
+            privileged.names_user(&request(&headers).headers),
+            named,
+            "{headers:?}"
+        );
+    }
+}
+
+#[test]
+fn what_belongs_to_the_connection_ends_with_it() {
+    let mut request = request(&[
+        ("Connection", "keep-alive, X-Secret"),
+        ("Connection", "Upgrade"),
+        ("Keep-Alive", "timeout=5"),
+        ("Proxy-Connection", "keep-alive"),
+        ("TE", "trailers"),
+        ("Upgrade", "SPDY/3.1"),
+        ("X-Secret", "1"),
+        ("Accept", "*/*"),
+    ]);
+    strip_hop_by_hop(&mut request, false).unwrap();
+    assert_eq!(names(&request), ["accept"]);
+}
+
+#[test]
+fn an_upgrade_stays_one() {
+    let mut request = request(&[
+        ("Connection", "Upgrade, X-Secret"),
+        ("Upgrade", "SPDY/3.1"),
+        ("X-Secret", "1"),
+    ]);
+    strip_hop_by_hop(&mut request, true).unwrap();
+    assert_eq!(names(&request), ["connection", "upgrade"]);
+    assert_eq!(request.headers["connection"], "Upgrade");
+}
+
+#[test]
+fn the_clients_address_is_what_we_saw() {
+    let real = HeaderValue::from_static("192.0.2.1");
+    let mut forged = request(&[
+        ("X-Forwarded-For", "1.1.1.1"),
+        ("X-Forwarded-For", "2.2.2.2"),
+        ("X-Real-Ip", "3.3.3.3"),
+    ]);
+    stamp_address(&mut forged, &real).unwrap();
+    assert_eq!(
+        forged
+            .headers
+            .get_all("x-forwarded-for")
+            .iter()
+            .collect::<Vec<_>>(),
+        ["192.0.2.1"]
+    );
+    assert_eq!(forged.headers["x-real-ip"], "192.0.2.1");
+    let mut plain = request(&[]);
+    stamp_address(&mut plain, &real).unwrap();
+    assert_eq!(names(&plain), ["x-forwarded-for"]);
+}

@@ -1,0 +1,221 @@
+//! Paths: cut into segments, and what RequestInfo and the apiserver's routers find in them.
+
+use std::borrow::Cow;
+
+use super::{Discovery, GroupVersion, ResourceRequest, Verb};
+
+/// What `read_path` can find, and the verb that the path itself brings.
+pub(super) enum Named<'a> {
+    Resource(Option<Verb>, ResourceRequest<'a>),
+    Discovery(Discovery<'a>),
+    Nothing,
+}
+
+/// A path that others might read differently.
+pub(super) struct Doubt;
+
+pub(super) fn read_path(path: &str) -> Result<Named<'_>, Doubt> {
+    let mut segments = Segments::of(path);
+    let group = match segments.next()?.as_deref() {
+        Some("api") => Cow::Borrowed(""),
+        Some("apis") => match segments.next()? {
+            Some(group) => group,
+            None => return Ok(Named::Discovery(Discovery::Groups)),
+        },
+        Some("openapi") => return read_openapi(path, segments),
+        _ => return Ok(Named::Nothing),
+    };
+    let Some(version) = segments.next()? else {
+        let is_core = group.is_empty();
+        return Ok(Named::Discovery(if is_core {
+            Discovery::Versions
+        } else {
+            Discovery::Group(group)
+        }));
+    };
+    match segments.next()? {
+        Some(first) => read_resource(group, version, first, segments),
+        None => Ok(Named::Discovery(Discovery::GroupVersion(GroupVersion {
+            group,
+            version,
+        }))),
+    }
+}
+
+fn read_resource<'a>(
+    group: Cow<'a, str>,
+    version: Cow<'a, str>,
+    first: Cow<'a, str>,
+    mut segments: Segments<'a>,
+) -> Result<Named<'a>, Doubt> {
+    let special = match first.as_ref() {
+        "watch" => Some(Verb::Watch),
+        "proxy" => Some(Verb::Proxy),
+        _ => None,
+    };
+    let mut request = ResourceRequest {
+        group,
+        version,
+        // `/api/v1/watch` alone is an error to the apiserver, too.
+        resource: if special.is_some() {
+            segments.next()?.ok_or(Doubt)?
+        } else {
+            first
+        },
+        subresource: Cow::default(),
+        namespace: Cow::default(),
+        name: Cow::default(),
+    };
+    if request.resource == "namespaces" {
+        read_namespace(&mut request, &mut segments)?;
+    } else {
+        request.name = segments.next()?.unwrap_or_default();
+    }
+    if special == Some(Verb::Proxy) {
+        request.subresource = Cow::default();
+        return Ok(Named::Resource(special, request));
+    }
+    if request.subresource.is_empty() {
+        request.subresource = segments.next()?.unwrap_or_default();
+    }
+    // What follows `proxy` is somebody else's path. The apiserver hands it on without looking,
+    // whatever is in it, and so must we: `/proxy/a//b/../c` is as much a request for
+    // `services/proxy` as `/proxy/` is. The tails of all other subresources are names to the
+    // apiserver, or to the aggregated API that invented them.
+    if request.subresource != "proxy" {
+        segments.finish()?;
+    }
+    Ok(Named::Resource(special, request))
+}
+
+/// What follows `namespaces`: nothing, one of them, or something inside it.
+fn read_namespace<'a>(
+    request: &mut ResourceRequest<'a>,
+    segments: &mut Segments<'a>,
+) -> Result<(), Doubt> {
+    request.namespace = segments.next()?.unwrap_or_default();
+    match segments.next()? {
+        Some(inside) if inside != "status" && inside != "finalize" => {
+            request.resource = inside;
+            request.name = segments.next()?.unwrap_or_default();
+        }
+        // Only these two are subresources of the namespace itself.
+        own => {
+            request.subresource = own.unwrap_or_default();
+            request.name = request.namespace.clone();
+        }
+    }
+    Ok(())
+}
+
+fn read_openapi<'a>(path: &'a str, mut segments: Segments<'a>) -> Result<Named<'a>, Doubt> {
+    let version = segments.next()?;
+    // These are found by their exact path: with a slash at its end it is another one.
+    if path.ends_with('/') {
+        return Ok(Named::Nothing);
+    }
+    Ok(Named::Discovery(
+        match (version.as_deref(), segments.rest) {
+            (Some("v2"), None) => Discovery::OpenApiV2,
+            (Some("v3"), None) => Discovery::OpenApiV3,
+            (Some("v3"), Some(document)) => read_openapi_v3(document, segments)?,
+            _ => return Ok(Named::Nothing),
+        },
+    ))
+}
+
+fn read_openapi_v3<'a>(
+    document: &'a str,
+    mut segments: Segments<'a>,
+) -> Result<Discovery<'a>, Doubt> {
+    let prefix = segments.next()?;
+    let (second, third) = (segments.next()?, segments.next()?);
+    let more = segments.next()?.is_some();
+    segments.finish()?;
+    Ok(match (prefix.as_deref(), second, third) {
+        (Some("api"), Some(version), None) => Discovery::OpenApiV3GroupVersion(GroupVersion {
+            group: Cow::default(),
+            version,
+        }),
+        (Some("apis"), Some(group), Some(version)) if !more => {
+            Discovery::OpenApiV3GroupVersion(GroupVersion { group, version })
+        }
+        _ => Discovery::OpenApiV3Document(document),
+    })
+}
+
+/// The segments of a well-formed path, decoded one by one.
+struct Segments<'a> {
+    /// What has not been read yet, without the slash before it.
+    rest: Option<&'a str>,
+}
+
+impl<'a> Segments<'a> {
+    fn of(path: &'a str) -> Self {
+        Self {
+            rest: path.strip_prefix('/'),
+        }
+    }
+
+    /// The next segment. One slash at the end of the path begins no segment.
+    fn next(&mut self) -> Result<Option<Cow<'a, str>>, Doubt> {
+        let Some(rest) = self.rest.take().filter(|rest| !rest.is_empty()) else {
+            return Ok(None);
+        };
+        let segment = match rest.split_once('/') {
+            Some((segment, rest)) => {
+                self.rest = Some(rest);
+                segment
+            }
+            None => rest,
+        };
+        decode_segment(segment).map(Some)
+    }
+
+    /// Reads on to the end, for doubts only.
+    fn finish(mut self) -> Result<(), Doubt> {
+        while self.next()?.is_some() {}
+        Ok(())
+    }
+}
+
+fn decode_segment(raw: &str) -> Result<Cow<'_, str>, Doubt> {
+    let segment = if raw.contains('%') {
+        let bytes = unescape(raw, false).ok_or(Doubt)?;
+        // Go decodes before it cuts at slashes: with an encoded one there are more segments than it
+        // seems.
+        if bytes
+            .iter()
+            .any(|&byte| byte == b'/' || byte.is_ascii_control())
+        {
+            return Err(Doubt);
+        }
+        Cow::Owned(String::from_utf8(bytes).map_err(|_| Doubt)?)
+    } else {
+        Cow::Borrowed(raw)
+    };
+    match segment.as_ref() {
+        "" | "." | ".." => Err(Doubt),
+        _ => Ok(segment),
+    }
+}
+
+/// Percent-decoding; none if an escape is broken.
+pub(super) fn unescape(raw: &str, plus_is_blank: bool) -> Option<Vec<u8>> {
+    let mut decoded = Vec::with_capacity(raw.len());
+    let mut bytes = raw.bytes();
+    while let Some(byte) = bytes.next() {
+        decoded.push(match byte {
+            b'%' => hex(bytes.next()?)? << 4 | hex(bytes.next()?)?,
+            b'+' if plus_is_blank => b' ',
+            _ => byte,
+        });
+    }
+    Some(decoded)
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit)
+        .to_digit(16)
+        .and_then(|value| u8::try_from(value).ok())
+}

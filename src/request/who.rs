@@ -1,0 +1,229 @@
+//! Who is asking: decided anew for each request from the connection's chain, the clock and the current CAs.
+//!
+//! Checking a chain costs signature verifications, so a verdict is kept with the connection and reused while it
+//! cannot have changed: same generation of CA files, and inside the validity of every certificate of the chain.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use arc_swap::ArcSwapOption;
+use http::HeaderValue;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::tls::verify::ClientCas;
+
+/// What is known of a client connection, kept for its life.
+#[derive(Debug)]
+pub struct Connection {
+    /// The client's address, as it goes into `X-Forwarded-For`.
+    pub address: HeaderValue,
+    /// A number drawn once, so that one client's requests keep to one peer among equals.
+    pub seed: u64,
+    certificate: Option<ClientCertificate>,
+}
+
+impl Connection {
+    /// A connection from `address`; `chain` is what the client presented, leaf first, empty if nothing.
+    pub fn new(address: std::net::IpAddr, seed: u64, chain: Vec<CertificateDer<'static>>) -> Self {
+        // An address is always a valid header value.
+        let address =
+            HeaderValue::try_from(address.to_string()).unwrap_or(HeaderValue::from_static(""));
+        let certificate = (!chain.is_empty()).then(|| ClientCertificate {
+            chain,
+            verdict: ArcSwapOption::empty(),
+        });
+        Self {
+            address,
+            seed,
+            certificate,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct ClientCertificate {
+    chain: Vec<CertificateDer<'static>>,
+    verdict: ArcSwapOption<Verdict>,
+}
+
+#[derive(Debug)]
+struct Verdict {
+    generation: u64,
+    /// Unix seconds between which every certificate of the chain is valid, if they are now.
+    validity: std::ops::RangeInclusive<u64>,
+    owner: Owner,
+}
+
+#[derive(Debug, Clone)]
+enum Owner {
+    Peer,
+    User(Arc<UserHeaders>),
+    Unverifiable,
+}
+
+/// A certificate user, ready to be written as requestheader values.
+#[derive(Debug, PartialEq, Eq)]
+pub struct UserHeaders {
+    /// The certificate's CN.
+    pub user: HeaderValue,
+    /// One for each O of the certificate.
+    pub groups: Vec<HeaderValue>,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Caller {
+    /// Another proxy or a native kube-apiserver: its requestheader and reroute headers are believed.
+    Peer,
+    /// The owner of a certificate signed by `clientCAFile`.
+    User(Arc<UserHeaders>),
+    /// `Authorization: Bearer …`, to be judged by the apiserver.
+    Bearer,
+    /// Neither certificate nor token.
+    Anonymous,
+    /// A certificate that proves nothing, and no token: 401.
+    Unverifiable,
+}
+
+/// What certificates are judged by at this moment.
+#[derive(Debug)]
+pub struct Judge {
+    /// Changes whenever the CAs or names below do.
+    pub generation: u64,
+    /// The CAs.
+    pub cas: ClientCas,
+    /// CNs that make a requestheader client; empty: any.
+    pub allowed_names: Vec<String>,
+}
+
+impl Judge {
+    /// Who asks on `connection`, at `now`, with this `Authorization` header.
+    pub fn caller(
+        &self,
+        connection: &Connection,
+        authorization: Option<&HeaderValue>,
+        now: SystemTime,
+    ) -> Caller {
+        let bearer = authorization.is_some_and(is_bearer);
+        let Some(certificate) = &connection.certificate else {
+            return if bearer {
+                Caller::Bearer
+            } else {
+                Caller::Anonymous
+            };
+        };
+        match self.owner(certificate, now) {
+            Owner::Peer => Caller::Peer,
+            Owner::User(headers) => Caller::User(headers),
+            Owner::Unverifiable if bearer => Caller::Bearer,
+            Owner::Unverifiable => Caller::Unverifiable,
+        }
+    }
+
+    fn owner(&self, certificate: &ClientCertificate, now: SystemTime) -> Owner {
+        // A clock before 1970 makes every certificate invalid, which is the safe side.
+        let since_epoch = now
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or(Duration::ZERO);
+        if let Some(verdict) = &*certificate.verdict.load()
+            && verdict.generation == self.generation
+            && verdict.validity.contains(&since_epoch.as_secs())
+        {
+            return verdict.owner.clone();
+        }
+        let owner = self.judge(&certificate.chain, UnixTime::since_unix_epoch(since_epoch));
+        // A verdict from outside the validity holds for that moment only.
+        if let Some(validity) = validity(&certificate.chain)
+            && validity.contains(&since_epoch.as_secs())
+        {
+            let verdict = Verdict {
+                generation: self.generation,
+                validity,
+                owner: owner.clone(),
+            };
+            certificate.verdict.store(Some(Arc::new(verdict)));
+        }
+        owner
+    }
+
+    fn judge(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Owner {
+        let Some((_, leaf)) = chain
+            .first()
+            .and_then(|der| X509Certificate::from_der(der).ok())
+        else {
+            return Owner::Unverifiable;
+        };
+        if self.cas.is_peer(chain, now) && self.is_allowed_name(&leaf) {
+            return Owner::Peer;
+        }
+        if self.cas.is_user(chain, now)
+            && let Some(headers) = user_headers(&leaf)
+        {
+            return Owner::User(Arc::new(headers));
+        }
+        Owner::Unverifiable
+    }
+
+    fn is_allowed_name(&self, leaf: &X509Certificate<'_>) -> bool {
+        self.allowed_names.is_empty()
+            || common_name(leaf)
+                .is_some_and(|name| self.allowed_names.iter().any(|allowed| allowed == name))
+    }
+}
+
+/// `Bearer` and a token after it; everything else counts as no credentials, as in kube-apiserver.
+fn is_bearer(authorization: &HeaderValue) -> bool {
+    let mut words = authorization
+        .as_bytes()
+        .trim_ascii()
+        .split(|byte| *byte == b' ');
+    words
+        .next()
+        .is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"bearer"))
+        && words.next().is_some_and(|token| !token.is_empty())
+}
+
+/// Unix seconds in which every certificate of the chain is valid; `None` if there are none such.
+fn validity(chain: &[CertificateDer<'_>]) -> Option<std::ops::RangeInclusive<u64>> {
+    let (mut from, mut until) = (0, u64::MAX);
+    for der in chain {
+        let (_, certificate) = X509Certificate::from_der(der).ok()?;
+        let validity = certificate.validity();
+        from = from.max(u64::try_from(validity.not_before.timestamp()).unwrap_or(0));
+        until = until.min(u64::try_from(validity.not_after.timestamp()).ok()?);
+    }
+    (from <= until).then_some(from..=until)
+}
+
+/// The last CN, as Go's crypto/x509 takes it.
+fn common_name<'a>(certificate: &'a X509Certificate<'_>) -> Option<&'a str> {
+    certificate
+        .subject()
+        .iter_common_name()
+        .last()?
+        .as_str()
+        .ok()
+}
+
+/// User and groups as headers; `None` where one of them could be read differently behind a header.
+fn user_headers(certificate: &X509Certificate<'_>) -> Option<UserHeaders> {
+    let user = header_value(common_name(certificate)?)?;
+    let groups = certificate
+        .subject()
+        .iter_organization()
+        .map(|organization| header_value(organization.as_str().ok()?))
+        .collect::<Option<_>>()?;
+    Some(UserHeaders { user, groups })
+}
+
+/// Go trims header values, so `system:masters ` must never become one: a CSR for it is approved by Kubernetes.
+fn header_value(name: &str) -> Option<HeaderValue> {
+    let plain = !name.is_empty() && name.trim() == name && !name.chars().any(char::is_control);
+    plain
+        .then(|| HeaderValue::from_bytes(name.as_bytes()).ok())
+        .flatten()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,286 @@
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+};
+use rustls::RootCertStore;
+
+use super::*;
+use crate::tls::store;
+
+struct Ca {
+    issuer: Issuer<'static, KeyPair>,
+    der: CertificateDer<'static>,
+}
+
+fn ca(name: &str) -> Ca {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, name);
+    let key = KeyPair::generate().unwrap();
+    let der = params.self_signed(&key).unwrap().der().clone();
+    Ca {
+        issuer: Issuer::new(params, key),
+        der,
+    }
+}
+
+fn params(cn: &str, organizations: &[&str]) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    if !cn.is_empty() {
+        params.distinguished_name.push(DnType::CommonName, cn);
+    }
+    // rcgen keeps one value a type; more than one organization comes from the end to end tests' openssl.
+    for organization in organizations {
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, *organization);
+    }
+    params
+}
+
+fn signed(params: &CertificateParams, ca: &Ca) -> CertificateDer<'static> {
+    params
+        .signed_by(&KeyPair::generate().unwrap(), &ca.issuer)
+        .unwrap()
+        .der()
+        .clone()
+}
+
+struct World {
+    users: Ca,
+    peers: Ca,
+    judge: Judge,
+}
+
+fn world(allowed_names: &[&str]) -> World {
+    let (users, peers) = (ca("kubernetes"), ca("front-proxy-ca"));
+    let judge = Judge {
+        generation: 1,
+        cas: cas(&users, &peers),
+        allowed_names: allowed_names
+            .iter()
+            .map(|name| (*name).to_owned())
+            .collect(),
+    };
+    World {
+        users,
+        peers,
+        judge,
+    }
+}
+
+fn cas(users: &Ca, peers: &Ca) -> ClientCas {
+    let roots = |ca: &Ca| {
+        let mut store = RootCertStore::empty();
+        store.add(ca.der.clone()).unwrap();
+        store
+    };
+    ClientCas::new(&store::provider(), roots(users), roots(peers)).unwrap()
+}
+
+fn connection(chain: Vec<CertificateDer<'static>>) -> Connection {
+    Connection::new("192.0.2.1".parse().unwrap(), 7, chain)
+}
+
+fn token() -> HeaderValue {
+    HeaderValue::from_static("Bearer abc")
+}
+
+impl World {
+    fn caller(&self, der: CertificateDer<'static>, authorization: Option<&HeaderValue>) -> Caller {
+        self.judge
+            .caller(&connection(vec![der]), authorization, SystemTime::now())
+    }
+}
+
+fn user(caller: &Caller) -> (&str, Vec<&str>) {
+    match caller {
+        Caller::User(who) => (
+            who.user.to_str().unwrap(),
+            who.groups
+                .iter()
+                .map(|group| group.to_str().unwrap())
+                .collect(),
+        ),
+        other => panic!("{other:?} is no user"),
+    }
+}
+
+#[test]
+fn without_a_certificate_the_token_decides() {
+    let world = world(&["front-proxy-client"]);
+    let ask = |value: Option<&'static str>| {
+        let value = value.map(HeaderValue::from_static);
+        world
+            .judge
+            .caller(&connection(vec![]), value.as_ref(), SystemTime::now())
+    };
+    assert_eq!(ask(None), Caller::Anonymous);
+    for bearer in ["Bearer x", "bearer x", "BEARER x y", " Bearer x"] {
+        assert_eq!(ask(Some(bearer)), Caller::Bearer, "{bearer}");
+    }
+    for none in [
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer  x",
+        "Basic eDp5",
+        "Bearerx y",
+    ] {
+        assert_eq!(ask(Some(none)), Caller::Anonymous, "{none}");
+    }
+}
+
+#[test]
+fn a_users_certificate_names_user_and_groups() {
+    let world = world(&["front-proxy-client"]);
+    let caller = world.caller(signed(&params("alice", &["devs"]), &world.users), None);
+    assert_eq!(user(&caller), ("alice", vec!["devs"]));
+    let token = token();
+    let caller = world.caller(signed(&params("alice", &[]), &world.users), Some(&token));
+    assert_eq!(
+        user(&caller),
+        ("alice", vec![]),
+        "the certificate comes before the token, as in kube-apiserver"
+    );
+}
+
+#[test]
+fn a_peer_is_who_has_the_right_ca_and_name() {
+    let world = world(&["front-proxy-client"]);
+    let peer = signed(&params("front-proxy-client", &[]), &world.peers);
+    assert_eq!(world.caller(peer, None), Caller::Peer);
+    let other = signed(&params("someone-else", &[]), &world.peers);
+    assert_eq!(world.caller(other, None), Caller::Unverifiable);
+    let user_of_that_name = signed(&params("front-proxy-client", &[]), &world.users);
+    assert_eq!(
+        user(&world.caller(user_of_that_name, None)).0,
+        "front-proxy-client"
+    );
+}
+
+#[test]
+fn no_allowed_names_means_any_name() {
+    let world = world(&[]);
+    let peer = signed(&params("someone-else", &[]), &world.peers);
+    assert_eq!(world.caller(peer, None), Caller::Peer);
+}
+
+#[test]
+fn a_certificate_that_proves_nothing_is_a_401_unless_there_is_a_token() {
+    let world = world(&["front-proxy-client"]);
+    let rogue = signed(
+        &params("kubernetes-admin", &["system:masters"]),
+        &ca("rogue"),
+    );
+    assert_eq!(world.caller(rogue.clone(), None), Caller::Unverifiable);
+    assert_eq!(world.caller(rogue, Some(&token())), Caller::Bearer);
+}
+
+#[test]
+fn a_certificate_that_is_not_for_clients_proves_nothing() {
+    let world = world(&["front-proxy-client"]);
+    let mut server = params("alice", &[]);
+    server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    assert_eq!(
+        world.caller(signed(&server, &world.users), None),
+        Caller::Unverifiable
+    );
+    let mut server = params("front-proxy-client", &[]);
+    server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    assert_eq!(
+        world.caller(signed(&server, &world.peers), None),
+        Caller::Unverifiable
+    );
+}
+
+#[test]
+fn names_that_a_header_would_change_never_become_one() {
+    let world = world(&["front-proxy-client"]);
+    for (cn, organization) in [
+        ("mallory", "system:masters "),
+        ("mallory", " system:masters"),
+        ("mallory", "system:masters\t"),
+        ("mallory", "system:masters\u{a0}"),
+        ("mallory", "a\nX-Remote-Group: system:masters"),
+        ("mallory", "a\0"),
+        ("mallory ", "devs"),
+        ("\r\nmallory", "devs"),
+        ("", "devs"),
+        ("   ", "devs"),
+    ] {
+        let caller = world.caller(signed(&params(cn, &[organization]), &world.users), None);
+        assert_eq!(caller, Caller::Unverifiable, "{cn:?} {organization:?}");
+    }
+    let caller = world.caller(
+        signed(&params("jürgen müller", &["a b"]), &world.users),
+        None,
+    );
+    let Caller::User(who) = caller else {
+        panic!("{caller:?}")
+    };
+    assert_eq!(who.user.as_bytes(), "jürgen müller".as_bytes());
+}
+
+#[test]
+fn a_certificate_that_expires_on_an_open_connection_counts_no_longer() {
+    let world = world(&["front-proxy-client"]);
+    let now = SystemTime::now();
+    let mut short = params("alice", &[]);
+    short.not_before = (now - Duration::from_secs(60)).into();
+    short.not_after = (now + Duration::from_secs(60)).into();
+    let connection = connection(vec![signed(&short, &world.users)]);
+    let at = |seconds| {
+        world
+            .judge
+            .caller(&connection, None, now + Duration::from_secs(seconds))
+    };
+    assert_eq!(user(&at(0)).0, "alice");
+    assert_eq!(at(120), Caller::Unverifiable);
+    assert_eq!(user(&at(1)).0, "alice");
+}
+
+#[test]
+fn a_ca_that_is_withdrawn_counts_no_longer_on_open_connections() {
+    let mut world = world(&["front-proxy-client"]);
+    let connection = connection(vec![signed(&params("alice", &[]), &world.users)]);
+    let now = SystemTime::now();
+    assert_eq!(user(&world.judge.caller(&connection, None, now)).0, "alice");
+    world.judge.cas = cas(&ca("another"), &world.peers);
+    world.judge.generation += 1;
+    assert_eq!(
+        world.judge.caller(&connection, None, now),
+        Caller::Unverifiable
+    );
+}
+
+#[test]
+fn chains_through_an_intermediate_are_followed() {
+    let world = world(&["front-proxy-client"]);
+    let mut between = CertificateParams::default();
+    between.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    between
+        .distinguished_name
+        .push(DnType::CommonName, "between");
+    let key = KeyPair::generate().unwrap();
+    let der = between
+        .signed_by(&key, &world.users.issuer)
+        .unwrap()
+        .der()
+        .clone();
+    let between = Ca {
+        issuer: Issuer::new(between, key),
+        der,
+    };
+    let leaf = signed(&params("alice", &[]), &between);
+    let now = SystemTime::now();
+    let with = world.judge.caller(
+        &connection(vec![leaf.clone(), between.der.clone()]),
+        None,
+        now,
+    );
+    assert_eq!(user(&with).0, "alice");
+    let without = world.judge.caller(&connection(vec![leaf]), None, now);
+    assert_eq!(without, Caller::Unverifiable);
+}

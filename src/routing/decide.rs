@@ -1,0 +1,182 @@
+//! The table of where a request goes (KEP-4020). Rows are numbered as in `ARCHITECTURE.md`; the first that matches
+//! decides.
+
+use super::table::{Gvr, GvrRef, Snapshot};
+use crate::config::Unsynced;
+
+/// What is asked, as far as routing cares.
+#[derive(Debug, Clone, Copy)]
+pub struct Question<'a> {
+    /// The resource, for a resource request.
+    pub resource: Option<GvrRef<'a>>,
+    /// It comes from a peer and was rerouted once.
+    pub rerouted: bool,
+}
+
+/// What the operator decided.
+#[derive(Debug, Clone, Copy)]
+pub struct Policy {
+    /// `rerouting.enabled`
+    pub rerouting: bool,
+    /// `rerouting.unsynced`
+    pub unsynced: Unsynced,
+}
+
+/// The row of the table that decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Row {
+    /// 1: not a resource request.
+    NotAResource = 1,
+    /// 2: rerouted once already.
+    Rerouted,
+    /// 3: rerouting is switched off.
+    Disabled,
+    /// 4: etcd's state was never complete since start.
+    Unsynced,
+    /// 5: the resource belongs to a CRD or an aggregated API.
+    Custom,
+    /// 6: a watch that a peer's longer history can serve.
+    Resume,
+    /// 7: local is initialized and lists it.
+    Local,
+    /// 8: peers list it.
+    Peers,
+    /// 9: local lists it, but is not initialized.
+    LocalUninitialized,
+    /// 10: only servers that cannot be reached list it.
+    Unreachable,
+    /// 11: nobody lists it, but not everything is known.
+    Unknown,
+    /// 12: nobody lists it.
+    Nobody,
+}
+
+impl Row {
+    /// All rows, in order.
+    pub const ALL: [Row; 12] = [
+        Row::NotAResource,
+        Row::Rerouted,
+        Row::Disabled,
+        Row::Unsynced,
+        Row::Custom,
+        Row::Resume,
+        Row::Local,
+        Row::Peers,
+        Row::LocalUninitialized,
+        Row::Unreachable,
+        Row::Unknown,
+        Row::Nobody,
+    ];
+
+    /// Name for logs and metric labels.
+    pub fn name(self) -> &'static str {
+        match self {
+            Row::NotAResource => "not_a_resource",
+            Row::Rerouted => "rerouted",
+            Row::Disabled => "disabled",
+            Row::Unsynced => "unsynced",
+            Row::Custom => "custom",
+            Row::Resume => "resume",
+            Row::Local => "local",
+            Row::Peers => "peers",
+            Row::LocalUninitialized => "local_uninitialized",
+            Row::Unreachable => "unreachable",
+            Row::Unknown => "unknown",
+            Row::Nobody => "nobody",
+        }
+    }
+}
+
+/// Where a request goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision<'s> {
+    /// Why.
+    pub row: Row,
+    /// Where.
+    pub to: Place<'s>,
+    /// Whether an apiserver's "no such resource" may reach the client.
+    pub pass_no_such_resource: bool,
+}
+
+/// A place to send a request to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place<'s> {
+    /// The apiserver beside us.
+    Local,
+    /// Any of these servers of the snapshot, by index; the resource's own name for metrics, where it is listed.
+    Peers(&'s [usize], Option<&'s Gvr>),
+    /// Nowhere: 503 with `Retry-After`.
+    Nowhere,
+}
+
+/// Decides. `initialized`: the local apiserver; `stale`: whether the snapshot is too old to prove absence, asked only
+/// where it matters.
+pub fn decide<'s>(
+    question: Question<'_>,
+    policy: Policy,
+    initialized: bool,
+    snapshot: &'s Snapshot,
+    stale: impl FnOnce() -> bool,
+) -> Decision<'s> {
+    let guarded = |row, to| Decision {
+        row,
+        to,
+        pass_no_such_resource: false,
+    };
+    let open = |row, to| Decision {
+        row,
+        to,
+        pass_no_such_resource: true,
+    };
+
+    let Some(gvr) = question.resource else {
+        return open(Row::NotAResource, Place::Local);
+    };
+    if question.rerouted {
+        return guarded(
+            Row::Rerouted,
+            if initialized {
+                Place::Local
+            } else {
+                Place::Nowhere
+            },
+        );
+    }
+    if !policy.rerouting {
+        return open(Row::Disabled, Place::Local);
+    }
+    if !snapshot.synced {
+        return match policy.unsynced {
+            Unsynced::Reject => guarded(Row::Unsynced, Place::Nowhere),
+            Unsynced::ServeLocal => guarded(Row::Unsynced, Place::Local),
+        };
+    }
+    if snapshot.custom.contains(gvr) {
+        return match &snapshot.targets[..] {
+            targets if !initialized && !targets.is_empty() => {
+                guarded(Row::Custom, Place::Peers(targets, None))
+            }
+            _ => Decision {
+                row: Row::Custom,
+                to: Place::Local,
+                pass_no_such_resource: initialized,
+            },
+        };
+    }
+    match snapshot.holders(gvr) {
+        Some((_, holders)) if holders.local && initialized => guarded(Row::Local, Place::Local),
+        Some((gvr, holders)) if !holders.targets.is_empty() => {
+            guarded(Row::Peers, Place::Peers(&holders.targets, Some(gvr)))
+        }
+        Some((_, holders)) if holders.local => guarded(Row::LocalUninitialized, Place::Local),
+        Some(_) => guarded(Row::Unreachable, Place::Nowhere),
+        None if !snapshot.local_known || snapshot.peer_unknown || stale() => {
+            guarded(Row::Unknown, Place::Local)
+        }
+        None => open(Row::Nobody, Place::Local),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,362 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::routing::table::{Custom, Pair, ServedSet, Server};
+
+const HPA: GvrRef<'_> = GvrRef {
+    group: "autoscaling",
+    version: "v1",
+    resource: "horizontalpodautoscalers",
+    subresource: "",
+};
+const PODS: GvrRef<'_> = GvrRef {
+    group: "",
+    version: "v1",
+    resource: "pods",
+    subresource: "",
+};
+const RESIZE: GvrRef<'_> = GvrRef {
+    subresource: "resize",
+    ..PODS
+};
+const WIDGETS: GvrRef<'_> = GvrRef {
+    group: "example.com",
+    version: "v1",
+    resource: "widgets",
+    subresource: "",
+};
+const METRICS: GvrRef<'_> = GvrRef {
+    group: "metrics.k8s.io",
+    version: "v1beta1",
+    resource: "pods",
+    subresource: "",
+};
+
+const POLICY: Policy = Policy {
+    rerouting: true,
+    unsynced: Unsynced::Reject,
+};
+
+fn served(gvrs: &[GvrRef<'_>]) -> ServedSet {
+    gvrs.iter().map(|gvr| gvr.owned()).collect()
+}
+
+/// A peer that requests can be sent to.
+fn peer(id: &str, gvrs: &[GvrRef<'_>]) -> Server {
+    Server {
+        id: id.into(),
+        endpoint: "10.0.0.2:6443".parse().unwrap(),
+        live: true,
+        initialized: true,
+        target: true,
+        binary_version: None,
+        served: Some(Arc::new(served(gvrs))),
+    }
+}
+
+fn snapshot(local: Option<&[GvrRef<'_>]>, servers: Vec<Server>) -> Snapshot {
+    let custom = Custom {
+        definitions: [Pair("example.com".into(), "widgets".into())]
+            .into_iter()
+            .collect(),
+        aggregated: [Pair("metrics.k8s.io".into(), "v1beta1".into())]
+            .into_iter()
+            .collect(),
+    };
+    Snapshot::new(true, 1, servers, local.map(served).as_ref(), custom)
+}
+
+fn ask<'s>(gvr: GvrRef<'_>, initialized: bool, snapshot: &'s Snapshot) -> Decision<'s> {
+    decide(
+        Question {
+            resource: Some(gvr),
+            rerouted: false,
+        },
+        POLICY,
+        initialized,
+        snapshot,
+        || false,
+    )
+}
+
+#[track_caller]
+fn expect(decision: &Decision<'_>, row: Row, to: &Place<'_>, pass_no_such_resource: bool) {
+    assert_eq!(
+        (decision.row, &decision.to, decision.pass_no_such_resource),
+        (row, to, pass_no_such_resource)
+    );
+}
+
+#[test]
+fn row_1_what_is_not_a_resource_is_local_whatever_is_known() {
+    let question = Question {
+        resource: None,
+        rerouted: false,
+    };
+    for (snapshot, initialized) in [
+        (Snapshot::default(), false),
+        (snapshot(Some(&[PODS]), vec![]), true),
+    ] {
+        expect(
+            &decide(question, POLICY, initialized, &snapshot, || true),
+            Row::NotAResource,
+            &Place::Local,
+            true,
+        );
+    }
+}
+
+#[test]
+fn row_2_a_rerouted_request_is_never_rerouted_again() {
+    let question = Question {
+        resource: Some(HPA),
+        rerouted: true,
+    };
+    for snapshot in [
+        Snapshot::default(),
+        snapshot(Some(&[PODS]), vec![peer("b", &[HPA])]),
+    ] {
+        for policy in [
+            POLICY,
+            Policy {
+                rerouting: false,
+                ..POLICY
+            },
+        ] {
+            expect(
+                &decide(question, policy, true, &snapshot, || false),
+                Row::Rerouted,
+                &Place::Local,
+                false,
+            );
+            expect(
+                &decide(question, policy, false, &snapshot, || false),
+                Row::Rerouted,
+                &Place::Nowhere,
+                false,
+            );
+        }
+    }
+}
+
+#[test]
+fn row_3_switched_off_everything_is_local_and_untouched() {
+    let policy = Policy {
+        rerouting: false,
+        ..POLICY
+    };
+    let question = Question {
+        resource: Some(HPA),
+        rerouted: false,
+    };
+    let snapshot = snapshot(Some(&[PODS]), vec![peer("b", &[HPA])]);
+    expect(
+        &decide(question, policy, true, &snapshot, || false),
+        Row::Disabled,
+        &Place::Local,
+        true,
+    );
+}
+
+#[test]
+fn row_4_without_etcds_state_nothing_can_be_known() {
+    let unsynced = Snapshot::default();
+    let question = Question {
+        resource: Some(PODS),
+        rerouted: false,
+    };
+    expect(
+        &decide(question, POLICY, true, &unsynced, || false),
+        Row::Unsynced,
+        &Place::Nowhere,
+        false,
+    );
+    let policy = Policy {
+        unsynced: Unsynced::ServeLocal,
+        ..POLICY
+    };
+    expect(
+        &decide(question, policy, true, &unsynced, || false),
+        Row::Unsynced,
+        &Place::Local,
+        false,
+    );
+}
+
+#[test]
+fn row_5_custom_resources_and_aggregated_apis_are_everywhere() {
+    let with_peer = snapshot(Some(&[PODS]), vec![peer("b", &[PODS])]);
+    let alone = snapshot(Some(&[PODS]), vec![]);
+    for gvr in [
+        WIDGETS,
+        GvrRef {
+            subresource: "status",
+            ..WIDGETS
+        },
+        METRICS,
+    ] {
+        expect(
+            &ask(gvr, true, &with_peer),
+            Row::Custom,
+            &Place::Local,
+            true,
+        );
+        expect(
+            &ask(gvr, false, &with_peer),
+            Row::Custom,
+            &Place::Peers(&[0], None),
+            false,
+        );
+        expect(&ask(gvr, false, &alone), Row::Custom, &Place::Local, false);
+    }
+}
+
+#[test]
+fn row_7_what_an_initialized_local_server_lists_is_local() {
+    let snapshot = snapshot(Some(&[PODS]), vec![peer("b", &[PODS])]);
+    expect(
+        &ask(PODS, true, &snapshot),
+        Row::Local,
+        &Place::Local,
+        false,
+    );
+}
+
+#[test]
+fn row_8_what_only_peers_list_goes_to_any_of_them() {
+    let snapshot = snapshot(
+        Some(&[PODS]),
+        vec![peer("b", &[HPA]), peer("c", &[PODS]), peer("d", &[HPA])],
+    );
+    expect(
+        &ask(HPA, true, &snapshot),
+        Row::Peers,
+        &Place::Peers(&[0, 2], Some(&HPA.owned())),
+        false,
+    );
+}
+
+#[test]
+fn row_8_peers_serve_what_a_starting_local_server_lists() {
+    let snapshot = snapshot(Some(&[PODS]), vec![peer("b", &[PODS])]);
+    expect(
+        &ask(PODS, false, &snapshot),
+        Row::Peers,
+        &Place::Peers(&[0], Some(&PODS.owned())),
+        false,
+    );
+}
+
+#[test]
+fn row_8_a_subresource_is_a_resource_of_its_own() {
+    let snapshot = snapshot(Some(&[PODS]), vec![peer("b", &[PODS, RESIZE])]);
+    assert_eq!(ask(RESIZE, true, &snapshot).row, Row::Peers);
+    assert_eq!(ask(PODS, true, &snapshot).row, Row::Local);
+}
+
+#[test]
+fn row_9_a_starting_local_server_is_better_than_none() {
+    let snapshot = snapshot(Some(&[PODS]), vec![]);
+    expect(
+        &ask(PODS, false, &snapshot),
+        Row::LocalUninitialized,
+        &Place::Local,
+        false,
+    );
+}
+
+#[test]
+fn row_10_unreachable_is_not_gone() {
+    let dead = Server {
+        live: false,
+        initialized: false,
+        target: false,
+        ..peer("b", &[HPA])
+    };
+    let starting = Server {
+        initialized: false,
+        target: false,
+        ..peer("b", &[HPA])
+    };
+    let at_our_address = Server {
+        target: false,
+        ..peer("b", &[HPA])
+    };
+    for server in [dead, starting, at_our_address] {
+        let snapshot = snapshot(Some(&[PODS]), vec![server]);
+        expect(
+            &ask(HPA, true, &snapshot),
+            Row::Unreachable,
+            &Place::Nowhere,
+            false,
+        );
+    }
+}
+
+#[test]
+fn row_11_absence_is_not_proved_while_something_is_unknown() {
+    let local_unknown = snapshot(None, vec![peer("b", &[PODS])]);
+    expect(
+        &ask(HPA, true, &local_unknown),
+        Row::Unknown,
+        &Place::Local,
+        false,
+    );
+    let peer_unknown = snapshot(
+        Some(&[PODS]),
+        vec![Server {
+            served: None,
+            ..peer("b", &[])
+        }],
+    );
+    expect(
+        &ask(HPA, true, &peer_unknown),
+        Row::Unknown,
+        &Place::Local,
+        false,
+    );
+    let stale = snapshot(Some(&[PODS]), vec![peer("b", &[PODS])]);
+    let question = Question {
+        resource: Some(HPA),
+        rerouted: false,
+    };
+    expect(
+        &decide(question, POLICY, true, &stale, || true),
+        Row::Unknown,
+        &Place::Local,
+        false,
+    );
+}
+
+#[test]
+fn row_11_a_dead_server_whose_set_was_never_known_proves_nothing_either_way() {
+    let dead = Server {
+        served: None,
+        live: false,
+        initialized: false,
+        target: false,
+        ..peer("b", &[])
+    };
+    let snapshot = snapshot(Some(&[PODS]), vec![dead]);
+    assert_eq!(ask(HPA, true, &snapshot).row, Row::Nobody);
+}
+
+#[test]
+fn row_12_what_nobody_lists_is_the_local_servers_404() {
+    let snapshot = snapshot(Some(&[PODS]), vec![peer("b", &[PODS])]);
+    expect(&ask(HPA, true, &snapshot), Row::Nobody, &Place::Local, true);
+}
+
+#[test]
+fn freshness_is_asked_only_where_absence_is_to_be_proved() {
+    let snapshot = snapshot(Some(&[PODS]), vec![peer("b", &[HPA])]);
+    for gvr in [PODS, HPA, WIDGETS] {
+        let question = Question {
+            resource: Some(gvr),
+            rerouted: false,
+        };
+        decide(question, POLICY, true, &snapshot, || {
+            panic!("asked for {gvr:?}")
+        });
+    }
+}

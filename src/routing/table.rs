@@ -1,0 +1,213 @@
+//! The snapshot that every request reads: who serves what, as of one moment.
+//!
+//! Written by [`crate::cluster::catalog`] as a whole and published atomically; never changed afterwards. A request
+//! takes it once and reads it without locks.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use hashbrown::{Equivalent, HashMap, HashSet};
+
+/// A resource as discovery lists it: group, version, resource and subresource (`""` for none and for the core group).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Gvr {
+    /// API group, empty for the core group.
+    pub group: String,
+    /// API version.
+    pub version: String,
+    /// Plural resource name.
+    pub resource: String,
+    /// Subresource, or empty.
+    pub subresource: String,
+}
+
+/// A borrowed [`Gvr`], to look one up without allocating.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct GvrRef<'a> {
+    /// API group, empty for the core group.
+    pub group: &'a str,
+    /// API version.
+    pub version: &'a str,
+    /// Plural resource name.
+    pub resource: &'a str,
+    /// Subresource, or empty.
+    pub subresource: &'a str,
+}
+
+impl Equivalent<Gvr> for GvrRef<'_> {
+    fn equivalent(&self, key: &Gvr) -> bool {
+        *self == key.borrow()
+    }
+}
+
+impl Gvr {
+    /// The same, borrowed.
+    pub fn borrow(&self) -> GvrRef<'_> {
+        GvrRef {
+            group: &self.group,
+            version: &self.version,
+            resource: &self.resource,
+            subresource: &self.subresource,
+        }
+    }
+}
+
+impl GvrRef<'_> {
+    /// The same, owned.
+    pub fn owned(self) -> Gvr {
+        Gvr {
+            group: self.group.to_owned(),
+            version: self.version.to_owned(),
+            resource: self.resource.to_owned(),
+            subresource: self.subresource.to_owned(),
+        }
+    }
+}
+
+/// Two names that belong together, looked up borrowed: (group, resource) of a CRD, (group, version) of an APIService.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Pair(pub String, pub String);
+
+#[derive(Hash)]
+struct PairRef<'a>(&'a str, &'a str);
+
+impl Equivalent<Pair> for PairRef<'_> {
+    fn equivalent(&self, key: &Pair) -> bool {
+        self.0 == key.0 && self.1 == key.1
+    }
+}
+
+/// A set of resources served, grouped as discovery groups them.
+pub type ServedSet = std::collections::BTreeSet<Gvr>;
+
+/// Resources that every apiserver serves, because they are defined by objects in etcd.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Custom {
+    /// (group, plural) of CustomResourceDefinitions.
+    pub definitions: HashSet<Pair>,
+    /// (group, version) of APIServices that have a `spec.service`.
+    pub aggregated: HashSet<Pair>,
+}
+
+impl Custom {
+    /// Whether `gvr` belongs to a CRD or an aggregated API.
+    pub fn contains(&self, gvr: GvrRef<'_>) -> bool {
+        self.definitions.contains(&PairRef(gvr.group, gvr.resource))
+            || self.aggregated.contains(&PairRef(gvr.group, gvr.version))
+    }
+}
+
+/// A server that is known, alive or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    /// KEP-1965 server ID.
+    pub id: Arc<str>,
+    /// Where its proxy can be reached.
+    pub endpoint: SocketAddr,
+    /// Its live key is there.
+    pub live: bool,
+    /// Its live key says that its apiserver is initialized.
+    pub initialized: bool,
+    /// Live, initialized, and not at our own address: requests may be sent there.
+    pub target: bool,
+    /// Version of its apiserver's binary, where known.
+    pub binary_version: Option<String>,
+    /// What its apiserver serves; `None` while that is not known.
+    pub served: Option<Arc<ServedSet>>,
+}
+
+/// Who lists one resource.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Holders {
+    /// The local apiserver.
+    pub local: bool,
+    /// Peers that requests may be sent to: indices into [`Snapshot::servers`].
+    pub targets: Vec<usize>,
+    /// A known server that is no target.
+    pub absent: bool,
+}
+
+/// What is known, at one revision of etcd.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    /// Everything was listed at least once since this process started.
+    pub synced: bool,
+    /// Newest etcd revision that this snapshot contains.
+    pub revision: i64,
+    /// All other known servers, ordered by ID.
+    pub servers: Vec<Server>,
+    /// Indices of [`Server::target`]s.
+    pub targets: Vec<usize>,
+    /// What the local apiserver serves itself is known.
+    pub local_known: bool,
+    /// A live server's served set is not known.
+    pub peer_unknown: bool,
+    /// Resources of CRDs and aggregated APIs.
+    pub custom: Custom,
+    holders: HashMap<Gvr, Holders>,
+}
+
+impl Snapshot {
+    /// Puts a snapshot together; everything derived is derived here.
+    pub fn new(
+        synced: bool,
+        revision: i64,
+        servers: Vec<Server>,
+        local: Option<&ServedSet>,
+        custom: Custom,
+    ) -> Self {
+        let mut holders: HashMap<Gvr, Holders> = HashMap::new();
+        for gvr in local
+            .into_iter()
+            .flatten()
+            .filter(|gvr| !custom.contains(gvr.borrow()))
+        {
+            holders.entry(gvr.clone()).or_default().local = true;
+        }
+        for (index, server) in servers.iter().enumerate() {
+            for gvr in server.served.iter().flat_map(|served| served.iter()) {
+                let holders = match holders.get_mut(&gvr.borrow()) {
+                    Some(holders) => holders,
+                    None => holders.entry(gvr.clone()).or_default(),
+                };
+                if server.target {
+                    holders.targets.push(index);
+                } else {
+                    holders.absent = true;
+                }
+            }
+        }
+        Self {
+            synced,
+            revision,
+            targets: indices(&servers, |server| server.target),
+            peer_unknown: servers
+                .iter()
+                .any(|server| server.live && server.served.is_none()),
+            local_known: local.is_some(),
+            servers,
+            custom,
+            holders,
+        }
+    }
+
+    /// Who lists `gvr`, and the name under which they do.
+    pub fn holders(&self, gvr: GvrRef<'_>) -> Option<(&Gvr, &Holders)> {
+        self.holders.get_key_value(&gvr)
+    }
+
+    /// Every resource somebody lists, in order: for people.
+    pub fn resources(&self) -> BTreeMap<&Gvr, &Holders> {
+        self.holders.iter().collect()
+    }
+}
+
+fn indices(servers: &[Server], wanted: impl Fn(&Server) -> bool) -> Vec<usize> {
+    servers
+        .iter()
+        .enumerate()
+        .filter(|(_, server)| wanted(server))
+        .map(|(index, _)| index)
+        .collect()
+}

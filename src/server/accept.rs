@@ -1,0 +1,153 @@
+//! Accepting connections and shaking hands.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use pingora_core::apps::{HttpServerApp, ServerApp};
+use pingora_core::listeners::TlsAccept;
+use pingora_core::listeners::tls::Acceptor;
+use pingora_core::protocols::l4::ext::TcpKeepalive;
+use pingora_core::protocols::l4::stream::Stream as TcpStream;
+use pingora_core::protocols::tls::TlsRef;
+use pingora_core::protocols::tls::server::handshake_with_callback;
+use pingora_core::protocols::{GetSocketDigest, SocketDigest};
+use rustls::ServerConfig;
+use std::any::Any;
+use std::os::fd::AsRawFd;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+
+use crate::admin::metrics::Metrics;
+use crate::request::who::Connection;
+
+/// A handshake that takes longer is given up.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// After this long without resources (file descriptors), accepting is tried again.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What accepting a connection needs.
+pub struct Accepting<A> {
+    /// The HTTP application.
+    pub app: Arc<A>,
+    /// The TLS configuration of the moment.
+    pub tls: Arc<ArcSwap<ServerConfig>>,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Becomes true when connections are to end after their running requests.
+    pub closing: watch::Receiver<bool>,
+    /// Held by every connection while it lives.
+    pub alive: mpsc::Sender<()>,
+}
+
+impl<A> Clone for Accepting<A> {
+    fn clone(&self) -> Self {
+        Self {
+            app: self.app.clone(),
+            tls: self.tls.clone(),
+            metrics: self.metrics.clone(),
+            closing: self.closing.clone(),
+            alive: self.alive.clone(),
+        }
+    }
+}
+
+impl<A: HttpServerApp + Send + Sync + 'static> Accepting<A> {
+    /// Accepts until closing.
+    pub async fn run(self, listener: TcpListener) {
+        let mut closing = self.closing.clone();
+        loop {
+            tokio::select! {
+                biased;
+                () = becomes_true(&mut closing) => return,
+                accepted = listener.accept() => match accepted {
+                    Ok((tcp, from)) => {
+                        tokio::spawn(self.clone().serve(tcp, from));
+                    }
+                    Err(error) => {
+                        // Of one connection (reset while waiting) or of the process (too many open files).
+                        tracing::warn!(%error, "cannot accept");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+            }
+        }
+    }
+
+    async fn serve(self, tcp: tokio::net::TcpStream, from: SocketAddr) {
+        self.metrics.connections.inc();
+        let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.shake_hands(tcp, from)).await;
+        match handshake {
+            Ok(Ok(stream)) => {
+                self.app.process_new(stream, &self.closing).await;
+            }
+            Ok(Err(error)) => {
+                self.metrics.failed_handshakes.inc();
+                tracing::debug!(client = %from, %error, "TLS handshake failed");
+            }
+            Err(_) => {
+                self.metrics.failed_handshakes.inc();
+                tracing::debug!(client = %from, "TLS handshake took too long");
+            }
+        }
+        self.metrics.connections.dec();
+    }
+
+    async fn shake_hands(
+        &self,
+        tcp: tokio::net::TcpStream,
+        from: SocketAddr,
+    ) -> pingora_core::Result<pingora_core::protocols::Stream> {
+        let digest = SocketDigest::from_raw_fd(tcp.as_raw_fd());
+        let mut tcp = TcpStream::from(tcp);
+        // An address is set once; a failure means that it is set.
+        let _ = digest.peer_addr.set(Some(from.into()));
+        tcp.set_socket_digest(digest);
+        tcp.set_nodelay()?;
+        tcp.set_keepalive(&keepalive())?;
+        let acceptor = Acceptor::from_server_config(self.tls.load_full());
+        let handshake = Handshake { from };
+        Ok(Box::new(
+            handshake_with_callback(&acceptor, tcp, &handshake).await?,
+        ))
+    }
+}
+
+/// Resolves when the value is true, or nobody is left to change it.
+pub async fn becomes_true(watched: &mut watch::Receiver<bool>) {
+    // The guard inside the result must not be held.
+    let _ = watched.wait_for(|value| *value).await.is_ok();
+}
+
+/// Finds half-open connections; watches are silent for long, so nothing else does.
+fn keepalive() -> TcpKeepalive {
+    TcpKeepalive {
+        idle: Duration::from_secs(15),
+        interval: Duration::from_secs(15),
+        count: 3,
+        user_timeout: Duration::ZERO,
+    }
+}
+
+/// Leaves what is known of the client with its connection.
+struct Handshake {
+    from: SocketAddr,
+}
+
+#[async_trait]
+impl TlsAccept for Handshake {
+    async fn handshake_complete_callback(
+        &self,
+        tls: &TlsRef,
+    ) -> Option<Arc<dyn Any + Send + Sync>> {
+        let chain = tls
+            .peer_cert_chain_der()
+            .map(<[_]>::to_vec)
+            .unwrap_or_default();
+        let connection = Connection::new(self.from.ip().to_canonical(), rand::random(), chain);
+        // An Arc in the Arc: requests take it along while they use the session that it hangs on.
+        Some(Arc::new(Arc::new(connection)))
+    }
+}

@@ -1,0 +1,4 @@
+//! The TLS port: listeners, handshakes, one runtime for each core.
+
+pub mod accept;
+pub mod worker;

@@ -1,0 +1,4 @@
+//! TLS: certificate files, and whom client certificates belong to.
+
+pub mod store;
+pub mod verify;

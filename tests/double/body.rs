@@ -1,0 +1,75 @@
+//! Response bodies: complete, or fed through a channel.
+
+use std::error::Error;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Frame;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+pub type BoxError = Box<dyn Error + Send + Sync>;
+pub type Body = UnsyncBoxBody<Bytes, BoxError>;
+/// `Err`: the connection is dropped (HTTP/1.1) or the stream reset (HTTP/2).
+pub type Answer = Result<Response<Body>, BoxError>;
+
+pub fn full(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into())
+        .map_err(|never| match never {})
+        .boxed_unsync()
+}
+
+pub fn answer(
+    status: StatusCode,
+    content_type: &'static str,
+    bytes: impl Into<Bytes>,
+) -> Response<Body> {
+    let mut response = Response::new(full(bytes));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(
+        header::CACHE_CONTROL,
+        HeaderValue::from_static("no-cache, private"),
+    );
+    response
+}
+
+pub fn json(status: StatusCode, document: &Value) -> Response<Body> {
+    answer(status, "application/json", format!("{document}\n"))
+}
+
+pub fn text(status: StatusCode, text: impl Into<String>) -> Response<Body> {
+    let mut response = answer(status, "text/plain; charset=utf-8", text.into());
+    response.headers_mut().insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
+    response
+}
+
+/// A body that ends when its sender is dropped, and breaks off when it sends an error.
+pub fn channel() -> (mpsc::Sender<Result<Bytes, BoxError>>, Body) {
+    let (sender, receiver) = mpsc::channel(16);
+    (sender, Channel(receiver).boxed_unsync())
+}
+
+struct Channel(mpsc::Receiver<Result<Bytes, BoxError>>);
+
+impl hyper::body::Body for Channel {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.0
+            .poll_recv(context)
+            .map(|item| item.map(|chunk| chunk.map(Frame::data)))
+    }
+}

@@ -1,0 +1,328 @@
+//! One request from its header to its answer, in kube-apiserver's order: who, may they, what.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Incoming;
+use rustls::pki_types::CertificateDer;
+use serde_json::json;
+
+use super::auth::{User, may};
+use super::body::{Answer, Body, answer, json as json_answer, text};
+use super::objects;
+use super::record::Recorded;
+use super::route::{ResourcePath, query};
+use super::special::{Call, held_open, told_status, upgrade};
+use super::state::{Fault, Phase, State};
+use super::status::{Status, page_not_found};
+use super::{discovery, openapi, watch};
+
+/// kube-apiserver's own limit.
+const MAX_BODY: usize = 3 * 1024 * 1024;
+
+/// Who is at the other end of a connection.
+pub struct Peer {
+    pub connection_id: u64,
+    pub chain: Vec<CertificateDer<'static>>,
+    pub cn: Option<String>,
+}
+
+pub async fn handle(state: Arc<State>, peer: Arc<Peer>, request: Request<Incoming>) -> Answer {
+    let path = request.uri().path().to_owned();
+    let record = state.recorder.add(recorded(&peer, &request));
+    if let Some(answer) = inject_fault(&state, &path, request.headers()).await {
+        return answer;
+    }
+    let Some(user) = state
+        .authenticator
+        .authenticate(&peer.chain, request.headers())
+    else {
+        return Ok(Status::unauthorized().answer(request.headers()));
+    };
+    state.recorder.change(record, |recorded| {
+        recorded.user.clone_from(&user.name);
+        recorded.groups.clone_from(&user.groups);
+        recorded.how = user.how;
+    });
+    let query = query(request.uri().query().unwrap_or_default());
+    if let Some(name) = path.strip_prefix("/_double/") {
+        let call = Call {
+            recorder: &state.recorder,
+            record,
+            peer: &peer,
+            user: &user,
+            query,
+        };
+        return call.answer(name, request).await;
+    }
+    let user = match impersonated(user, request.headers()) {
+        Ok(user) => user,
+        Err(status) => return Ok(status.answer(request.headers())),
+    };
+    let bootstrapped = state.read(|settings| settings.phase != Phase::Bootstrapping);
+    if !state.read(|settings| may(&user, &path, &settings.rules, bootstrapped)) {
+        return Ok(forbidden(&user, &path, request.method().as_str()).answer(request.headers()));
+    }
+    serve(&state, &path, record, request).await
+}
+
+fn recorded(peer: &Peer, request: &Request<Incoming>) -> Recorded {
+    Recorded {
+        id: 0,
+        method: request.method().to_string(),
+        path: request
+            .uri()
+            .path_and_query()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+        headers: request.headers().clone(),
+        user: String::new(),
+        groups: Vec::new(),
+        how: "",
+        peer_cert: peer.cn.clone(),
+        protocol: format!("{:?}", request.version()),
+        body_len: 0,
+        connection_id: peer.connection_id,
+        at: SystemTime::now(),
+    }
+}
+
+async fn inject_fault(state: &State, path: &str, headers: &HeaderMap) -> Option<Answer> {
+    let fault = state.read(|settings| {
+        let mut faults = settings.faults.iter();
+        faults
+            .find(|(prefix, _)| path.starts_with(prefix))
+            .map(|(_, fault)| fault.clone())
+    })?;
+    match fault {
+        Fault::Status(code, retry_after) => Some(Ok(told_status(code, retry_after, headers))),
+        Fault::Hang => std::future::pending().await,
+        Fault::Reset => Some(Err("the double breaks off, as it was told to".into())),
+        Fault::Delay(time) => {
+            tokio::time::sleep(time).await;
+            None
+        }
+    }
+}
+
+/// Administrators may be whoever they like.
+fn impersonated(user: User, headers: &HeaderMap) -> Result<User, Status> {
+    let values = |name: HeaderName| {
+        let values = headers.get_all(name).into_iter();
+        values
+            .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+            .collect::<Vec<_>>()
+    };
+    let Some(name) = values(HeaderName::from_static("impersonate-user"))
+        .into_iter()
+        .next()
+    else {
+        return Ok(user);
+    };
+    if !user.is_in("system:masters") {
+        let message = format!(
+            "users \"{name}\" is forbidden: User \"{}\" cannot impersonate resource \"users\" in API group \"\" \
+             at the cluster scope",
+            user.name
+        );
+        return Err(
+            Status::new(StatusCode::FORBIDDEN, "Forbidden", message).about("", "users", &name)
+        );
+    }
+    let mut groups = values(HeaderName::from_static("impersonate-group"));
+    groups.push("system:authenticated".to_owned());
+    Ok(User {
+        name,
+        groups,
+        how: user.how,
+        ..User::default()
+    })
+}
+
+fn forbidden(user: &User, path: &str, method: &str) -> Status {
+    let status = |message| Status::new(StatusCode::FORBIDDEN, "Forbidden", message);
+    let Some(target) = ResourcePath::parse(path) else {
+        let verb = method.to_lowercase();
+        return status(format!(
+            "forbidden: User \"{}\" cannot {verb} path \"{path}\"",
+            user.name
+        ))
+        .about("", "", "");
+    };
+    let ResourcePath {
+        group,
+        resource,
+        namespace,
+        name,
+        ..
+    } = &target;
+    let verb = match (method, name.is_empty()) {
+        ("POST", _) => "create",
+        ("PUT", _) => "update",
+        ("PATCH", _) => "patch",
+        ("DELETE", true) => "deletecollection",
+        ("DELETE", false) => "delete",
+        (_, true) => "list",
+        (_, false) => "get",
+    };
+    let qualified = if group.is_empty() {
+        resource.clone()
+    } else {
+        format!("{resource}.{group}")
+    };
+    let object = if name.is_empty() {
+        qualified
+    } else {
+        format!("{qualified} \"{name}\"")
+    };
+    let place = match namespace.as_str() {
+        "" => "at the cluster scope".to_owned(),
+        namespace => format!("in the namespace \"{namespace}\""),
+    };
+    let message = format!(
+        "{object} is forbidden: User \"{}\" cannot {verb} resource \"{resource}\" in API group \"{group}\" {place}",
+        user.name
+    );
+    status(message).about(group, resource, name)
+}
+
+async fn serve(state: &Arc<State>, path: &str, record: u64, request: Request<Incoming>) -> Answer {
+    let headers = request.headers().clone();
+    match path {
+        "/healthz" | "/livez" => return Ok(text(StatusCode::OK, "ok")),
+        "/readyz" => return Ok(readyz(state)),
+        "/version" | "/version/" => return Ok(version(state)),
+        "/metrics" => return Ok(text(StatusCode::OK, "# HELP double 1\n")),
+        _ => {}
+    }
+    if let Some(answer) = openapi::answer(state, path, &headers) {
+        return Ok(answer);
+    }
+    match ResourcePath::parse(path) {
+        Some(target) => resource(state, &target, record, request).await,
+        None if request.method() != http::Method::GET => {
+            Ok(Status::method_not_allowed().answer(&headers))
+        }
+        None => Ok(discovery::answer(state, path, &headers)),
+    }
+}
+
+fn readyz(state: &State) -> Response<Body> {
+    if state.read(|settings| settings.phase == Phase::Ready) {
+        return text(StatusCode::OK, "ok");
+    }
+    let report = "[+]ping ok\n[+]etcd ok\n[-]poststarthook/rbac/bootstrap-roles failed: reason withheld\n\
+                  healthz check failed\n";
+    text(StatusCode::INTERNAL_SERVER_ERROR, report)
+}
+
+fn version(state: &State) -> Response<Body> {
+    let version = state.read(|settings| settings.preset.git_version.clone());
+    let mut numbers = version.trim_start_matches('v').split('.');
+    let mut next = || numbers.next().unwrap_or_default().to_owned();
+    let document = json!({
+        "major": next(), "minor": next(), "gitVersion": version, "gitCommit": "", "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z", "goVersion": "go1.19.8", "compiler": "gc",
+        "platform": "linux/amd64",
+    });
+    json_answer(StatusCode::OK, &document)
+}
+
+async fn resource(
+    state: &Arc<State>,
+    target: &ResourcePath,
+    record: u64,
+    request: Request<Incoming>,
+) -> Answer {
+    let Some(served) = state.find(&target.group, &target.version, &target.resource) else {
+        let known = state
+            .served()
+            .iter()
+            .any(|served| served.group == target.group);
+        let status = Status::no_such_resource();
+        return Ok(if known {
+            status.answer(request.headers())
+        } else {
+            page_not_found()
+        });
+    };
+    if !target.subresource.is_empty() && !served.subresources.contains(&target.subresource) {
+        return Ok(Status::no_such_resource().answer(request.headers()));
+    }
+    let parameters = query(request.uri().query().unwrap_or_default());
+    match target.subresource.as_str() {
+        "exec" | "attach" | "portforward" => return Ok(upgrade(request)),
+        "proxy" => return Ok(text(StatusCode::OK, "proxied\n")),
+        "log"
+            if parameters
+                .get("follow")
+                .is_some_and(|value| value == "true") =>
+        {
+            let mut response = answer(StatusCode::OK, "text/plain", "");
+            *response.body_mut() = held_open("a line of the log\n");
+            return Ok(response);
+        }
+        "log" => return Ok(answer(StatusCode::OK, "text/plain", "a line of the log\n")),
+        _ => {}
+    }
+    let (parts, body) = request.into_parts();
+    let body = match read(state, record, body).await? {
+        Some(body) => body,
+        None => return Ok(too_large().answer(&parts.headers)),
+    };
+    let selector = parameters
+        .get("fieldSelector")
+        .map(String::as_str)
+        .unwrap_or_default();
+    let named = selector
+        .split(',')
+        .find_map(|term| term.strip_prefix("metadata.name="));
+    let object_request = objects::Request {
+        state,
+        served: &served,
+        path: target,
+        method: &parts.method,
+        headers: &parts.headers,
+        selected_name: named.unwrap_or_default().trim_start_matches('=').to_owned(),
+        body: &body,
+    };
+    let is_watch = parameters
+        .get("watch")
+        .is_some_and(|value| value == "true" || value == "1");
+    if parts.method == "GET" && (target.watch_prefix || is_watch && target.name.is_empty()) {
+        let scope = object_request.scope();
+        return Ok(watch::start(state, served, scope, &parameters));
+    }
+    Ok(object_request.answer())
+}
+
+/// The whole body; `None` if it is more than kube-apiserver would take.
+async fn read(
+    state: &State,
+    record: u64,
+    body: Incoming,
+) -> Result<Option<Bytes>, super::body::BoxError> {
+    match Limited::new(body, MAX_BODY).collect().await {
+        Ok(collected) => {
+            let bytes = collected.to_bytes();
+            state
+                .recorder
+                .change(record, |request| request.body_len = bytes.len() as u64);
+            Ok(Some(bytes))
+        }
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn too_large() -> Status {
+    let message = format!("Request entity too large: limit is {MAX_BODY}");
+    Status::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "RequestEntityTooLarge",
+        message,
+    )
+}

@@ -1,0 +1,328 @@
+//! The listener, its connections, and the handle by which tests hold the double.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto::Builder;
+use rustls::ServerConfig;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_rustls::TlsAcceptor;
+
+use super::auth::{Rule, subject};
+use super::handler::{Peer, handle};
+use super::record::Recorded;
+use super::resources::{Preset, ServedResource};
+use super::state::{DoubleOptions, Fault, Phase, State};
+use super::store::Store;
+use super::tls::server_config;
+use crate::support::addr::Loopback;
+
+const PORT: u16 = 6443;
+
+pub struct Double {
+    state: Arc<State>,
+    server: Arc<Server>,
+    running: Option<Running>,
+    /// Keeps the address ours; `None` if it was given.
+    _address: Option<Loopback>,
+}
+
+struct Server {
+    state: Arc<State>,
+    tls: Arc<ServerConfig>,
+    max_streams: u32,
+    connections: AtomicU64,
+    open: AtomicUsize,
+    orders: watch::Sender<Order>,
+}
+
+/// What all connections that are open when it is given are to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Serve,
+    /// GOAWAY, or `Connection: close`; what runs may finish.
+    GoAway,
+    Close,
+}
+
+struct Running {
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // With the task go its listener and all connections.
+        self.task.abort();
+    }
+}
+
+impl Double {
+    pub async fn start(options: DoubleOptions) -> Self {
+        let (own, addr) = match options.listen {
+            Some(addr) => (None, addr),
+            None => {
+                let own = Loopback::new();
+                let addr = own.socket(PORT);
+                (Some(own), addr)
+            }
+        };
+        let listener = listen(addr).await;
+        let addr = listener.local_addr().expect("the listener's address");
+        let state = Arc::new(State::new(&options, addr));
+        let server = Arc::new(Server {
+            state: Arc::clone(&state),
+            tls: Arc::new(server_config(&options.pki, &options.alpn)),
+            max_streams: options.max_streams,
+            connections: AtomicU64::new(0),
+            open: AtomicUsize::new(0),
+            orders: watch::Sender::new(Order::Serve),
+        });
+        let running = Some(run(&server, listener));
+        Self {
+            state,
+            server,
+            running,
+            _address: own,
+        }
+    }
+
+    pub fn addr(&self) -> SocketAddr {
+        self.state.addr
+    }
+
+    pub fn store(&self) -> &Arc<Store> {
+        &self.state.store
+    }
+
+    // What arrived.
+
+    pub fn requests(&self) -> Vec<Recorded> {
+        self.state.recorder.all()
+    }
+
+    /// The requests so far, which are forgotten.
+    pub fn take_requests(&self) -> Vec<Recorded> {
+        self.state.recorder.take()
+    }
+
+    pub fn count(&self, path_prefix: &str) -> usize {
+        self.state.recorder.count(path_prefix)
+    }
+
+    pub fn open_connections(&self) -> usize {
+        self.server.open.load(Ordering::SeqCst)
+    }
+
+    /// How many there have been since the start.
+    pub fn accepted_connections(&self) -> u64 {
+        self.server.connections.load(Ordering::SeqCst)
+    }
+
+    // How it behaves.
+
+    pub fn set_ready(&self, ready: bool) {
+        self.set_phase(if ready { Phase::Ready } else { Phase::NotReady });
+    }
+
+    pub fn set_phase(&self, phase: Phase) {
+        self.state.write(|settings| settings.phase = phase);
+    }
+
+    pub fn add_resource(&self, resource: ServedResource) {
+        self.state
+            .write(|settings| settings.preset.resources.push(resource));
+    }
+
+    pub fn remove_group(&self, group: &str) {
+        self.change_preset(|preset| preset.without_group(group));
+    }
+
+    pub fn remove_version(&self, group: &str, version: &str) {
+        self.change_preset(|preset| preset.without_version(group, version));
+    }
+
+    pub fn remove_resource(&self, group: &str, resource: &str) {
+        self.change_preset(|preset| preset.without_resource(group, resource));
+    }
+
+    pub fn change_preset(&self, change: impl FnOnce(Preset) -> Preset) {
+        self.state
+            .write(|settings| settings.preset = change(settings.preset.clone()));
+    }
+
+    /// `/apis` no longer names a group (`autoscaling`) or group version (`autoscaling/v1`) that is served all the same.
+    pub fn hide_from_group_list(&self, name: &str) {
+        self.state
+            .write(|settings| settings.hidden.insert(name.to_owned()));
+    }
+
+    /// Lets a user or a group ask for everything below a path.
+    pub fn allow(&self, who: &str, path_prefix: &str) {
+        let rule = Rule {
+            who: who.to_owned(),
+            path_prefix: path_prefix.to_owned(),
+        };
+        self.state.write(|settings| settings.rules.push(rule));
+    }
+
+    /// Sets or clears what happens to requests below `path_prefix`.
+    pub fn set_fault(&self, path_prefix: &str, fault: Option<Fault>) {
+        self.state.write(|settings| {
+            settings.faults.retain(|(prefix, _)| prefix != path_prefix);
+            settings
+                .faults
+                .extend(fault.map(|fault| (path_prefix.to_owned(), fault)));
+        });
+    }
+
+    /// Watches that start at an older revision get 410.
+    pub fn set_history_start(&self, revision: u64) {
+        self.state
+            .write(|settings| settings.history_start = revision);
+    }
+
+    pub fn set_bookmark_every(&self, every: Option<Duration>) {
+        self.state.write(|settings| settings.bookmark_every = every);
+        // Running watches learn of it by a bookmark.
+        self.bookmark_now();
+    }
+
+    /// Every watch that wants bookmarks gets one.
+    pub fn bookmark_now(&self) {
+        self.state.bookmarks.send_modify(|asked| *asked += 1);
+    }
+
+    // Coming and going.
+
+    /// HTTP/2 connections get GOAWAY, HTTP/1.1 ones are closed after their answer; new ones are accepted.
+    pub fn go_away(&self) {
+        self.server.orders.send_replace(Order::GoAway);
+    }
+
+    /// Cuts every connection; new ones are accepted.
+    pub fn drop_connections(&self) {
+        self.server.orders.send_replace(Order::Close);
+    }
+
+    /// Cuts every connection; new ones are refused.
+    pub async fn stop(&mut self) {
+        if let Some(mut running) = self.running.take() {
+            running.stop.send_replace(true);
+            // An error says that the task is gone, which is what is wanted.
+            let _ = (&mut running.task).await;
+        }
+    }
+
+    /// Listens again at the same address, not ready, with no watch history from before.
+    pub async fn start_again(&mut self) {
+        self.stop().await;
+        let revision = self.state.store.revision();
+        self.state.write(|settings| {
+            settings.phase = Phase::Bootstrapping;
+            settings.history_start = revision;
+        });
+        let listener = listen(self.addr()).await;
+        self.running = Some(run(&self.server, listener));
+    }
+
+    /// What a restart of the process looks like from outside. Ready only after [`Double::set_ready`].
+    pub async fn restart(&mut self) {
+        self.start_again().await;
+    }
+}
+
+async fn listen(addr: SocketAddr) -> TcpListener {
+    TcpListener::bind(addr)
+        .await
+        .unwrap_or_else(|error| panic!("cannot listen on {addr}: {error}"))
+}
+
+fn run(server: &Arc<Server>, listener: TcpListener) -> Running {
+    let (stop, stopped) = watch::channel(false);
+    let task = tokio::spawn(accept(Arc::clone(server), listener, stopped));
+    Running { stop, task }
+}
+
+async fn accept(server: Arc<Server>, listener: TcpListener, mut stopped: watch::Receiver<bool>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                if let Ok((tcp, _)) = accepted {
+                    connections.spawn(serve(Arc::clone(&server), tcp));
+                }
+            }
+            Some(_) = connections.join_next() => {}
+            _ = stopped.changed() => break,
+        }
+    }
+    drop(listener);
+    connections.shutdown().await;
+}
+
+/// Counts a connection while it lives.
+struct Open<'a>(&'a AtomicUsize);
+
+impl<'a> Open<'a> {
+    fn new(open: &'a AtomicUsize) -> Self {
+        open.fetch_add(1, Ordering::SeqCst);
+        Self(open)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+async fn serve(server: Arc<Server>, tcp: TcpStream) {
+    let _open = Open::new(&server.open);
+    let connection_id = server.connections.fetch_add(1, Ordering::SeqCst) + 1;
+    let mut orders = server.orders.subscribe();
+    let nodelay = tcp.set_nodelay(true);
+    let accepted = TlsAcceptor::from(Arc::clone(&server.tls)).accept(tcp).await;
+    // A handshake that fails is the client's to notice.
+    let (Ok(()), Ok(tls)) = (nodelay, accepted) else {
+        return;
+    };
+    let chain = tls
+        .get_ref()
+        .1
+        .peer_certificates()
+        .unwrap_or_default()
+        .to_vec();
+    let cn = chain
+        .first()
+        .and_then(|leaf| subject(leaf))
+        .and_then(|subject| subject.cn);
+    let peer = Arc::new(Peer {
+        connection_id,
+        chain,
+        cn,
+    });
+    let service =
+        service_fn(|request| handle(Arc::clone(&server.state), Arc::clone(&peer), request));
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http2().max_concurrent_streams(server.max_streams);
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(tls), service);
+    let mut connection = std::pin::pin!(connection);
+    loop {
+        tokio::select! {
+            // How a connection ends is no concern of the server.
+            _ = connection.as_mut() => return,
+            _ = orders.changed() => match *orders.borrow_and_update() {
+                Order::Serve => {}
+                Order::GoAway => connection.as_mut().graceful_shutdown(),
+                Order::Close => return,
+            },
+        }
+    }
+}

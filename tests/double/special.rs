@@ -1,0 +1,259 @@
+//! Paths that no kube-apiserver has: `/_double/…`, for tests of the way there and back.
+//!
+//! | path | what it does |
+//! |---|---|
+//! | `echo` | tells what arrived, as JSON |
+//! | `slow?ms=` | answers after a while |
+//! | `big?bytes=` | streams so many bytes |
+//! | `upload` | reads everything, tells how much it was |
+//! | `ticks?ms=` | a line now and every so often, for ever |
+//! | `hang` | never answers |
+//! | `reset?after=` | breaks off, before the header or after so many bytes of the body |
+//! | `status?code=&retryAfter=` | answers so without reading the body |
+//! | `upgrade` | 101 to whatever protocol is wanted, then echoes bytes; `?refuse=403` does not |
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::auth::User;
+use super::body::{Answer, Body, channel, full, json as json_answer};
+use super::handler::Peer;
+use super::record::Recorder;
+use super::status::{Status, page_not_found};
+
+const CHUNK: usize = 64 * 1024;
+
+pub struct Call<'a> {
+    pub recorder: &'a Recorder,
+    pub record: u64,
+    pub peer: &'a Peer,
+    pub user: &'a User,
+    pub query: HashMap<String, String>,
+}
+
+impl Call<'_> {
+    pub async fn answer(self, name: &str, request: Request<Incoming>) -> Answer {
+        match name {
+            "echo" => self.echo(request).await,
+            "upload" => self.upload(request).await,
+            "slow" => {
+                tokio::time::sleep(Duration::from_millis(self.number("ms", 100))).await;
+                Ok(json_answer(StatusCode::OK, &json!({})))
+            }
+            "big" => Ok(Response::new(stream(self.number("bytes", 1 << 20), false))),
+            "ticks" => Ok(Response::new(ticks(Duration::from_millis(
+                self.number("ms", 100),
+            )))),
+            "hang" => std::future::pending().await,
+            "reset" if self.query.contains_key("after") => {
+                Ok(Response::new(stream(self.number("after", 0), true)))
+            }
+            "reset" => Err("the double breaks off, as it was told to".into()),
+            "status" => Ok(self.status(request.headers())),
+            "upgrade" => Ok(match self.number("refuse", 0) {
+                0 => upgrade(request),
+                _ => self.status(request.headers()),
+            }),
+            _ => Ok(page_not_found()),
+        }
+    }
+
+    fn number(&self, name: &str, default: u64) -> u64 {
+        self.query
+            .get(name)
+            .and_then(|value| value.parse().ok())
+            .unwrap_or(default)
+    }
+
+    async fn echo(&self, request: Request<Incoming>) -> Answer {
+        let (parts, body) = request.into_parts();
+        let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+        let headers = parts
+            .headers
+            .iter()
+            .map(|(name, value)| json!([name.as_str(), text(value)]));
+        let headers: Vec<Value> = headers.collect();
+        let (length, trailers) = drain(body, self.recorder, self.record).await?;
+        let user = self.user;
+        Ok(json_answer(
+            StatusCode::OK,
+            &json!({
+                "method": parts.method.as_str(),
+                "path": parts.uri.path_and_query().map(ToString::to_string),
+                "authority": parts.uri.authority().map(ToString::to_string),
+                "headers": headers,
+                "trailers": trailers,
+                "bodyLength": length,
+                "protocol": format!("{:?}", parts.version),
+                "connection": self.peer.connection_id,
+                "certificate": self.peer.cn,
+                "user": {
+                    "name": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra,
+                    "how": user.how,
+                },
+            }),
+        ))
+    }
+
+    async fn upload(&self, request: Request<Incoming>) -> Answer {
+        let (length, trailers) = drain(request.into_body(), self.recorder, self.record).await?;
+        Ok(json_answer(
+            StatusCode::OK,
+            &json!({"bytes": length, "trailers": trailers}),
+        ))
+    }
+
+    fn status(&self, headers: &HeaderMap) -> Response<Body> {
+        let code = self.number("code", self.number("refuse", 503));
+        let retry_after = self
+            .query
+            .get("retryAfter")
+            .and_then(|seconds| seconds.parse().ok());
+        told_status(u16::try_from(code).unwrap_or(503), retry_after, headers)
+    }
+}
+
+/// A failure that somebody ordered.
+pub fn told_status(code: u16, retry_after: Option<u64>, headers: &HeaderMap) -> Response<Body> {
+    let code = StatusCode::from_u16(code).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+    let mut response =
+        Status::new(code, "Told", "the double was told to answer so").answer(headers);
+    if let Some(seconds) = retry_after {
+        response
+            .headers_mut()
+            .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+/// Reads a body to its end; its length, and its trailers.
+async fn drain(
+    mut body: Incoming,
+    recorder: &Recorder,
+    record: u64,
+) -> Result<(u64, Value), hyper::Error> {
+    let mut length = 0;
+    let mut trailers = serde_json::Map::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame?;
+        if let Some(data) = frame.data_ref() {
+            length += data.len() as u64;
+            recorder.change(record, |request| request.body_len = length);
+        } else if let Some(fields) = frame.trailers_ref() {
+            let fields = fields.iter().map(|(name, value)| {
+                (
+                    name.to_string(),
+                    json!(String::from_utf8_lossy(value.as_bytes())),
+                )
+            });
+            trailers.extend(fields);
+        }
+    }
+    Ok((length, Value::Object(trailers)))
+}
+
+/// So many bytes, and then the end or a break.
+fn stream(mut bytes: u64, break_off: bool) -> Body {
+    let (sender, body) = channel();
+    tokio::spawn(async move {
+        let chunk = Bytes::from(vec![b'x'; CHUNK]);
+        while bytes > 0 {
+            let length = usize::try_from(bytes).unwrap_or(CHUNK).min(CHUNK);
+            if sender.send(Ok(chunk.slice(..length))).await.is_err() {
+                return;
+            }
+            bytes -= length as u64;
+        }
+        if break_off {
+            // The error overtakes data that is not written yet; let that go first.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let _ = sender
+                .send(Err("the double breaks off, as it was told to".into()))
+                .await;
+        }
+    });
+    body
+}
+
+fn ticks(pause: Duration) -> Body {
+    let (sender, body) = channel();
+    tokio::spawn(async move {
+        for number in 0_u64.. {
+            if sender
+                .send(Ok(format!("tick {number}\n").into()))
+                .await
+                .is_err()
+            {
+                return;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = sender.closed() => return,
+            }
+        }
+    });
+    body
+}
+
+/// One line, and then nothing until the client goes away.
+pub fn held_open(line: &'static str) -> Body {
+    let (sender, body) = channel();
+    tokio::spawn(async move {
+        if sender
+            .send(Ok(Bytes::from_static(line.as_bytes())))
+            .await
+            .is_ok()
+        {
+            sender.closed().await;
+        }
+    });
+    body
+}
+
+/// 101 with the protocol asked for; every byte comes back.
+pub fn upgrade(mut request: Request<Incoming>) -> Response<Body> {
+    let Some(protocol) = request.headers().get(header::UPGRADE).cloned() else {
+        return Status::bad_request("Upgrade request required").answer(request.headers());
+    };
+    let offered = ["x-stream-protocol-version", "sec-websocket-protocol"].map(|name| {
+        let value = request.headers().get(name)?.to_str().ok()?;
+        let first = value.split(',').next().unwrap_or_default().trim();
+        Some((name, HeaderValue::from_str(first).ok()?))
+    });
+    let on = hyper::upgrade::on(&mut request);
+    tokio::spawn(async move {
+        if let Ok(upgraded) = on.await {
+            // A broken connection ends the echo, as it should.
+            let _ = echo_bytes(TokioIo::new(upgraded)).await;
+        }
+    });
+    let mut response = Response::new(full(""));
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(header::UPGRADE, protocol);
+    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    for (name, value) in offered.into_iter().flatten() {
+        headers.insert(name, value);
+    }
+    response
+}
+
+async fn echo_bytes(mut stream: TokioIo<hyper::upgrade::Upgraded>) -> std::io::Result<()> {
+    let mut buffer = vec![0; 8192];
+    loop {
+        let length = stream.read(&mut buffer).await?;
+        if length == 0 {
+            return stream.shutdown().await;
+        }
+        stream.write_all(&buffer[..length]).await?;
+        stream.flush().await?;
+    }
+}

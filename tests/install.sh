@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that this project needs and that are missing.
+#
+#   tests/install.sh [--demo|--tests|--kubernetes]
+#
+#   --demo        what building the program and running the demo need (default)
+#   --tests       that, and what the tests need on top
+#   --kubernetes  what building kube-apiserver needs (called by tests/build-kubernetes.sh)
+#
+# Nothing missing: nothing is done, and no root is needed. Otherwise apt-get runs as root, or through sudo.
+set -euo pipefail
+
+say() { printf 'install: %s\n' "$*"; }
+die() {
+    printf 'install: %s\n' "$@" >&2
+    exit 1
+}
+
+# One a line: the command, or the file if it starts with "/", that shows that the package is there, and the package.
+build='cmake cmake
+cc gcc
+/usr/include/features.h libc6-dev
+make make
+protoc protobuf-compiler
+/usr/include/google/protobuf/descriptor.proto libprotobuf-dev'
+demo="$build
+etcd etcd-server
+curl curl"
+tests="$demo
+etcdctl etcd-client
+kubectl kubernetes-client
+h2load nghttp2-client"
+kubernetes='/usr/lib/go/bin/go golang-go
+/usr/share/gocode/src/github.com/modern-go/reflect2 golang-github-modern-go-reflect2-dev
+rsync rsync
+make make
+dpkg-source dpkg-dev'
+
+case "${1:---demo}" in
+--demo) wanted=$demo ;;
+--tests) wanted=$tests ;;
+--kubernetes) wanted=$kubernetes ;;
+*) die "usage: $0 [--demo|--tests|--kubernetes]" ;;
+esac
+[ $# -le 1 ] || die "usage: $0 [--demo|--tests|--kubernetes]"
+
+# Fills `missing` with the packages to install.
+look() {
+    local sign package
+    missing=()
+    while read -r sign package; do
+        case "$sign" in
+        /*) [ -e "$sign" ] || missing+=("$package") ;;
+        *) command -v "$sign" >/dev/null || missing+=("$package") ;;
+        esac
+    done <<<"$wanted"
+}
+
+look
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+command -v apt-get >/dev/null ||
+    die "missing, and there is no apt-get to install them with: ${missing[*]}" \
+        "These are Debian's package names: install what your system has for them, then run this again."
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null ||
+        die "missing: ${missing[*]}" "Run as root, where sudo is not installed: apt-get install ${missing[*]}"
+    as_root=(sudo)
+fi
+
+# Two of these at a time would get into each other's way in apt-get update.
+cache=${XDG_CACHE_HOME:-${HOME:?}/.cache}/kube-interop-proxy
+mkdir -p "$cache"
+exec 9>"$cache/install.lock"
+flock -w 1200 9 || die "another installation holds $cache/install.lock for 20 minutes now"
+look
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+say "installing ${missing[*]}"
+log=$(mktemp "${TMPDIR:-/tmp}/kube-interop-proxy-install.XXXXXX")
+# Foreground: Ctrl-C reaches apt-get, and when the time is up dpkg may still finish the package it is at.
+apt() {
+    local limit=$1
+    shift
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive LC_ALL=C timeout --foreground -k 30 "$limit" \
+        apt-get -q -y -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@" \
+        >>"$log" 2>&1 </dev/null 9>&-
+}
+# A third party's source that fails is no reason to stop: the packages wanted here are Debian's.
+keep_log=
+if ! apt 300 update; then
+    keep_log=1
+    say "apt-get update had errors (see $log); trying with the package lists at hand"
+fi
+if ! apt 1200 install --no-install-recommends "${missing[@]}"; then
+    tail -n 15 "$log" >&2
+    die "apt-get install ${missing[*]} failed; all of its output: $log"
+fi
+
+# Debian starts a packaged etcd at once, and at every boot. The tests start their own.
+if [[ " ${missing[*]} " == *" etcd-server "* && -d /run/systemd/system ]]; then
+    if ! "${as_root[@]}" systemctl disable --now etcd.service >>"$log" 2>&1 9>&-; then
+        keep_log=1
+        say "could not stop the etcd service that the package started (see $log)"
+    fi
+fi
+
+installed=("${missing[@]}")
+look
+[ ${#missing[@]} -eq 0 ] || die "installed, but what was wanted of them is still not found: ${missing[*]} (see $log)"
+[ -n "$keep_log" ] || rm -f "$log"
+say "installed ${installed[*]}"

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Runs all tests, on a machine that may have nothing but Rust yet.
+#
+#   tests/run.sh [argument of cargo test …]
+#
+# First it installs the Debian packages that are missing (tests/install.sh --tests) and builds a real kube-apiserver,
+# once (tests/build-kubernetes.sh). Then `cargo test`: unit tests, the end-to-end tests in tests/e2e, examples in the
+# documentation. For instance `tests/run.sh --test e2e -- watch` runs the end-to-end tests with "watch" in their names.
+set -euo pipefail
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+
+command -v cargo >/dev/null || {
+    echo 'run: cargo is not on PATH; install Rust first, with rustup' >&2
+    exit 1
+}
+tests/install.sh --tests
+tests/build-kubernetes.sh
+# The tests hold thousands of connections, and both of their ends.
+ulimit -n "$(ulimit -Hn)" || echo "run: the limit of open files stays at $(ulimit -n)" >&2
+
+exec cargo test --locked "$@"

@@ -1,0 +1,212 @@
+//! A real etcd, over TLS and with client certificates required, as kubeadm runs it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
+
+use super::addr::Loopback;
+use super::pki::{LeafOptions, Pki};
+use super::process::{NotFound, Process, Signal};
+
+const CLIENT_PORT: u16 = 2379;
+const PEER_PORT: u16 = 2380;
+const START: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Debug)]
+pub struct EtcdOptions {
+    pub binary: PathBuf,
+    /// `--experimental-watch-progress-notify-interval`; kubeadm sets 5s, etcd's own default is 10m.
+    pub progress_notify: Duration,
+    /// Further command line arguments.
+    pub args: Vec<String>,
+}
+
+impl Default for EtcdOptions {
+    fn default() -> Self {
+        Self {
+            binary: "etcd".into(),
+            progress_notify: Duration::from_secs(1),
+            args: Vec::new(),
+        }
+    }
+}
+
+pub struct Etcd {
+    address: Loopback,
+    process: Process,
+    dir: PathBuf,
+    options: EtcdOptions,
+    files: ServerFiles,
+    client: ClientFiles,
+}
+
+struct ServerFiles {
+    ca: String,
+    cert: String,
+    key: String,
+}
+
+struct ClientFiles {
+    ca: PathBuf,
+    cert: PathBuf,
+    key: PathBuf,
+}
+
+impl Etcd {
+    /// Data and log go below `dir`. Returns when it answers.
+    pub async fn start(dir: &Path, pki: &Pki) -> Self {
+        Self::start_with(dir, pki, EtcdOptions::default()).await
+    }
+
+    pub async fn start_with(dir: &Path, pki: &Pki, options: EtcdOptions) -> Self {
+        super::install_crypto_provider();
+        let address = Loopback::new();
+        let name = format!("etcd-{}", address.ip());
+        let leaf =
+            LeafOptions::server("etcd-server", &["localhost", "127.0.0.1"]).san(address.ip());
+        pki.leaf(&name, "etcd-ca", &leaf);
+        let files = ServerFiles {
+            ca: pki.file("etcd-ca.crt"),
+            cert: pki.file(&format!("{name}.crt")),
+            key: pki.file(&format!("{name}.key")),
+        };
+        let client = ClientFiles {
+            ca: pki.path("etcd-ca.crt"),
+            cert: pki.path("etcd-client.crt"),
+            key: pki.path("etcd-client.key"),
+        };
+        let dir = dir.join(&name);
+        std::fs::create_dir_all(&dir).expect("directory for etcd");
+        let process = spawn(&dir, &address, &files, &options);
+        let mut etcd = Self {
+            address,
+            process,
+            dir,
+            options,
+            files,
+            client,
+        };
+        etcd.wait_until_it_answers().await;
+        etcd
+    }
+
+    pub fn endpoint(&self) -> String {
+        format!("https://{}", self.address.socket(CLIENT_PORT))
+    }
+
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// A client with the certificate `etcd-client`.
+    pub async fn client(&self) -> Client {
+        connect(&self.endpoint(), &self.client)
+            .await
+            .expect("a connection to etcd")
+    }
+
+    /// SIGTERM, and up again with the same data at the same address.
+    pub async fn restart(&mut self) {
+        self.process.signal(Signal::Term);
+        self.process.wait(START).await;
+        self.start_again().await;
+    }
+
+    /// SIGKILL, and it stays down until [`Etcd::start_again`].
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    pub async fn start_again(&mut self) {
+        self.process = spawn(&self.dir, &self.address, &self.files, &self.options);
+        self.wait_until_it_answers().await;
+    }
+
+    /// SIGSTOP: connections stay open and nothing answers.
+    pub fn stop(&mut self) {
+        self.process.signal(Signal::Stop);
+    }
+
+    /// SIGCONT.
+    pub fn cont(&mut self) {
+        self.process.signal(Signal::Cont);
+    }
+
+    async fn wait_until_it_answers(&mut self) {
+        let (endpoint, client) = (self.endpoint(), &self.client);
+        self.process
+            .ready(START, async || {
+                let mut etcd = connect(&endpoint, client).await?;
+                etcd.get("up", None)
+                    .await
+                    .map_err(|error| error.to_string())
+            })
+            .await;
+    }
+}
+
+async fn connect(endpoint: &str, files: &ClientFiles) -> Result<Client, String> {
+    let read = |path: &Path| std::fs::read(path).expect("a file of the PKI");
+    let tls = TlsOptions::new()
+        .ca_certificate(Certificate::from_pem(read(&files.ca)))
+        .identity(Identity::from_pem(read(&files.cert), read(&files.key)));
+    let options = ConnectOptions::new()
+        .with_tls(tls)
+        .with_connect_timeout(Duration::from_secs(2));
+    Client::connect([endpoint], Some(options))
+        .await
+        .map_err(|error| error.to_string())
+}
+
+fn spawn(dir: &Path, address: &Loopback, files: &ServerFiles, options: &EtcdOptions) -> Process {
+    let client_url = format!("https://{}", address.socket(CLIENT_PORT));
+    let peer_url = format!("http://{}", address.socket(PEER_PORT));
+    let mut command = Command::new(&options.binary);
+    command
+        .arg("--name=test")
+        .arg(format!("--data-dir={}", dir.join("data").display()))
+        .arg(format!("--listen-client-urls={client_url}"))
+        .arg(format!("--advertise-client-urls={client_url}"))
+        .arg(format!("--listen-peer-urls={peer_url}"))
+        .arg(format!("--initial-advertise-peer-urls={peer_url}"))
+        .arg(format!("--initial-cluster=test={peer_url}"))
+        .arg(format!("--cert-file={}", files.cert))
+        .arg(format!("--key-file={}", files.key))
+        .arg(format!("--trusted-ca-file={}", files.ca))
+        .arg("--client-cert-auth=true")
+        .arg("--logger=zap")
+        .arg(progress_flag(options.progress_notify))
+        .args(no_fsync(&options.binary).then_some("--unsafe-no-fsync"))
+        .args(&options.args);
+    match Process::spawn("etcd", &mut command, &dir.join("etcd.log")) {
+        Ok(process) => process,
+        Err(NotFound) => super::missing(
+            "etcd",
+            "run tests/install.sh --tests (apt-get install etcd-server etcd-client)",
+        ),
+    }
+}
+
+fn progress_flag(interval: Duration) -> String {
+    format!(
+        "--experimental-watch-progress-notify-interval={}ms",
+        interval.as_millis()
+    )
+}
+
+/// Whether this etcd can be told to leave the disk alone (3.5 and later); asked once.
+fn no_fsync(binary: &Path) -> bool {
+    static KNOWN: OnceLock<(PathBuf, bool)> = OnceLock::new();
+    let ask = || {
+        let help = Command::new(binary).arg("--help").output();
+        help.is_ok_and(|output| {
+            let text = [output.stdout, output.stderr].concat();
+            String::from_utf8_lossy(&text).contains("--unsafe-no-fsync")
+        })
+    };
+    let (known, can) = KNOWN.get_or_init(|| (binary.to_owned(), ask()));
+    if known == binary { *can } else { ask() }
+}
