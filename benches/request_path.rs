@@ -1,1 +1,111 @@
-fn main() {}
+//! What the proxy itself computes for each request: reading it, looking it up, deciding.
+#![allow(missing_docs, reason = "criterion's macros make the items")]
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use http::Method;
+use kube_interop_proxy::config::Unsynced;
+use kube_interop_proxy::request::info::{self, RequestInfo, Target};
+use kube_interop_proxy::routing::decide::{Policy, Question, decide};
+use kube_interop_proxy::routing::table::{Custom, Gvr, GvrRef, Pair, ServedSet, Server, Snapshot};
+
+const PATHS: [(&str, &str); 4] = [
+    ("get", "/api/v1/namespaces/default/configmaps/x"),
+    ("list", "/apis/apps/v1/deployments"),
+    (
+        "subresource",
+        "/apis/group-7.example.com/v1/namespaces/default/things/a/status",
+    ),
+    ("escaped", "/api/v1/namespaces/default/configmaps/a%3Ab"),
+];
+
+fn gvr(group: &str, resource: &str) -> Gvr {
+    Gvr {
+        group: group.to_owned(),
+        version: "v1".to_owned(),
+        resource: resource.to_owned(),
+        subresource: String::new(),
+    }
+}
+
+/// 60 groups of 20 resources on each of 7 servers, and 10,000 custom resources.
+fn snapshot() -> Snapshot {
+    let served: ServedSet = (0..60)
+        .flat_map(|group| {
+            (0..20)
+                .map(move |resource| gvr(&format!("group-{group}"), &format!("things{resource}")))
+        })
+        .chain([gvr("", "configmaps"), gvr("apps", "deployments")])
+        .collect();
+    let served = Arc::new(served);
+    let servers = (0..7)
+        .map(|index| Server {
+            id: format!("server-{index}").into(),
+            endpoint: ([10, 0, 0, index], 6443).into(),
+            live: true,
+            initialized: true,
+            target: true,
+            known: true,
+            binary_version: None,
+            served: Some(served.clone()),
+        })
+        .collect();
+    let custom = Custom {
+        definitions: (0..10_000)
+            .map(|index| {
+                Pair(
+                    format!("group-{}.example.com", index % 100),
+                    format!("things{index}"),
+                )
+            })
+            .collect(),
+        aggregated: [Pair("metrics.k8s.io".to_owned(), "v1beta1".to_owned())]
+            .into_iter()
+            .collect(),
+    };
+    Snapshot::new(true, 1, servers, Some(&served), custom)
+}
+
+fn resource<'a>(info: &'a RequestInfo<'_>) -> Option<GvrRef<'a>> {
+    match &info.target {
+        Target::Resource(resource) => Some(GvrRef {
+            group: &resource.group,
+            version: &resource.version,
+            resource: &resource.resource,
+            subresource: &resource.subresource,
+        }),
+        _ => None,
+    }
+}
+
+fn request_path(criterion: &mut Criterion) {
+    let snapshot = snapshot();
+    let policy = Policy {
+        rerouting: true,
+        unsynced: Unsynced::Reject,
+    };
+    for (name, path) in PATHS {
+        criterion.bench_function(&format!("read/{name}"), |bencher| {
+            bencher.iter(|| info::read(&Method::GET, black_box(path), None).long_running);
+        });
+        criterion.bench_function(&format!("read_and_decide/{name}"), |bencher| {
+            bencher.iter(|| {
+                let info = info::read(&Method::GET, black_box(path), None);
+                let question = Question {
+                    resource: resource(&info),
+                    rerouted: false,
+                };
+                decide(question, policy, true, &snapshot, || false).row
+            });
+        });
+    }
+}
+
+fn compile(criterion: &mut Criterion) {
+    criterion.bench_function("compile_snapshot", |bencher| bencher.iter(snapshot));
+}
+
+criterion_group!(benches, request_path, compile);
+criterion_main!(benches);

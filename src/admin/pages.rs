@@ -194,6 +194,7 @@ fn peer(server: &Server) -> Value {
         "live": server.live,
         "initialized": server.initialized,
         "target": server.target,
+        "known": server.known,
         "binaryVersion": server.binary_version,
         "resources": server.served.as_ref().map(|served| served.len()),
     })

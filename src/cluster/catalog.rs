@@ -140,7 +140,7 @@ struct At<T> {
 
 #[derive(Debug, Default)]
 struct State {
-    servers: Listed<At<(Record, Option<Arc<ServedSet>>)>>,
+    servers: Listed<At<(Record, Arc<ServedSet>)>>,
     live: Listed<At<Live>>,
     definitions: Listed<()>,
     /// Whether the APIService has a `spec.service`.
@@ -177,10 +177,7 @@ impl State {
         match topic {
             Topic::Servers => self.servers.take(event, |item| {
                 decode::<Record>(item, undecodable).map(|At { value, revision }| {
-                    let served = value
-                        .resources
-                        .as_ref()
-                        .map(|packed| Arc::new(unpack(packed)));
+                    let served = Arc::new(unpack(&value.resources));
                     At {
                         value: (value, served),
                         revision,
@@ -278,7 +275,8 @@ impl State {
             initialized,
             target: initialized && newest && endpoint != own.endpoint,
             binary_version: record.and_then(|record| record.value.0.binary_version.clone()),
-            served: record.and_then(|record| record.value.1.clone()),
+            known: is_known(live, record),
+            served: record.map(|record| record.value.1.clone()),
         })
     }
 
@@ -295,6 +293,14 @@ impl State {
             other.value.endpoint == live.value.endpoint && other.revision > live.revision
         })
     }
+}
+
+/// Whether the record is the one that the live key means, or a later one.
+fn is_known<R>(live: Option<&At<Live>>, record: Option<&At<R>>) -> bool {
+    let meant = live.and_then(|live| live.value.record_revision);
+    meant
+        .zip(record)
+        .is_some_and(|(meant, record)| record.revision >= meant)
 }
 
 impl<T> Listed<T> {

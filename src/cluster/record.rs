@@ -26,9 +26,8 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history_start: Option<i64>,
     /// What its apiserver serves itself: group version (`v1`, `apps/v1`) to resources and subresources (`pods`,
-    /// `pods/log`). Absent while not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub resources: Option<BTreeMap<String, Vec<String>>>,
+    /// `pods/log`). The last that was known: [`Live::record_revision`] says whether it is so now.
+    pub resources: BTreeMap<String, Vec<String>>,
 }
 
 /// That a server is alive: `/kube-interop-proxy<prefix>/live/<serverID>`.
@@ -39,6 +38,10 @@ pub struct Live {
     pub endpoint: SocketAddr,
     /// Whether its apiserver is initialized.
     pub initialized: bool,
+    /// The etcd revision of the record that says what its apiserver serves now, so that readers, to whom both keys come
+    /// on different ways, do not take an older one for it. Absent from the apiserver's restart until discovery is read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record_revision: Option<i64>,
 }
 
 /// Puts a served set into a record's form.
@@ -113,9 +116,11 @@ mod tests {
 
     #[test]
     fn what_a_later_version_adds_is_no_error() {
-        let record: Record =
-            serde_json::from_str(r#"{"endpoint":"10.0.0.1:6443","invented":{"later":1}}"#).unwrap();
-        assert_eq!(record.resources, None);
+        let record: Record = serde_json::from_str(
+            r#"{"endpoint":"10.0.0.1:6443","resources":{},"invented":{"later":1}}"#,
+        )
+        .unwrap();
+        assert_eq!(record.history_start, None);
         assert!(serde_json::from_str::<Record>(r#"{"endpoint":"nowhere"}"#).is_err());
     }
 }

@@ -47,10 +47,22 @@ const FAREWELL: Duration = Duration::from_secs(3);
 /// The record is rewritten this often within its life, so that it outlives its server by nearly all of it.
 const REWRITES_PER_LIFE: u32 = 10;
 
-/// What was written last.
+/// The record as it was written last, and when.
 #[derive(Default)]
 struct Written {
-    record: Option<(Record, Instant)>,
+    record: Option<Record>,
+    at: Option<Instant>,
+    /// etcd's revision of it.
+    revision: i64,
+}
+
+impl Written {
+    fn is_due(&self, record: &Record, ttl: Duration) -> bool {
+        self.record.as_ref() != Some(record)
+            || self
+                .at
+                .is_none_or(|at| at.elapsed() > ttl / REWRITES_PER_LIFE)
+    }
 }
 
 impl Publisher {
@@ -86,7 +98,7 @@ impl Publisher {
                 _ = &mut stop => break,
             }
         }
-        let farewell = tokio::time::timeout(FAREWELL, self.say_farewell(client)).await;
+        let farewell = tokio::time::timeout(FAREWELL, self.say_farewell(client, written)).await;
         match farewell {
             Ok(Ok(())) => tracing::info!("own live key removed from etcd"),
             Ok(Err(error)) => {
@@ -111,65 +123,69 @@ impl Publisher {
             Some(client) => client,
             None => client.insert(self.connector.connect().await?),
         };
-        let record = self.record();
-        let due = match &written.record {
-            Some((before, at)) => {
-                *before != record || at.elapsed() > self.record_ttl / REWRITES_PER_LIFE
-            }
-            None => true,
-        };
-        // First what is known, then that it lives: a live server without a record is one whose set is unknown.
-        if due {
+        let now = self.record();
+        let known = now.is_some();
+        // What was known stays written while it cannot be known better: a server that vanishes now still served it.
+        if let Some(record) = now.or_else(|| written.record.clone())
+            && written.is_due(&record, self.record_ttl)
+        {
             let started = Instant::now();
-            put(client, self.key(Topic::Servers), &record, self.record_ttl).await?;
-            written.record = Some((record, started));
+            written.revision =
+                put(client, self.key(Topic::Servers), &record, self.record_ttl).await?;
+            (written.record, written.at) = (Some(record), Some(started));
         }
+        // First what is known, then that it lives.
         let live = Live {
             endpoint: self.own.endpoint,
             initialized: self.state.is_initialized(),
+            record_revision: known.then_some(written.revision),
         };
-        put(client, self.key(Topic::Live), &live, self.live_ttl).await
+        put(client, self.key(Topic::Live), &live, self.live_ttl)
+            .await
+            .map(drop)
     }
 
-    async fn say_farewell(&mut self, client: Option<Client>) -> Result<(), SourceError> {
+    async fn say_farewell(
+        &mut self,
+        client: Option<Client>,
+        written: Written,
+    ) -> Result<(), SourceError> {
         let mut client = match client {
             Some(client) => client,
             None => self.connector.connect().await?,
         };
         within(client.delete(self.key(Topic::Live), None)).await?;
         // What was served stays known for the whole grace from now on.
-        let record = self.record();
-        put(
-            &mut client,
-            self.key(Topic::Servers),
-            &record,
-            self.record_ttl,
-        )
-        .await
+        match self.record().or(written.record) {
+            Some(record) => put(
+                &mut client,
+                self.key(Topic::Servers),
+                &record,
+                self.record_ttl,
+            )
+            .await
+            .map(drop),
+            None => Ok(()),
+        }
     }
 
     fn key(&self, topic: Topic) -> String {
         format!("{}{}", self.keys.of(topic), self.own.id)
     }
 
-    fn record(&mut self) -> Record {
+    /// What can be said now; nothing while it is not known what the apiserver serves, or what of that is custom.
+    fn record(&mut self) -> Option<Record> {
         let view = self.view.borrow_and_update();
         let custom = self.custom.borrow_and_update();
-        // Without knowing what is custom, nobody could tell what is our own.
-        let served = view.served.as_ref().zip(custom.as_ref());
-        Record {
+        let (served, custom) = view.served.as_ref().zip(custom.as_ref())?;
+        let versions = view.versions.as_ref();
+        Some(Record {
             endpoint: self.own.endpoint,
-            binary_version: view
-                .versions
-                .as_ref()
-                .map(|versions| versions.binary.clone()),
-            compatibility_version: view
-                .versions
-                .as_ref()
-                .and_then(|versions| versions.compatibility.clone()),
+            binary_version: versions.map(|versions| versions.binary.clone()),
+            compatibility_version: versions.and_then(|versions| versions.compatibility.clone()),
             history_start: None,
-            resources: served.map(|(served, custom)| pack(&own_resources(served, custom))),
-        }
+            resources: pack(&own_resources(served, custom)),
+        })
     }
 }
 
@@ -181,15 +197,17 @@ fn own_resources(served: &ServedSet, custom: &Custom) -> ServedSet {
         .collect()
 }
 
+/// Writes under a fresh lease; the revision of the write.
 async fn put<T: serde::Serialize>(
     client: &mut Client,
     key: String,
     value: &T,
     ttl: Duration,
-) -> Result<(), SourceError> {
+) -> Result<i64, SourceError> {
     let value = serde_json::to_vec(value).map_err(|error| SourceError::Failed(error.into()))?;
     let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX).max(1);
     let lease = within(client.lease_grant(seconds, None)).await?.id();
-    within(client.put(key, value, Some(PutOptions::new().with_lease(lease)))).await?;
-    Ok(())
+    let options = PutOptions::new().with_lease(lease);
+    let answer = within(client.put(key, value, Some(options))).await?;
+    Ok(answer.header().map_or(0, |header| header.revision()))
 }

@@ -217,7 +217,10 @@ impl Exchange<'_> {
                         return Ok(());
                     }
                 }
-                piece = down.read_body_or_idle(upload.is_done()), if upload.is_followed() => upload.step(piece, up).await?,
+                piece = down.read_body_or_idle(upload.is_done()), if upload.is_followed() => {
+                    let end = down.is_body_done();
+                    upload.step(piece, end, up).await?;
+                }
             }
         }
     }
@@ -294,7 +297,8 @@ impl Exchange<'_> {
                     }
                 },
                 piece = down.read_body_or_idle(upload.is_done()), if upload.is_followed() => {
-                    let gone = upload.step(piece, up).await.is_err();
+                    let end = down.is_body_done();
+                    let gone = upload.step(piece, end, up).await.is_err();
                     // An upgraded connection has come to its end when either side ends it.
                     if code == 101 && (gone || upload != Upload::Reading) {
                         return Upload::Stopped.answered(code);
@@ -416,21 +420,22 @@ impl Upload {
         self != Upload::Stopped
     }
 
-    /// Sends a piece on. A server that takes no more has mostly answered early: its answer is what counts.
+    /// Sends a piece on; `end`: it was the last. A server that takes no more has mostly answered early: its answer is
+    /// what counts.
     async fn step(
         &mut self,
         piece: pingora_core::Result<Option<Bytes>>,
+        end: bool,
         up: &mut HttpSession,
     ) -> Result<(), Gone> {
-        let written = match piece.map_err(|_| Gone::Client)? {
-            Some(data) => up.write_request_body(data, false).await,
-            None => {
-                *self = Upload::Done;
-                up.finish_request_body().await
-            }
-        };
-        if written.is_err() && *self == Upload::Reading {
-            *self = Upload::Stopped;
+        let piece = piece.map_err(|_| Gone::Client)?;
+        let end = end || piece.is_none();
+        match send(piece, end, up).await {
+            Ok(()) if end => *self = Upload::Done,
+            Ok(()) => {}
+            // All of it was read, if not sent.
+            Err(_) if end => *self = Upload::Done,
+            Err(_) => *self = Upload::Stopped,
         }
         Ok(())
     }
@@ -440,6 +445,17 @@ impl Upload {
             code,
             reusable: self.is_done(),
         }
+    }
+}
+
+async fn send(piece: Option<Bytes>, end: bool, up: &mut HttpSession) -> pingora_core::Result<()> {
+    if let Some(data) = piece {
+        up.write_request_body(data, end).await?;
+    }
+    if end {
+        up.finish_request_body().await
+    } else {
+        Ok(())
     }
 }
 

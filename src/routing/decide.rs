@@ -73,7 +73,7 @@ impl Row {
     pub fn name(self) -> &'static str {
         match self {
             Row::NotAResource => "not_a_resource",
-            Row::Rerouted => "rerouted",
+            Row::Rerouted => "already_rerouted",
             Row::Disabled => "disabled",
             Row::Unsynced => "unsynced",
             Row::Custom => "custom",
@@ -170,6 +170,8 @@ pub fn decide<'s>(
             guarded(Row::Peers, Place::Peers(&holders.targets, Some(gvr)))
         }
         Some((_, holders)) if holders.local => guarded(Row::LocalUninitialized, Place::Local),
+        // What local serves is not known yet, so it may well be that it is not only the others that list it.
+        Some(_) if initialized && !snapshot.local_known => guarded(Row::Unknown, Place::Local),
         Some(_) => guarded(Row::Unreachable, Place::Nowhere),
         None if !snapshot.local_known || snapshot.peer_unknown || stale() => {
             guarded(Row::Unknown, Place::Local)

@@ -113,7 +113,9 @@ pub struct Server {
     pub target: bool,
     /// Version of its apiserver's binary, where known.
     pub binary_version: Option<String>,
-    /// What its apiserver serves; `None` while that is not known.
+    /// What is said of it below is so now; otherwise it is what was known last.
+    pub known: bool,
+    /// What its apiserver serves; `None` if that was never known.
     pub served: Option<Arc<ServedSet>>,
 }
 
@@ -182,9 +184,7 @@ impl Snapshot {
             synced,
             revision,
             targets: indices(&servers, |server| server.target),
-            peer_unknown: servers
-                .iter()
-                .any(|server| server.live && server.served.is_none()),
+            peer_unknown: servers.iter().any(|server| server.live && !server.known),
             local_known: local.is_some(),
             servers,
             custom,

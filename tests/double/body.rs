@@ -1,11 +1,13 @@
 //! Response bodies: complete, or fed through a channel.
 
+use std::collections::hash_map::DefaultHasher;
 use std::error::Error;
+use std::hash::{Hash as _, Hasher as _};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Frame;
@@ -50,6 +52,44 @@ pub fn text(status: StatusCode, text: impl Into<String>) -> Response<Body> {
         HeaderValue::from_static("nosniff"),
     );
     response
+}
+
+/// A cacheable document: with an ETag, or 304 without a body if the client has it.
+pub fn cacheable(
+    request: &HeaderMap,
+    content_type: &str,
+    vary: &[&'static str],
+    document: Vec<u8>,
+) -> Response<Body> {
+    let etag = etag(&document);
+    let known = request
+        .get(header::IF_NONE_MATCH)
+        .is_some_and(|known| *known == etag);
+    let mut response = Response::new(full(if known { Vec::new() } else { document }));
+    let headers = response.headers_mut();
+    let content_type = HeaderValue::from_str(content_type).expect("a media type");
+    if !known {
+        headers.insert(header::CONTENT_TYPE, content_type);
+    }
+    headers.insert(header::ETAG, etag);
+    for &name in vary {
+        headers.append(header::VARY, HeaderValue::from_static(name));
+    }
+    if known {
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+    }
+    response
+}
+
+/// Upper-case hexadecimal in quotes, as long as a SHA-512.
+fn etag(document: &[u8]) -> HeaderValue {
+    let digits = (0..8_u8).map(|part| {
+        let mut hasher = DefaultHasher::new();
+        (part, document).hash(&mut hasher);
+        format!("{:016X}", hasher.finish())
+    });
+    let digits: String = digits.collect();
+    HeaderValue::from_str(&format!("\"{digits}\"")).expect("hexadecimal digits")
 }
 
 /// A body that ends when its sender is dropped, and breaks off when it sends an error.

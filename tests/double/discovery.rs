@@ -1,12 +1,9 @@
 //! Discovery in both of its forms, with kube-apiserver's negotiation between them.
 
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash as _, Hasher as _};
-
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 
-use super::body::{Body, full, json as json_answer};
+use super::body::{Body, cacheable, json as json_answer};
 use super::resources::{ServedResource, group_version, subresource};
 use super::state::State;
 use super::status::{Status, page_not_found};
@@ -187,24 +184,12 @@ fn aggregated(state: &State, core: bool, version: &str, headers: &HeaderMap) -> 
         "metadata": {}, "items": items,
     })
     .to_string();
-    let etag = etag(&document);
-    let fresh = headers
-        .get(header::IF_NONE_MATCH)
-        .is_some_and(|known| *known == etag);
-    let mut response = Response::new(full(if fresh { String::new() } else { document }));
-    if fresh {
-        *response.status_mut() = StatusCode::NOT_MODIFIED;
-    }
     let media_type =
         format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
-    let fields = response.headers_mut();
-    fields.insert(header::ETAG, etag);
-    fields.insert(header::VARY, HeaderValue::from_static("Accept"));
-    fields.insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
-    fields.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_str(&media_type).expect("a media type"),
-    );
+    let mut response = cacheable(headers, &media_type, &["Accept"], document.into_bytes());
+    response
+        .headers_mut()
+        .insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
     response
 }
 
@@ -245,17 +230,6 @@ fn aggregated_resource(served: &ServedResource) -> Value {
         resource["subresources"] = json!(subresources);
     }
     resource
-}
-
-/// Upper-case hexadecimal in quotes, as long as a SHA-512.
-fn etag(document: &str) -> HeaderValue {
-    let digits = (0..8_u8).map(|part| {
-        let mut hasher = DefaultHasher::new();
-        (part, document).hash(&mut hasher);
-        format!("{:016X}", hasher.finish())
-    });
-    let digits: String = digits.collect();
-    HeaderValue::from_str(&format!("\"{digits}\"")).expect("hexadecimal digits")
 }
 
 enum Form {

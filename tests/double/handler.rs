@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use rustls::pki_types::CertificateDer;
 use serde_json::json;
 
 use super::auth::{User, may};
-use super::body::{Answer, Body, answer, json as json_answer, text};
+use super::body::{Answer, Body, answer, full, json as json_answer, text};
 use super::objects;
 use super::record::Recorded;
 use super::route::{ResourcePath, query};
@@ -31,6 +31,16 @@ pub struct Peer {
 }
 
 pub async fn handle(state: Arc<State>, peer: Arc<Peer>, request: Request<Incoming>) -> Answer {
+    let head = request.method() == Method::HEAD;
+    let mut answer = respond(state, peer, request).await?;
+    if head {
+        // As Go's server does; hyper leaves it to the service over HTTP/2.
+        *answer.body_mut() = full(Vec::new());
+    }
+    Ok(answer)
+}
+
+async fn respond(state: Arc<State>, peer: Arc<Peer>, request: Request<Incoming>) -> Answer {
     let path = request.uri().path().to_owned();
     let record = state.recorder.add(recorded(&peer, &request));
     if let Some(answer) = inject_fault(&state, &path, request.headers()).await {

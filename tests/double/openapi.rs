@@ -3,13 +3,13 @@
 use http::{HeaderMap, Response, StatusCode};
 use serde_json::{Map, Value, json};
 
-use super::body::{Body, answer as plain_answer, json as json_answer};
+use super::body::{Body, cacheable, full, json as json_answer};
 use super::protobuf::Message;
 use super::resources::{ServedResource, group_version};
 use super::state::State;
 use super::status::page_not_found;
 
-const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
 /// `None`: not a path of OpenAPI.
 pub fn answer(state: &State, path: &str, headers: &HeaderMap) -> Option<Response<Body>> {
@@ -28,19 +28,48 @@ pub fn answer(state: &State, path: &str, headers: &HeaderMap) -> Option<Response
 }
 
 fn v2(state: &State, headers: &HeaderMap) -> Response<Body> {
-    let version = state.read(|settings| settings.preset.git_version.clone());
+    let (version, old) = state.read(|settings| {
+        let preset = &settings.preset;
+        (preset.git_version.clone(), !preset.openapi_v3)
+    });
     let accept = headers
         .get("accept")
         .and_then(|value| value.to_str().ok())
-        .unwrap_or("");
-    if accept.contains(PROTOBUF) {
-        return plain_answer(StatusCode::OK, PROTOBUF, v2_protobuf(state, &version));
-    }
+        .unwrap_or("*/*");
+    let (media_type, document) = if accept.contains("proto-openapi") {
+        // v1.20 leaves it to Go to guess the type.
+        let media_type = if old {
+            "application/octet-stream"
+        } else {
+            PROTOBUF
+        };
+        (media_type, v2_protobuf(state, &version))
+    } else if accept.contains("json") || accept.contains("*/*") {
+        let media_type = if old {
+            "text/plain; charset=utf-8"
+        } else {
+            "application/json"
+        };
+        (media_type, v2_json(state, &version))
+    } else {
+        let mut response = Response::new(full(""));
+        *response.status_mut() = StatusCode::NOT_ACCEPTABLE;
+        return response;
+    };
+    cacheable(
+        headers,
+        media_type,
+        &["Accept-Encoding", "Accept"],
+        document,
+    )
+}
+
+fn v2_json(state: &State, version: &str) -> Vec<u8> {
     let document = json!({
         "swagger": "2.0", "info": {"title": "Kubernetes", "version": version},
         "paths": operations(state.served().iter()), "definitions": {},
     });
-    json_answer(StatusCode::OK, &document)
+    document.to_string().into_bytes()
 }
 
 /// `openapi.v2.Document` with its `paths`, each without operations.

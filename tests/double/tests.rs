@@ -147,10 +147,13 @@ async fn unknown_things_are_404_in_the_forms_of_a_real_apiserver() {
     // Byte for byte what v1.20.2 sends.
     let protobuf = admin.header("accept", "application/vnd.kubernetes.protobuf");
     let status = protobuf.get("/apis/apps/v1/nope").await;
-    let expected = b"k8s\0\n\x0c\n\x02v1\x12\x06Status\x12\\\n\x06\n\0\x12\0\x1a\0\x12\x07Failure\
-        \x1a0the server could not find the requested resource\"\x08NotFound*\n\n\0\x12\0\x1a\0(\02\0\
-        0\x94\x03\x1a\0\"\0";
-    assert_eq!(status.body.as_ref(), expected);
+    let expected = [
+        b"k8s\0\n\x0c\n\x02v1\x12\x06Status\x12\\\n\x06\n\0\x12\0\x1a\0\x12\x07Failure".as_slice(),
+        b"\x1a\x30the server could not find the requested resource\"\x08NotFound",
+        b"*\n\n\0\x12\0\x1a\0\x28\x00\x32\x00\x30\x94\x03\x1a\0\"\0",
+    ]
+    .concat();
+    assert_eq!(status.body, expected);
 }
 
 #[tokio::test]
@@ -351,9 +354,11 @@ async fn kubectl_is_content_with_both_presets() {
                 .await
                 .contains("horizontalpodautoscalers")
         );
-        kubectl
-            .run(&["create", "configmap", "one", "--from-literal=a=b"])
+        let object = r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one"}}"#;
+        let created = kubectl
+            .output_with_input(&["create", "-f", "-"], object)
             .await;
+        assert!(created.success, "{}", created.stderr);
         assert!(
             kubectl
                 .run(&["get", "configmaps", "-A"])

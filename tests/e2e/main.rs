@@ -1,1 +1,27 @@
-fn main() {}
+//! The program as a process, between real etcd and apiservers: doubles for what real ones cannot be made to do, real
+//! kube-apiservers v1.20.2 for what matters.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    unreachable_pub,
+    reason = "tests: a failure is a panic with a message"
+)]
+
+#[path = "../double/mod.rs"]
+mod double;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod admin;
+mod check;
+mod cluster;
+mod fidelity;
+mod identity;
+mod if_ready;
+mod misconfigured;
+mod real;
+mod rerouting;
+mod stop;
+mod unsynced;

@@ -125,7 +125,7 @@ impl Client {
         self.change(|settings| settings.timeout = timeout)
     }
 
-    /// The same client on a new connection (and without TLS session to resume).
+    /// The same client on a new connection (and without the old TLS session).
     pub fn fresh(&self) -> Self {
         self.change(|_| {})
     }

@@ -97,6 +97,14 @@ impl Process {
         }
     }
 
+    /// SIGTERM, and after `patience` SIGKILL; its exit status if the first was enough.
+    pub async fn terminate(&mut self, patience: Duration) -> Option<ExitStatus> {
+        self.signal(Signal::Term);
+        let status = within(patience, async || self.exited()).await.ok();
+        self.kill();
+        status
+    }
+
     /// SIGKILL, and gone when this returns.
     pub fn kill(&mut self) {
         // An error says that it has ended already.

@@ -40,12 +40,11 @@ fn record(id: &str, endpoint: &str, revision: i64) -> Item {
     )
 }
 
+/// A live key that means the records of revision 2 and later.
 fn live(id: &str, endpoint: &str, initialized: bool, revision: i64) -> Item {
-    item(
-        id,
-        &format!(r#"{{"endpoint":"{endpoint}","initialized":{initialized}}}"#),
-        revision,
-    )
+    let value =
+        format!(r#"{{"endpoint":"{endpoint}","initialized":{initialized},"recordRevision":2}}"#);
+    item(id, &value, revision)
 }
 
 /// A state that took these in after empty lists.
@@ -190,6 +189,27 @@ fn a_live_key_without_a_record_is_a_server_whose_set_is_unknown() {
     let snapshot = compiled(vec![(Topic::Live, live("b", B, true, 3))]);
     assert!(snapshot.peer_unknown);
     assert!(snapshot.servers[0].target);
+}
+
+#[test]
+fn a_record_older_than_the_live_key_means_is_not_what_is_served_now() {
+    let live = |meant: &str| {
+        let value = format!(r#"{{"endpoint":"{B}","initialized":true{meant}}}"#);
+        (Topic::Live, item("b", &value, 9))
+    };
+    for (meant, unknown) in [
+        ("", true),
+        (r#","recordRevision":3"#, true),
+        (r#","recordRevision":2"#, false),
+    ] {
+        let snapshot = compiled(vec![(Topic::Servers, record("b", B, 2)), live(meant)]);
+        assert_eq!(snapshot.peer_unknown, unknown, "{meant}");
+        assert_eq!(
+            holders(&snapshot),
+            (vec!["b"], false),
+            "what was known last still counts"
+        );
+    }
 }
 
 #[test]

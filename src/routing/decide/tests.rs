@@ -49,6 +49,7 @@ fn peer(id: &str, gvrs: &[GvrRef<'_>]) -> Server {
         live: true,
         initialized: true,
         target: true,
+        known: true,
         binary_version: None,
         served: Some(Arc::new(served(gvrs))),
     }
@@ -305,8 +306,8 @@ fn row_11_absence_is_not_proved_while_something_is_unknown() {
     let peer_unknown = snapshot(
         Some(&[PODS]),
         vec![Server {
-            served: None,
-            ..peer("b", &[])
+            known: false,
+            ..peer("b", &[PODS])
         }],
     );
     expect(
@@ -329,9 +330,33 @@ fn row_11_absence_is_not_proved_while_something_is_unknown() {
 }
 
 #[test]
+fn row_11_an_initialized_local_server_is_asked_while_its_set_is_unknown() {
+    let dead = Server {
+        live: false,
+        initialized: false,
+        target: false,
+        ..peer("b", &[HPA])
+    };
+    let snapshot = snapshot(None, vec![dead]);
+    expect(
+        &ask(HPA, true, &snapshot),
+        Row::Unknown,
+        &Place::Local,
+        false,
+    );
+    expect(
+        &ask(HPA, false, &snapshot),
+        Row::Unreachable,
+        &Place::Nowhere,
+        false,
+    );
+}
+
+#[test]
 fn row_11_a_dead_server_whose_set_was_never_known_proves_nothing_either_way() {
     let dead = Server {
         served: None,
+        known: false,
         live: false,
         initialized: false,
         target: false,

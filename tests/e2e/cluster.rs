@@ -1,0 +1,142 @@
+//! Two apiserver doubles that differ, real etcd, a proxy beside each.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::double::{Double, DoubleOptions, Preset, v1_20, v1_36};
+use crate::support::client::Client;
+use crate::support::etcd::Etcd;
+use crate::support::pki::Pki;
+use crate::support::proxy::{Proxy, ProxyOptions, Until};
+use crate::support::wait::eventually;
+
+/// What only B serves.
+pub const HPAS: &str = "/apis/autoscaling/v1/horizontalpodautoscalers";
+/// The same, in a namespace.
+pub const HPAS_IN_DEFAULT: &str =
+    "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers";
+pub const REROUTED: &str = "kubernetes_apiserver_rerouted_request_total";
+pub const LONG: Duration = Duration::from_secs(30);
+
+pub fn binary() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_kube-interop-proxy"))
+}
+
+/// Directory, PKI and etcd of one test.
+pub struct Ground {
+    pub dir: TempDir,
+    pub pki: Pki,
+    pub etcd: Etcd,
+}
+
+impl Ground {
+    pub async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = Pki::new(&dir.path().join("pki"));
+        let etcd = Etcd::start(dir.path(), &pki).await;
+        Self { dir, pki, etcd }
+    }
+
+    pub async fn double(&self, preset: Preset) -> Double {
+        Double::start(DoubleOptions::new(self.pki.dir(), preset)).await
+    }
+
+    pub fn proxy(&self, id: &str, api_server: std::net::SocketAddr) -> ProxyOptions {
+        let endpoint = self.etcd.endpoint();
+        ProxyOptions::new(binary(), self.dir.path(), &self.pki, api_server, &endpoint).server_id(id)
+    }
+}
+
+/// A without the autoscaling group, B with it.
+pub struct Cluster {
+    pub a: Double,
+    pub b: Double,
+    pub proxy_a: Proxy,
+    pub proxy_b: Proxy,
+    pub ground: Ground,
+}
+
+impl Cluster {
+    /// Both of Kubernetes 1.20: legacy discovery.
+    pub async fn new() -> Self {
+        Self::with(v1_20(), |options| options).await
+    }
+
+    /// Both of Kubernetes 1.36: aggregated discovery.
+    pub async fn modern() -> Self {
+        Self::with(v1_36(), |options| options).await
+    }
+
+    /// `change`: of both proxies' options.
+    pub async fn with(preset: Preset, change: impl Fn(ProxyOptions) -> ProxyOptions) -> Self {
+        let ground = Ground::new().await;
+        let a = ground
+            .double(preset.clone().without_group("autoscaling"))
+            .await;
+        let b = ground.double(preset).await;
+        let ready = |id, addr| change(ground.proxy(id, addr)).until(Until::Ready);
+        let (proxy_a, proxy_b) = tokio::join!(
+            Proxy::start(ready("a", a.addr())),
+            Proxy::start(ready("b", b.addr())),
+        );
+        let cluster = Self {
+            a,
+            b,
+            proxy_a,
+            proxy_b,
+            ground,
+        };
+        cluster.until_a_knows("b", "autoscaling").await;
+        a_and_b_are_quiet(&cluster);
+        cluster
+    }
+
+    /// A client of A's proxy, without identity.
+    pub fn client(&self) -> Client {
+        self.proxy_a.client(&self.ground.pki)
+    }
+
+    /// Waits until A's proxy would send requests for `group` to `peer`.
+    pub async fn until_a_knows(&self, peer: &str, group: &str) {
+        let what = format!("A's proxy knows that {peer} serves {group}");
+        eventually(&what, LONG, async || {
+            lists(&self.proxy_a.statusz().await, peer, group)
+        })
+        .await;
+    }
+}
+
+/// Forgets what the proxies asked for themselves so far.
+fn a_and_b_are_quiet(cluster: &Cluster) {
+    cluster.a.take_requests();
+    cluster.b.take_requests();
+}
+
+/// Whether a status page says that `peer` can be asked for something of `group`.
+pub fn lists(status: &Value, peer: &str, group: &str) -> bool {
+    let resources = status["resources"].as_array().unwrap();
+    resources.iter().any(|resource| {
+        let peers = resource["peers"].as_array().unwrap();
+        resource["group"] == group && peers.contains(&peer.into())
+    })
+}
+
+/// The `metav1.Status` that the proxy answers with itself.
+#[track_caller]
+pub fn assert_refused(answer: &crate::support::streaming::Response, message: &str) {
+    assert_eq!(answer.code(), 503, "{}", answer.text());
+    let retry_after: u32 = answer.header("retry-after").parse().expect("Retry-After");
+    let status = answer.json();
+    assert_eq!(
+        (&status["kind"], &status["apiVersion"]),
+        (&"Status".into(), &"v1".into())
+    );
+    assert_eq!(status["reason"], "ServiceUnavailable");
+    assert_eq!(status["code"], 503);
+    assert_eq!(status["details"]["retryAfterSeconds"], retry_after);
+    let said = status["message"].as_str().unwrap();
+    assert!(said.contains(message), "{said}");
+}
