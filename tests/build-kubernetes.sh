@@ -104,8 +104,8 @@ archives() {
         awk '$1 == "Debian" && $2 == "main" { sub("/+$", "", $3); print $3 }' | sort -u
 }
 
-# DIRECTORY: writes the entries for these archives there again, as sources of source packages. Everything else about them stays:
-# suites, keys, options.
+# DIRECTORY: writes the entries for these archives there again, as sources of source packages. Everything else about
+# them stays: suites, keys, options.
 write_sources() {
     local to=$1 list='' parts='' uris file
     uris=$(archives)

@@ -6,18 +6,18 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING,
-};
-use http::{Method, StatusCode, Version};
+use http::header::{EXPECT, HeaderValue};
+use http::{Method, StatusCode};
+use pingora_core::ErrorType;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::client::HttpSession;
-use pingora_core::{ErrorType, RetryType};
 use pingora_http::{RequestHeader, ResponseHeader};
 
 use super::answer::Refusal;
+use super::framing::{frame_for_http1, is_unprocessed, strip_hop_by_hop, write_header};
 use super::not_found;
 use super::shared::Shared;
+use super::upload::{Gone, Upload};
 use super::upstream::{Destination, Group, Kind};
 use crate::request::headers::READY;
 
@@ -241,10 +241,8 @@ impl Exchange<'_> {
         method: &Method,
         end: bool,
     ) -> pingora_core::Result<()> {
-        for name in [&CONNECTION, &KEEP_ALIVE, &PROXY_CONNECTION] {
-            if self.kind != Kind::Upgrade && response.headers.contains_key(name) {
-                response.remove_header(name);
-            }
+        if self.kind != Kind::Upgrade {
+            strip_hop_by_hop(&mut response);
         }
         if let Some(ready) = self.tell {
             response.insert_header(
@@ -389,129 +387,3 @@ impl Exchange<'_> {
 }
 
 const EXAMINE_TIMEOUT: Duration = Duration::from_secs(5);
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-
-/// Who ended an exchange.
-enum Gone {
-    Client,
-    Server(Box<pingora_core::Error>),
-}
-
-/// The request's body on its way up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Upload {
-    /// There may be more.
-    Reading,
-    /// Read to its end.
-    Done,
-    /// Not read to its end, and nobody wants the rest: the client's connection cannot be used again.
-    Stopped,
-}
-
-impl Upload {
-    fn is_done(self) -> bool {
-        self == Upload::Done
-    }
-
-    /// Whether the client is listened to, for a body or for going away. What is left of a stopped body must not be
-    /// taken for the next request.
-    fn is_followed(self) -> bool {
-        self != Upload::Stopped
-    }
-
-    /// Sends a piece on; `end`: it was the last. A server that takes no more has mostly answered early: its answer is
-    /// what counts.
-    async fn step(
-        &mut self,
-        piece: pingora_core::Result<Option<Bytes>>,
-        end: bool,
-        up: &mut HttpSession,
-    ) -> Result<(), Gone> {
-        let piece = piece.map_err(|_| Gone::Client)?;
-        let end = end || piece.is_none();
-        match send(piece, end, up).await {
-            Ok(()) if end => *self = Upload::Done,
-            Ok(()) => {}
-            // All of it was read, if not sent.
-            Err(_) if end => *self = Upload::Done,
-            Err(_) => *self = Upload::Stopped,
-        }
-        Ok(())
-    }
-
-    fn answered(self, code: u16) -> Outcome {
-        Outcome::Answered {
-            code,
-            reusable: self.is_done(),
-        }
-    }
-}
-
-async fn send(piece: Option<Bytes>, end: bool, up: &mut HttpSession) -> pingora_core::Result<()> {
-    if let Some(data) = piece {
-        up.write_request_body(data, end).await?;
-    }
-    if end {
-        up.finish_request_body().await
-    } else {
-        Ok(())
-    }
-}
-
-async fn write_header(
-    up: &mut HttpSession,
-    mut header: Box<RequestHeader>,
-    body_expected: bool,
-) -> pingora_core::Result<()> {
-    match up {
-        HttpSession::H2(session) => {
-            for name in [&CONNECTION, &TRANSFER_ENCODING] {
-                if header.headers.contains_key(name) {
-                    header.remove_header(name);
-                }
-            }
-            session.write_request_header(header, !body_expected)
-        }
-        session => {
-            if !header.headers.contains_key(HOST)
-                && let Some(authority) = header.uri.authority().cloned()
-            {
-                header.insert_header(HOST, authority.as_str())?;
-            }
-            if body_expected && !header.headers.contains_key(CONTENT_LENGTH) {
-                header.insert_header(TRANSFER_ENCODING, HeaderValue::from_static("chunked"))?;
-            }
-            header.set_version(Version::HTTP_11);
-            session.write_request_header(header).await
-        }
-    }
-}
-
-/// How an answer's body is delimited towards an HTTP/1 client.
-fn frame_for_http1(
-    client: Version,
-    response: &mut ResponseHeader,
-    method: &Method,
-) -> pingora_core::Result<()> {
-    let bodiless = *method == Method::HEAD
-        || response.status.is_informational()
-        || matches!(
-            response.status,
-            StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
-        );
-    let chunked =
-        client >= Version::HTTP_11 && !bodiless && !response.headers.contains_key(CONTENT_LENGTH);
-    if chunked {
-        response.insert_header(TRANSFER_ENCODING, HeaderValue::from_static("chunked"))?;
-    } else {
-        response.remove_header(&TRANSFER_ENCODING);
-    }
-    response.set_version(Version::HTTP_11);
-    Ok(())
-}
-
-/// Whether the server says that it did not process the request: REFUSED_STREAM, or a GOAWAY below its stream.
-fn is_unprocessed(error: &pingora_core::Error) -> bool {
-    matches!(error.retry, RetryType::Decided(true)) && *error.etype() != ErrorType::InvalidH2
-}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
-use http::header::{AUTHORIZATION, UPGRADE};
+use http::header::AUTHORIZATION;
 use http::{Method, Version};
 use pingora_core::apps::{
     HttpPersistentSettings, HttpServerApp, HttpServerOptions, ReusedHttpStream,
@@ -16,14 +16,14 @@ use pingora_http::RequestHeader;
 
 use super::answer::{self, Refusal};
 use super::forward::{Exchange, Outcome, Side};
-use super::if_ready::{Gate, gate};
+use super::plan::{Asked, Plan, Step, Way, plan};
 use super::shared::Shared;
 use super::upstream::{Kind, Upstreams};
-use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, stamp_address, strip_hop_by_hop};
-use crate::request::info::{self, RequestInfo, Target, Verb};
+use crate::request::headers::{
+    FORWARDED_FOR, IF_READY, PEER_PROXIED, REROUTED, stamp_address, strip_hop_by_hop,
+};
+use crate::request::info;
 use crate::request::who::{Caller, Connection};
-use crate::routing::decide::{Decision, Place, Question, Row, decide};
-use crate::routing::table::{GvrRef, Snapshot};
 
 /// As kube-apiserver: idle connections, and headers that do not come to an end, are closed after this.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
@@ -79,21 +79,21 @@ impl Front {
 
     async fn serve(&self, session: &mut ServerSession) -> Served {
         let started = Instant::now();
-        let shared = &*self.shared;
-        let snapshot = shared.published.snapshot.load();
         let body_expected = !session.is_body_empty();
+        let upgrade = session.is_upgrade_req();
         let header = take_header(session);
         let Some(connection) = connection(session) else {
             return Served::Broken;
         };
-        let caller = shared.judge.load().caller(
-            &connection,
-            header.headers.get(AUTHORIZATION),
-            SystemTime::now(),
-        );
+        let authorization = header.headers.get(AUTHORIZATION);
+        let caller = self
+            .shared
+            .judge
+            .load()
+            .caller(&connection, authorization, SystemTime::now());
         let method = header.method.clone();
-        let path_and_query = header.uri.path_and_query().cloned();
-        let (path, query) = path_and_query
+        let target = header.uri.path_and_query().cloned();
+        let (path, query) = target
             .as_ref()
             .map_or(("/", None), |target| (target.path(), target.query()));
         let info = info::read(&method, path, query);
@@ -102,151 +102,64 @@ impl Front {
             path,
             info: &info,
             well_formed: info::is_well_formed(path, query),
-        };
-        let route = self.route(&asked, &caller, &snapshot);
-        let mut request = Request {
-            header,
-            connection: &connection,
             caller: &caller,
-            kind: kind(&info, session),
-            tell: None,
             seed: connection.seed,
         };
-        let result = match route {
-            Route::Answer { refusal, tell } => {
+        let Plan { tell, step } = plan(&self.shared, &asked);
+        let kind = match info.long_running {
+            _ if upgrade => Kind::Upgrade,
+            true => Kind::Long,
+            false => Kind::Short,
+        };
+        let result = match step {
+            Step::Answer(refusal) => {
                 self.refuse(session, refusal, tell, method == Method::HEAD)
                     .await
             }
-            Route::Forward { decision, tell } => {
-                request.tell = tell;
-                self.forward(
-                    session,
-                    request,
-                    decision,
-                    &snapshot,
+            Step::Forward(way) => {
+                let request = Request {
+                    header,
+                    connection: &connection,
+                    caller: &caller,
+                    kind,
+                    tell,
                     body_expected,
-                    started,
-                )
-                .await
+                };
+                self.forward(session, request, way, started).await
             }
         };
         tracing::info!(
             target: "access",
             client = ?connection.address,
             caller = caller_name(&caller),
-            method = %method,
+            %method,
             path,
-            result = ?result,
+            ?result,
             "request"
         );
         result
-    }
-
-    /// What to do with a request: pure but for the counters.
-    fn route<'s>(&self, asked: &Asked<'_>, caller: &Caller, snapshot: &'s Snapshot) -> Route<'s> {
-        let Asked {
-            header,
-            path,
-            info,
-            well_formed,
-        } = *asked;
-        let shared = &*self.shared;
-        let initialized = shared.local.is_initialized();
-        let tell = match gate(
-            &shared.config.if_ready,
-            header.headers.contains_key(IF_READY),
-            initialized,
-        ) {
-            Gate::Refuse => {
-                return Route::Answer {
-                    refusal: Refusal::NotInitialized,
-                    tell: Some(false),
-                };
-            }
-            Gate::Pass { tell } => tell,
-        };
-        if !well_formed {
-            return Route::Answer {
-                refusal: Refusal::BadTarget,
-                tell,
-            };
-        }
-        if *caller == Caller::Unverifiable {
-            return Route::Answer {
-                refusal: Refusal::Unauthorized,
-                tell,
-            };
-        }
-        if is_readiness(path)
-            && matches!(header.method, Method::GET | Method::HEAD)
-            && !shared.is_ready()
-        {
-            return Route::Answer {
-                refusal: Refusal::NotReady,
-                tell,
-            };
-        }
-        let rerouted = *caller == Caller::Peer
-            && (header.headers.contains_key(REROUTED) || header.headers.contains_key(PEER_PROXIED));
-        let question = Question {
-            resource: gvr(info),
-            rerouted,
-        };
-        let mut decision = decide(question, shared.policy, initialized, snapshot, || {
-            shared.is_stale()
-        });
-        decision.pass_no_such_resource |= is_proxied_path(info, snapshot);
-        shared.metrics.decided(decision.row);
-        match (&decision.to, decision.row) {
-            (Place::Nowhere, Row::Rerouted) => Route::Answer {
-                refusal: Refusal::PeerNotInitialized,
-                tell,
-            },
-            (Place::Nowhere, Row::Unsynced) => Route::Answer {
-                refusal: Refusal::Unsynced,
-                tell,
-            },
-            (Place::Nowhere, _) => Route::Answer {
-                refusal: Refusal::Unreachable,
-                tell,
-            },
-            _ => Route::Forward { decision, tell },
-        }
     }
 
     async fn forward(
         &self,
         session: &mut ServerSession,
         mut request: Request<'_>,
-        decision: Decision<'_>,
-        snapshot: &Snapshot,
-        body_expected: bool,
+        way: Way,
         started: Instant,
     ) -> Served {
         let shared = &*self.shared;
         let head = request.header.method == Method::HEAD;
-        let tell = request.tell;
-        let kind = request.kind;
-        let rerouted_as = match decision.to {
-            Place::Peers(_, gvr) => Some(gvr),
-            _ => None,
+        let Request {
+            tell,
+            kind,
+            body_expected,
+            ..
+        } = request;
+        let group = match way.side {
+            Side::Local => &self.upstreams.local,
+            Side::Peer => &self.upstreams.peers,
         };
-        let (group, side, address) = match decision.to {
-            Place::Peers(servers, _) => {
-                let index = servers[usize::try_from(request.seed).unwrap_or(0) % servers.len()];
-                (
-                    &self.upstreams.peers,
-                    Side::Peer,
-                    snapshot.servers[index].endpoint,
-                )
-            }
-            _ => (
-                &self.upstreams.local,
-                Side::Local,
-                shared.config.api_server.address,
-            ),
-        };
-        let certificate = match self.dress(&mut request, side) {
+        let certificate = match self.dress(&mut request, way.side) {
             Ok(certificate) => certificate,
             Err(error) => {
                 tracing::warn!(%error, "request headers cannot be written");
@@ -256,12 +169,12 @@ impl Front {
         let exchange = Exchange {
             shared,
             group,
-            destination: group.at(address, kind),
+            destination: group.at(way.address, kind),
             kind,
             certificate,
-            side,
+            side: way.side,
             tell,
-            pass_no_such_resource: decision.pass_no_such_resource,
+            pass_no_such_resource: way.pass_no_such_resource,
             started,
         };
         let open = (kind != Kind::Short).then(|| Open::new(&shared.metrics.long_running));
@@ -277,8 +190,8 @@ impl Front {
                 self.refuse(session, refusal, tell, head).await
             }
         };
-        if let (Some(gvr), Served::Answered { code, .. }) = (rerouted_as, &served) {
-            shared.metrics.rerouted(*code, gvr);
+        if let (Side::Peer, Served::Answered { code, .. }) = (way.side, served) {
+            shared.metrics.rerouted(code, way.rerouted_as.as_ref());
         }
         served
     }
@@ -312,11 +225,7 @@ impl Front {
             Caller::Peer => shared.privileged.names_user(&header.headers),
             Caller::Bearer | Caller::Anonymous | Caller::Unverifiable => false,
         };
-        if **caller != Caller::Peer
-            || !header
-                .headers
-                .contains_key(crate::request::headers::FORWARDED_FOR)
-        {
+        if **caller != Caller::Peer || !header.headers.contains_key(FORWARDED_FOR) {
             stamp_address(header, &connection.address)?;
         }
         match side {
@@ -358,15 +267,6 @@ impl Front {
     }
 }
 
-/// A request as it was read.
-struct Asked<'a> {
-    header: &'a RequestHeader,
-    path: &'a str,
-    info: &'a RequestInfo<'a>,
-    /// Go's HTTP server would take its target.
-    well_formed: bool,
-}
-
 /// A request on its way.
 struct Request<'a> {
     header: Box<RequestHeader>,
@@ -374,21 +274,7 @@ struct Request<'a> {
     caller: &'a Caller,
     kind: Kind,
     tell: Option<bool>,
-    seed: u64,
-}
-
-/// What to do with a request.
-enum Route<'s> {
-    /// Answered by the proxy.
-    Answer {
-        refusal: Refusal,
-        tell: Option<bool>,
-    },
-    /// Sent on.
-    Forward {
-        decision: Decision<'s>,
-        tell: Option<bool>,
-    },
+    body_expected: bool,
 }
 
 /// How a request ended for the client.
@@ -434,44 +320,6 @@ fn connection(session: &ServerSession) -> Option<Arc<Connection>> {
         .extension
         .get::<Arc<Connection>>()
         .cloned()
-}
-
-fn gvr<'a>(info: &'a RequestInfo<'_>) -> Option<GvrRef<'a>> {
-    match &info.target {
-        Target::Resource(resource) => Some(GvrRef {
-            group: &resource.group,
-            version: &resource.version,
-            resource: &resource.resource,
-            subresource: &resource.subresource,
-        }),
-        _ => None,
-    }
-}
-
-fn kind(info: &RequestInfo<'_>, session: &ServerSession) -> Kind {
-    if session.is_upgrade_req() && session.req_header().headers.contains_key(UPGRADE) {
-        Kind::Upgrade
-    } else if info.long_running {
-        Kind::Long
-    } else {
-        Kind::Short
-    }
-}
-
-/// Whether what is asked lies behind an apiserver's `proxy` subresource: its 404s are not the apiserver's.
-fn is_proxied_path(info: &RequestInfo<'_>, snapshot: &Snapshot) -> bool {
-    let listed = |gvr| {
-        snapshot
-            .holders(gvr)
-            .is_some_and(|(_, holders)| holders.local || !holders.targets.is_empty())
-    };
-    info.verb == Verb::Proxy
-        || gvr(info).is_some_and(|gvr| gvr.subresource == "proxy" && listed(gvr))
-}
-
-/// What load balancers ask.
-fn is_readiness(path: &str) -> bool {
-    path == "/readyz"
 }
 
 fn caller_name(caller: &Caller) -> &'static str {

@@ -1,13 +1,16 @@
 //! One request to one answer.
 //!
 //! The way of a request: read it, judge who asks, gate on readiness ([`if_ready`]), decide where it goes
-//! ([`crate::routing`]), write the headers that belong there, forward it and stream the answer back ([`forward`]).
+//! ([`plan`], by [`crate::routing`]'s table), write the headers that belong there, forward it and stream the answer back ([`forward`]).
 //! What the proxy answers itself is made in [`answer`]. One snapshot a request, taken once; no locks.
 
 pub mod answer;
 pub mod forward;
+pub mod framing;
 pub mod front;
 pub mod if_ready;
 pub mod not_found;
+pub mod plan;
 pub mod shared;
+pub mod upload;
 pub mod upstream;
