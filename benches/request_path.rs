@@ -70,12 +70,7 @@ fn snapshot() -> Snapshot {
 
 fn resource<'a>(info: &'a RequestInfo<'_>) -> Option<GvrRef<'a>> {
     match &info.target {
-        Target::Resource(resource) => Some(GvrRef {
-            group: &resource.group,
-            version: &resource.version,
-            resource: &resource.resource,
-            subresource: &resource.subresource,
-        }),
+        Target::Resource(resource) => Some(resource.into()),
         _ => None,
     }
 }

@@ -1,6 +1,6 @@
 //! The only place where things are wired.
 //!
-//! [`App::build`] binds ports and starts everything; [`Bound`] tells the real addresses and stops it again. Control
+//! [`build`] binds ports and starts everything; [`Bound`] tells the real addresses and stops it again. Control
 //! work (etcd, probe, discovery, admin port) has one runtime, serving has one for each core.
 
 use std::io;

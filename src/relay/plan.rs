@@ -154,12 +154,7 @@ fn choose(servers: &[usize], seed: u64) -> Option<usize> {
 
 fn gvr<'a>(info: &'a RequestInfo<'_>) -> Option<GvrRef<'a>> {
     match &info.target {
-        Target::Resource(resource) => Some(GvrRef {
-            group: &resource.group,
-            version: &resource.version,
-            resource: &resource.resource,
-            subresource: &resource.subresource,
-        }),
+        Target::Resource(resource) => Some(resource.into()),
         _ => None,
     }
 }

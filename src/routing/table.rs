@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use hashbrown::{Equivalent, HashMap, HashSet};
 
+use crate::request::info::ResourceRequest;
+
 /// A resource as discovery lists it: group, version, resource and subresource (`""` for none and for the core group).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gvr {
@@ -33,6 +35,17 @@ pub struct GvrRef<'a> {
     pub resource: &'a str,
     /// Subresource, or empty.
     pub subresource: &'a str,
+}
+
+impl<'a> From<&'a ResourceRequest<'_>> for GvrRef<'a> {
+    fn from(request: &'a ResourceRequest<'_>) -> Self {
+        Self {
+            group: &request.group,
+            version: &request.version,
+            resource: &request.resource,
+            subresource: &request.subresource,
+        }
+    }
 }
 
 impl Equivalent<Gvr> for GvrRef<'_> {

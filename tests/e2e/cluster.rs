@@ -50,6 +50,43 @@ impl Ground {
     }
 }
 
+/// One apiserver double with a ready proxy beside it.
+pub struct Single {
+    pub double: Double,
+    pub proxy: Proxy,
+    pub ground: Ground,
+}
+
+impl Single {
+    pub async fn new() -> Self {
+        Self::with(|options| options).await
+    }
+
+    pub async fn with(change: impl Fn(ProxyOptions) -> ProxyOptions) -> Self {
+        let ground = Ground::new().await;
+        let double = ground.double(v1_20()).await;
+        let options = change(ground.proxy("a", double.addr()));
+        let proxy = Proxy::start(options.until(Until::Ready)).await;
+        double.take_requests();
+        Self {
+            double,
+            proxy,
+            ground,
+        }
+    }
+
+    /// A client of the proxy, without identity.
+    pub fn client(&self) -> Client {
+        self.proxy.client(&self.ground.pki)
+    }
+
+    /// The administrator over HTTP/1.1 and over HTTP/2.
+    pub fn admins(&self) -> [Client; 2] {
+        let client = self.client().cert("admin");
+        [client.http1(), client.http2()]
+    }
+}
+
 /// A without the autoscaling group, B with it.
 pub struct Cluster {
     pub a: Double,

@@ -4,43 +4,18 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::cluster::{Ground, HPAS_IN_DEFAULT, LONG};
+use crate::cluster::{Ground, HPAS_IN_DEFAULT, LONG, Single};
 use crate::double::{Double, v1_20};
-use crate::support::client::Client;
 use crate::support::proxy::{Proxy, Until};
 use crate::support::wait::eventually;
 
 /// Of something that there is none of.
 const WATCH: &str = "/apis/autoscaling/v1/horizontalpodautoscalers?watch=true";
 
-struct World {
-    ground: Ground,
-    double: Double,
-    proxy: Proxy,
-}
-
-async fn world() -> World {
-    let ground = Ground::new().await;
-    let double = ground.double(v1_20()).await;
-    let proxy = Proxy::start(ground.proxy("a", double.addr()).until(Until::Ready)).await;
-    World {
-        ground,
-        double,
-        proxy,
-    }
-}
-
-impl World {
-    fn clients(&self) -> [Client; 2] {
-        let client = self.proxy.client(&self.ground.pki).cert("admin");
-        [client.http1(), client.http2()]
-    }
-}
-
 #[tokio::test]
 async fn targets_arrive_byte_for_byte() {
-    let world = world().await;
-    for client in world.clients() {
+    let world = Single::new().await;
+    for client in world.admins() {
         for target in [
             "?a=b&a=c",
             "?q=%2F%41%zz",
@@ -61,8 +36,8 @@ async fn targets_arrive_byte_for_byte() {
 
 #[tokio::test]
 async fn every_method_arrives_with_its_body() {
-    let world = world().await;
-    for client in world.clients() {
+    let world = Single::new().await;
+    for client in world.admins() {
         for method in ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
             let answer = client
                 .header("Content-Type", "application/apply-patch+yaml")
@@ -90,8 +65,8 @@ async fn every_method_arrives_with_its_body() {
 
 #[tokio::test]
 async fn head_has_the_headers_and_no_body() {
-    let world = world().await;
-    for client in world.clients() {
+    let world = Single::new().await;
+    for client in world.admins() {
         let answer = client.request("HEAD", "/version", "").await;
         assert_eq!(answer.code(), 200);
         assert!(answer.body.is_empty());
@@ -101,8 +76,8 @@ async fn head_has_the_headers_and_no_body() {
 #[tokio::test]
 async fn uploads_and_downloads_are_streamed() {
     const SIZE: usize = 20 << 20;
-    let world = world().await;
-    for client in world.clients() {
+    let world = Single::new().await;
+    for client in world.admins() {
         let client = client.timeout(LONG);
         let upload = client
             .request("POST", "/_double/upload", Bytes::from(vec![7; SIZE]))
@@ -120,8 +95,8 @@ async fn uploads_and_downloads_are_streamed() {
 
 #[tokio::test]
 async fn a_stream_delivers_its_header_and_each_piece_at_once() {
-    let world = world().await;
-    for client in world.clients() {
+    let world = Single::new().await;
+    for client in world.admins() {
         let started = Instant::now();
         let mut watch = client.open(WATCH).await;
         assert_eq!(watch.status, 200);
@@ -144,8 +119,8 @@ async fn a_stream_delivers_its_header_and_each_piece_at_once() {
 
 #[tokio::test]
 async fn a_client_that_goes_away_takes_the_upstream_request_with_it() {
-    let world = world().await;
-    for client in world.clients() {
+    let world = Single::new().await;
+    for client in world.admins() {
         let gauge = "kube_interop_proxy_long_running_requests";
         let watch = client.open(WATCH).await;
         assert_eq!(world.proxy.metric(gauge, &[]).await, 1.0);
@@ -159,8 +134,8 @@ async fn a_client_that_goes_away_takes_the_upstream_request_with_it() {
 
 #[tokio::test]
 async fn an_answer_that_breaks_off_is_broken_for_the_client_too() {
-    let world = world().await;
-    for client in world.clients() {
+    let world = Single::new().await;
+    for client in world.admins() {
         let broken = client.try_get("/_double/reset?after=100000").await;
         assert!(
             broken.is_err(),
@@ -173,8 +148,8 @@ async fn an_answer_that_breaks_off_is_broken_for_the_client_too() {
 
 #[tokio::test]
 async fn requests_without_a_target_that_go_would_take_are_a_400() {
-    let world = world().await;
-    for client in world.clients() {
+    let world = Single::new().await;
+    for client in world.admins() {
         let answer = client.get("/api/v1/namespaces/%zz/pods").await;
         assert_eq!(answer.code(), 400, "{}", answer.text());
         assert_eq!(answer.json()["reason"], "BadRequest");
@@ -185,8 +160,8 @@ async fn requests_without_a_target_that_go_would_take_are_a_400() {
 #[tokio::test]
 async fn upgrades_carry_bytes_both_ways() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let world = world().await;
-    let client = world.clients()[0].clone();
+    let world = Single::new().await;
+    let client = world.admins()[0].clone();
     let request = client
         .header("Connection", "Upgrade")
         .header("Upgrade", "SPDY/3.1");
@@ -211,12 +186,12 @@ async fn an_apiserver_that_speaks_only_http1_is_served_too() {
     options.alpn = vec!["http/1.1"];
     let double = Double::start(options).await;
     let proxy = Proxy::start(ground.proxy("a", double.addr()).until(Until::Ready)).await;
-    let world = World {
-        ground,
+    let world = Single {
         double,
         proxy,
+        ground,
     };
-    for client in world.clients() {
+    for client in world.admins() {
         let answer = client.request("POST", "/_double/echo", "hello").await;
         assert_eq!(answer.json()["method"], "POST");
         assert_eq!(client.get("/api/v1/pods").await.code(), 200);

@@ -2,49 +2,26 @@
 
 use serde_json::Value;
 
-use crate::cluster::Ground;
-use crate::double::{Double, v1_20};
+use crate::cluster::Single;
+use crate::double::Recorded;
 use crate::support::client::Client;
-use crate::support::proxy::{Proxy, Until};
 
 const ECHO: &str = "/_double/echo";
 
-struct World {
-    ground: Ground,
-    double: Double,
-    proxy: Proxy,
-}
-
-async fn world() -> World {
-    let ground = Ground::new().await;
-    let double = ground.double(v1_20()).await;
-    let proxy = Proxy::start(ground.proxy("a", double.addr()).until(Until::Ready)).await;
-    double.take_requests();
-    World {
-        ground,
-        double,
-        proxy,
-    }
-}
-
-impl World {
-    fn client(&self) -> Client {
-        self.proxy.client(&self.ground.pki)
-    }
-
-    /// The one request that the double saw since the last time.
-    fn seen(&self) -> crate::double::Recorded {
-        let requests = self.double.take_requests();
-        requests
-            .into_iter()
-            .find(|request| request.path.starts_with(ECHO))
-            .expect("a request at the apiserver")
-    }
+/// The one request that the double saw since the last time.
+fn echoed(world: &Single) -> Recorded {
+    let requests = world.double.take_requests();
+    let mut echoes = requests
+        .into_iter()
+        .filter(|request| request.path.starts_with(ECHO));
+    let first = echoes.next().expect("a request at the apiserver");
+    assert!(echoes.next().is_none(), "more than one");
+    first
 }
 
 #[tokio::test]
 async fn certificate_users_tokens_and_nobody_are_who_they_are_directly() {
-    let world = world().await;
+    let world = Single::new().await;
     let token = |client: Client, token| client.token(token);
     for (client, user, groups, how) in [
         (
@@ -76,7 +53,7 @@ async fn certificate_users_tokens_and_nobody_are_who_they_are_directly() {
     ] {
         for client in [client.http1(), client.http2()] {
             client.try_get(ECHO).await.unwrap();
-            let seen = world.seen();
+            let seen = echoed(&world);
             assert_eq!((seen.user.as_str(), seen.how), (user, how));
             for group in groups {
                 assert!(
@@ -97,7 +74,7 @@ async fn certificate_users_tokens_and_nobody_are_who_they_are_directly() {
 
 #[tokio::test]
 async fn certificates_that_prove_nothing_are_a_401() {
-    let world = world().await;
+    let world = Single::new().await;
     for name in ["rogue", "rogue-admin", "not-a-peer", "blank"] {
         if !world.ground.pki.path(&format!("{name}.crt")).exists() {
             continue;
@@ -111,7 +88,7 @@ async fn certificates_that_prove_nothing_are_a_401() {
 
 #[tokio::test]
 async fn privileged_headers_of_everybody_but_peers_are_removed_and_counted() {
-    let world = world().await;
+    let world = Single::new().await;
     let forging = |client: Client| {
         client
             .header("X-Remote-User", "kubernetes-admin")
@@ -132,7 +109,7 @@ async fn privileged_headers_of_everybody_but_peers_are_removed_and_counted() {
     ] {
         for client in [client.http1(), client.http2()] {
             forging(client).try_get(ECHO).await.unwrap();
-            let seen = world.seen();
+            let seen = echoed(&world);
             assert_eq!(seen.user, user);
             for name in [
                 "x_remote_group",
@@ -169,18 +146,18 @@ async fn privileged_headers_of_everybody_but_peers_are_removed_and_counted() {
 
 #[tokio::test]
 async fn headers_named_in_connection_cannot_take_the_identity_away() {
-    let world = world().await;
+    let world = Single::new().await;
     let client = world.client().cert("alice").http1();
     let client = client.header("Connection", "X-Remote-User, X-Remote-Group, keep-alive");
     client.try_get(ECHO).await.unwrap();
-    let seen = world.seen();
+    let seen = echoed(&world);
     assert_eq!(seen.user, "alice");
     assert!(seen.groups.contains(&"devs".to_owned()));
 }
 
 #[tokio::test]
 async fn a_peers_word_is_believed() {
-    let world = world().await;
+    let world = Single::new().await;
     let peer = world.client().cert("front-proxy-client");
     peer.header("X-Remote-User", "carol")
         .header("X-Remote-Group", "ops")
@@ -189,20 +166,20 @@ async fn a_peers_word_is_believed() {
         .try_get(ECHO)
         .await
         .unwrap();
-    let seen = world.seen();
+    let seen = echoed(&world);
     assert_eq!((seen.user.as_str(), seen.how), ("carol", "requestheader"));
     assert!(seen.groups.contains(&"ops".to_owned()));
     assert_eq!(seen.header("x-remote-extra-scopes"), "all");
     assert_eq!(seen.header("x-forwarded-for"), "10.1.2.3");
 
     peer.token("tok-bob").try_get(ECHO).await.unwrap();
-    let seen = world.seen();
+    let seen = echoed(&world);
     assert_eq!(
         (seen.user.as_str(), seen.how, seen.peer_cert),
         ("bob", "token", None)
     );
     peer.try_get(ECHO).await.unwrap();
-    let seen = world.seen();
+    let seen = echoed(&world);
     assert_eq!(
         (seen.user.as_str(), seen.peer_cert),
         ("system:anonymous", None)
@@ -211,7 +188,7 @@ async fn a_peers_word_is_believed() {
 
 #[tokio::test]
 async fn users_are_never_mixed_up_on_shared_connections() {
-    let world = world().await;
+    let world = Single::new().await;
     let callers = [
         (world.client().cert("alice").http2(), "alice"),
         (world.client().cert("admin").http2(), "kubernetes-admin"),
@@ -255,7 +232,7 @@ async fn users_are_never_mixed_up_on_shared_connections() {
 
 #[tokio::test]
 async fn the_handshake_offers_what_clients_need() {
-    let world = world().await;
+    let world = Single::new().await;
     let answer: Value = world
         .client()
         .cert("admin")

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use crate::cluster::{Cluster, Ground, LONG};
-use crate::double::v1_20;
+use crate::cluster::{Cluster, Ground, LONG, Single};
 use crate::support::process::Signal;
-use crate::support::proxy::{Proxy, Until};
 use crate::support::wait::eventually;
 
 async fn keys(ground: &Ground, prefix: &str) -> Vec<String> {
@@ -44,19 +42,17 @@ async fn the_live_key_goes_away_and_the_record_stays() {
 
 #[tokio::test]
 async fn short_requests_finish_and_new_ones_are_not_taken() {
-    let ground = Ground::new().await;
-    let double = ground.double(v1_20()).await;
-    let mut proxy = Proxy::start(ground.proxy("a", double.addr()).until(Until::Ready)).await;
-    let client = proxy.client(&ground.pki).cert("admin");
+    let mut world = Single::new().await;
+    let client = world.client().cert("admin");
     let running: Vec<_> = [client.http1(), client.http2()]
         .into_iter()
         .map(|client| tokio::spawn(async move { client.get("/_double/slow?ms=1500").await.code() }))
         .collect();
     eventually("both are at the apiserver", LONG, async || {
-        double.count("/_double/slow") == 2
+        world.double.count("/_double/slow") == 2
     })
     .await;
-    proxy.process().signal(Signal::Term);
+    world.proxy.process().signal(Signal::Term);
     eventually("no new connections", LONG, async || {
         client.fresh().try_get("/version").await.is_err()
     })
@@ -64,17 +60,14 @@ async fn short_requests_finish_and_new_ones_are_not_taken() {
     for request in running {
         assert_eq!(request.await.unwrap(), 200);
     }
-    assert_eq!(proxy.process().wait(LONG).await.code(), Some(0));
+    assert_eq!(world.proxy.process().wait(LONG).await.code(), Some(0));
 }
 
 #[tokio::test]
 async fn during_the_delay_everything_is_served_but_readyz_fails() {
-    let ground = Ground::new().await;
-    let double = ground.double(v1_20()).await;
-    let options = ground.proxy("a", double.addr()).set("shutdown.delay", "3s");
-    let mut proxy = Proxy::start(options.until(Until::Ready)).await;
-    let admin = proxy.client(&ground.pki).cert("admin");
-    proxy.process().signal(Signal::Term);
+    let mut world = Single::with(|options| options.set("shutdown.delay", "3s")).await;
+    let admin = world.client().cert("admin");
+    world.proxy.process().signal(Signal::Term);
     eventually("/readyz fails", LONG, async || {
         admin
             .fresh()
@@ -84,37 +77,31 @@ async fn during_the_delay_everything_is_served_but_readyz_fails() {
     })
     .await;
     assert_eq!(admin.fresh().get("/api/v1/pods").await.code(), 200);
-    assert_eq!(proxy.process().wait(LONG).await.code(), Some(0));
+    assert_eq!(world.proxy.process().wait(LONG).await.code(), Some(0));
 }
 
 #[tokio::test]
 async fn watches_end_cleanly_within_the_drain() {
-    let ground = Ground::new().await;
-    let double = ground.double(v1_20()).await;
-    let options = ground.proxy("a", double.addr()).set("shutdown.drain", "2s");
-    let mut proxy = Proxy::start(options.until(Until::Ready)).await;
-    let client = proxy.client(&ground.pki).cert("admin");
+    let mut world = Single::with(|options| options.set("shutdown.drain", "2s")).await;
+    let client = world.client().cert("admin");
     let mut watches = Vec::new();
     for client in [client.http1(), client.http2()] {
         watches.push(client.open("/api/v1/pods?watch=true").await);
     }
-    proxy.process().signal(Signal::Term);
+    world.proxy.process().signal(Signal::Term);
     for watch in &mut watches {
         while let Some(piece) = watch.next_chunk(LONG).await.expect("a clean end") {
             assert!(piece.is_empty(), "{piece:?}");
         }
     }
-    assert_eq!(proxy.process().wait(LONG).await.code(), Some(0));
+    assert_eq!(world.proxy.process().wait(LONG).await.code(), Some(0));
 }
 
 #[tokio::test]
 async fn a_second_signal_ends_it_at_once() {
-    let ground = Ground::new().await;
-    let double = ground.double(v1_20()).await;
-    let options = ground.proxy("a", double.addr()).set("shutdown.delay", "5m");
-    let mut proxy = Proxy::start(options.until(Until::Ready)).await;
-    let admin = proxy.client(&ground.pki);
-    proxy.process().signal(Signal::Term);
+    let mut world = Single::with(|options| options.set("shutdown.delay", "5m")).await;
+    let admin = world.client();
+    world.proxy.process().signal(Signal::Term);
     eventually("the first is seen", LONG, async || {
         admin
             .fresh()
@@ -123,7 +110,7 @@ async fn a_second_signal_ends_it_at_once() {
             .is_ok_and(|answer| answer.code() == 503)
     })
     .await;
-    proxy.process().signal(Signal::Term);
-    let status = proxy.process().wait(Duration::from_secs(20)).await;
+    world.proxy.process().signal(Signal::Term);
+    let status = world.proxy.process().wait(Duration::from_secs(20)).await;
     assert_eq!(status.code(), Some(1));
 }
