@@ -97,7 +97,9 @@ fn load(path: &Path) -> Result<Config, ()> {
 }
 
 fn run(path: &Path, log_format: LogFormat) -> ExitCode {
-    start_logging(log_format);
+    if start_logging(log_format).is_err() {
+        return ExitCode::from(USAGE);
+    }
     let Ok(config) = load(path) else {
         return ExitCode::from(USAGE);
     };
@@ -110,10 +112,13 @@ fn run(path: &Path, log_format: LogFormat) -> ExitCode {
     }
 }
 
-fn start_logging(format: LogFormat) {
+/// `Err`: RUST_LOG cannot be understood.
+fn start_logging(format: LogFormat) -> Result<(), ()> {
     // Access lines cost on every request and are wanted by few.
-    let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new("info,access=off,pingora_core=warn"));
+    let filter = match std::env::var("RUST_LOG") {
+        Ok(wanted) => EnvFilter::try_new(wanted).map_err(|error| eprintln!("RUST_LOG: {error}"))?,
+        Err(_) => EnvFilter::new("info,access=off,pingora_core=warn"),
+    };
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
@@ -121,6 +126,7 @@ fn start_logging(format: LogFormat) {
         LogFormat::Text => logs.with_ansi(false).init(),
         LogFormat::Json => logs.json().init(),
     }
+    Ok(())
 }
 
 fn serve(config: Config) -> anyhow::Result<()> {

@@ -128,6 +128,21 @@ fn bad_usage_is_64_and_so_is_running_with_a_bad_configuration() {
 }
 
 #[test]
+fn a_log_filter_that_cannot_be_understood_is_bad_usage() {
+    let mut command = Command::new(binary());
+    command
+        .env("RUST_LOG", "info,access=loud")
+        .args(["run", "--config", "/no/such"]);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    assert!(
+        String::from_utf8(output.stderr)
+            .unwrap()
+            .starts_with("RUST_LOG")
+    );
+}
+
+#[test]
 fn version_and_help_are_no_errors() {
     let version = run(&["version"]);
     assert!(version.status.success());
