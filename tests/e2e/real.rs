@@ -84,6 +84,20 @@ async fn the_main_job() {
         ..
     } = &world;
     // What discovery says in a mixed cluster (B came first): the legacy group list has lost what B serves.
+    assert!(
+        !b.admin()
+            .get("/apis")
+            .await
+            .text()
+            .contains("\"autoscaling\"")
+    );
+    assert!(
+        b.admin()
+            .get("/")
+            .await
+            .text()
+            .contains("/apis/autoscaling/v1")
+    );
     assert_eq!(b.admin().get(HPAS).await.code(), 200);
     assert_eq!(a.admin().get(HPAS).await.code(), 404);
 
