@@ -295,22 +295,22 @@ impl State {
     }
 }
 
-/// Whether the record is the one that the live key means, or a later one.
+/// Whether the record is the one that the live key means.
 fn is_known<R>(live: Option<&At<Live>>, record: Option<&At<R>>) -> bool {
     let meant = live.and_then(|live| live.value.record_revision);
     meant
         .zip(record)
-        .is_some_and(|(meant, record)| record.revision >= meant)
+        .is_some_and(|(meant, record)| record.revision == meant)
 }
 
-impl<T> Listed<T> {
+impl<T: Clone> Listed<T> {
     /// Takes an event in; whether what readers see changed.
     fn take(&mut self, event: Event, decode: impl Fn(&Item) -> Option<T>) -> bool {
         match event {
             Event::Init => self.staged = Some(BTreeMap::new()),
             Event::InitApply(item) => {
                 // What cannot be decoded now leaves what was known.
-                let value = decode(&item).or_else(|| self.current.remove(&item.key));
+                let value = decode(&item).or_else(|| self.current.get(&item.key).cloned());
                 if let (Some(staged), Some(value)) = (&mut self.staged, value) {
                     staged.insert(item.key, value);
                 }

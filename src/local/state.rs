@@ -67,18 +67,22 @@ impl LocalState {
 
     /// A connection was refused: the process is gone, and what comes next is not initialized.
     pub fn refused(&self) {
-        self.ready.store(false, Ordering::Relaxed);
+        let was_ready = self.ready.swap(false, Ordering::Relaxed);
         let next = |state: u64| Some(((state >> 1) + 1) << 1);
         let before =
             self.epoch_and_initialized
                 .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
-        if before.is_ok_and(|state| state & 1 == 1) {
+        let was_initialized = before.is_ok_and(|state| state & 1 == 1);
+        if was_initialized {
             tracing::warn!(
                 "the local apiserver refuses connections: not initialized until its next /readyz"
             );
             self.reread.notify_one();
         }
-        self.changed.notify_one();
+        // Every request of a client may end here: only a change is worth waking somebody.
+        if was_ready || was_initialized {
+            self.changed.notify_one();
+        }
     }
 
     /// An answer contradicts what is known of the served set: read discovery again.
@@ -120,6 +124,18 @@ mod tests {
         assert!(!state.is_initialized() && !state.is_ready());
         state.answered(true, state.epoch());
         assert!(state.is_initialized() && state.is_ready());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_change_wakes_somebody() {
+        let state = LocalState::default();
+        state.answered(true, state.epoch());
+        state.changed().await;
+        state.refused();
+        state.changed().await;
+        state.refused();
+        let woken = tokio::time::timeout(std::time::Duration::from_secs(9), state.changed()).await;
+        assert!(woken.is_err());
     }
 
     #[test]

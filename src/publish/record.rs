@@ -40,6 +40,7 @@ pub struct Publisher {
     pub record_ttl: Duration,
 }
 
+const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A stop waits no longer than this for etcd.
 const FAREWELL: Duration = Duration::from_secs(3);
@@ -90,13 +91,19 @@ impl Publisher {
                     jittered((self.live_ttl / 10 * failures).min(LONGEST_PAUSE))
                 }
             };
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = self.state.changed() => {}
-                Ok(()) = self.view.changed() => {}
-                Ok(()) = self.custom.changed() => {}
-                _ = &mut stop => break,
+            let rest = tokio::time::sleep(SHORTEST_PAUSE);
+            let stopped = tokio::select! {
+                () = tokio::time::sleep(pause) => false,
+                () = self.state.changed() => false,
+                Ok(()) = self.view.changed() => false,
+                Ok(()) = self.custom.changed() => false,
+                _ = &mut stop => true,
+            };
+            if stopped {
+                break;
             }
+            // Whatever makes things change: etcd is written to at most so often.
+            rest.await;
         }
         let farewell = tokio::time::timeout(FAREWELL, self.say_farewell(client, written)).await;
         match farewell {

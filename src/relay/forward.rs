@@ -17,7 +17,7 @@ use super::answer::Refusal;
 use super::framing::{frame_for_http1, is_unprocessed, strip_hop_by_hop, write_header};
 use super::not_found;
 use super::shared::Shared;
-use super::upload::{Gone, Upload};
+use super::upload::{Gone, Listening, Upload};
 use super::upstream::{Destination, Group, Kind};
 use crate::request::headers::READY;
 
@@ -146,7 +146,7 @@ impl Exchange<'_> {
             // Over HTTP/2 pingora drops the apiserver's own 100, and curl would wait a second for it.
             header.remove_header(&EXPECT);
         }
-        let sending = write_header(&mut up, header, body_expected).await;
+        let sending = write_header(&mut up, header, body_expected, self.destination.name()).await;
         let before = self.started.elapsed();
         sending.map_err(|error| failed(error, false))?;
         if expects && body_expected && down.write_continue_response().await.is_err() {
@@ -154,9 +154,9 @@ impl Exchange<'_> {
         }
 
         let mut upload = if body_expected {
-            Upload::Reading
+            Upload::to(&mut up)
         } else {
-            Upload::Done
+            Upload::none()
         };
         match self.await_response(down, &mut up, &mut upload).await {
             Ok(()) => {}
@@ -183,18 +183,22 @@ impl Exchange<'_> {
             .metrics
             .own_time
             .observe((before + answered.elapsed()).as_secs_f64());
-        let outcome = if end {
-            upload.answered(code)
-        } else {
-            self.stream(down, &mut up, upload, code).await
-        };
-        if matches!(outcome, Outcome::Answered { reusable: true, .. }) && self.kind != Kind::Upgrade
-        {
+        if end {
+            let outcome = upload.answered(code);
+            self.give_back(up, &upload).await;
+            return Ok(outcome);
+        }
+        Ok(self.stream(down, up, upload, code).await)
+    }
+
+    /// Puts a connection back for the next request, if nothing of this one is left on it: a server that still waits for
+    /// a body would take the next user's request for it.
+    async fn give_back(&self, up: HttpSession, upload: &Upload) {
+        if upload.is_sent() && self.kind != Kind::Upgrade {
             self.group
                 .release(up, &self.destination, self.kind, self.certificate)
                 .await;
         }
-        Ok(outcome)
     }
 
     /// Reads the final response header while the request's body goes up.
@@ -205,10 +209,15 @@ impl Exchange<'_> {
         upload: &mut Upload,
     ) -> Result<(), Gone> {
         loop {
+            let Listening {
+                pending,
+                followed,
+                read,
+            } = upload.listening();
             tokio::select! {
                 biased;
-                read = up.read_response_header() => {
-                    read.map_err(Gone::Server)?;
+                header = up.read_response_header() => {
+                    header.map_err(Gone::Server)?;
                     let status = up.response_header().map(|header| header.status);
                     let interim = status.is_some_and(|status| {
                         status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS
@@ -217,9 +226,10 @@ impl Exchange<'_> {
                         return Ok(());
                     }
                 }
-                piece = down.read_body_or_idle(upload.is_done()), if upload.is_followed() => {
+                () = upload.progress(), if pending => {}
+                piece = down.read_body_or_idle(read), if followed => {
                     let end = down.is_body_done();
-                    upload.step(piece, end, up).await?;
+                    upload.take(piece, end, up).await?;
                 }
             }
         }
@@ -263,73 +273,80 @@ impl Exchange<'_> {
     async fn stream(
         &self,
         down: &mut ServerSession,
-        up: &mut HttpSession,
+        mut up: HttpSession,
         mut upload: Upload,
         code: u16,
     ) -> Outcome {
-        if code == 101
-            && let HttpSession::H1(session) = up
-        {
+        let upgraded = code == 101;
+        if upgraded && let HttpSession::H1(session) = &mut up {
             session.maybe_upgrade_body_writer();
-            upload = Upload::Reading;
+            upload = Upload::to(&mut up);
         }
+        // What is cut off may have been in the middle of a request's body.
+        let cut = Outcome::Answered {
+            code,
+            reusable: false,
+        };
         let long = self.kind != Kind::Short;
         let turn = self.shared.turn_to_end();
         tokio::pin!(turn);
         loop {
+            let Listening {
+                pending,
+                followed,
+                read,
+            } = upload.listening();
             tokio::select! {
                 piece = up.read_response_body() => match piece {
                     Ok(Some(data)) => {
-                        let end = self.is_complete(up);
+                        let end = self.is_complete(&mut up);
                         if down.write_response_body(data, end).await.is_err() {
                             return Outcome::Broken;
                         }
                         if end {
-                            return upload.answered(code);
+                            break;
                         }
                     }
-                    Ok(None) => return self.finish(down, up, code, &upload).await,
+                    Ok(None) => match self.pass_trailers(down, &mut up).await {
+                        Ok(()) => break,
+                        Err(_) => return Outcome::Broken,
+                    },
                     Err(error) => {
                         tracing::info!(destination = %self.destination, %error, "answer broke off");
                         return Outcome::Broken;
                     }
                 },
-                piece = down.read_body_or_idle(upload.is_done()), if upload.is_followed() => {
+                () = upload.progress(), if pending => {}
+                piece = down.read_body_or_idle(read), if followed => {
                     let end = down.is_body_done();
-                    let gone = upload.step(piece, end, up).await.is_err();
+                    let gone = upload.take(piece, end, &mut up).await.is_err();
                     // An upgraded connection has come to its end when either side ends it.
-                    if code == 101 && (gone || upload != Upload::Reading) {
-                        return Upload::Stopped.answered(code);
+                    if upgraded && (gone || upload.is_over()) {
+                        return cut;
                     }
                     if gone {
                         return Outcome::Broken;
                     }
                 }
-                () = &mut turn, if long => return Upload::Stopped.answered(code),
+                () = &mut turn, if long => return cut,
             }
         }
+        let outcome = upload.answered(code);
+        self.give_back(up, &upload).await;
+        outcome
     }
 
-    /// The end of a body, trailers included.
-    async fn finish(
+    async fn pass_trailers(
         &self,
         down: &mut ServerSession,
         up: &mut HttpSession,
-        code: u16,
-        upload: &Upload,
-    ) -> Outcome {
-        if let HttpSession::H2(session) = up {
-            let trailers = match session.read_trailers().await {
-                Ok(trailers) => trailers,
-                Err(_) => return Outcome::Broken,
-            };
-            if let Some(trailers) = trailers
-                && down.write_response_trailers(trailers).await.is_err()
-            {
-                return Outcome::Broken;
-            }
+    ) -> pingora_core::Result<()> {
+        if let HttpSession::H2(session) = up
+            && let Some(trailers) = session.read_trailers().await?
+        {
+            down.write_response_trailers(trailers).await?;
         }
-        upload.answered(code)
+        Ok(())
     }
 
     /// A 404 that might be a false one: its body decides.
@@ -343,8 +360,9 @@ impl Exchange<'_> {
     ) -> Outcome {
         let mut body = Vec::new();
         let mut complete = self.is_complete(&mut up);
+        let deadline = tokio::time::Instant::now() + EXAMINE_TIMEOUT;
         while !complete && body.len() <= not_found::LIMIT {
-            match tokio::time::timeout(EXAMINE_TIMEOUT, up.read_response_body()).await {
+            match tokio::time::timeout_at(deadline, up.read_response_body()).await {
                 Ok(Ok(Some(data))) => body.extend_from_slice(&data),
                 Ok(Ok(None)) => complete = true,
                 Ok(Err(_)) | Err(_) => return Outcome::Refused(Refusal::DoubtfulNotFound),
@@ -354,9 +372,7 @@ impl Exchange<'_> {
         // To HEAD there is no body to judge by: an object that is missing is rare, a false 404 is never told.
         let unknown = *method == Method::HEAD && body.is_empty();
         if complete && (unknown || not_found::is_no_such_resource(&response.headers, &body)) {
-            self.group
-                .release(up, &self.destination, self.kind, self.certificate)
-                .await;
+            self.give_back(up, &upload).await;
             return Outcome::Refused(Refusal::DoubtfulNotFound);
         }
         let code = response.status.as_u16();
@@ -377,12 +393,11 @@ impl Exchange<'_> {
             return Outcome::Broken;
         }
         if !complete {
-            return self.stream(down, &mut up, upload, code).await;
+            return self.stream(down, up, upload, code).await;
         }
-        self.group
-            .release(up, &self.destination, self.kind, self.certificate)
-            .await;
-        upload.answered(code)
+        let outcome = upload.answered(code);
+        self.give_back(up, &upload).await;
+        outcome
     }
 }
 

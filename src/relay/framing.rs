@@ -18,12 +18,20 @@ pub fn strip_hop_by_hop(response: &mut ResponseHeader) {
     }
 }
 
-/// Writes a request's header; a request without a body ends with it.
+/// Writes a request's header; a request without a body ends with it. `name`: the server's, for HTTP/1.0 clients that
+/// name none.
 pub async fn write_header(
     up: &mut HttpSession,
     mut header: Box<RequestHeader>,
     body_expected: bool,
+    name: &str,
 ) -> pingora_core::Result<()> {
+    if header.uri.authority().is_none() && !header.headers.contains_key(HOST) {
+        header.insert_header(HOST, name)?;
+    }
+    if let Some(length) = single_length(&header) {
+        header.insert_header(CONTENT_LENGTH, length)?;
+    }
     match up {
         HttpSession::H2(session) => {
             for name in [&CONNECTION, &TRANSFER_ENCODING] {
@@ -46,6 +54,19 @@ pub async fn write_header(
             session.write_request_header(header).await
         }
     }
+}
+
+/// The one value of a Content-Length that was written several times; that they agree was checked when it was read.
+fn single_length(header: &RequestHeader) -> Option<HeaderValue> {
+    let mut lengths = header.headers.get_all(CONTENT_LENGTH).iter();
+    let first = lengths.next()?;
+    let several = lengths.next().is_some() || first.as_bytes().contains(&b',');
+    let one = first
+        .as_bytes()
+        .split(|byte| *byte == b',')
+        .next()?
+        .trim_ascii();
+    several.then(|| HeaderValue::from_bytes(one).ok())?
 }
 
 /// How an answer's body is delimited towards an HTTP/1 client.

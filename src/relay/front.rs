@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, HOST};
 use http::{Method, Version};
 use pingora_core::apps::{
     HttpPersistentSettings, HttpServerApp, HttpServerOptions, ReusedHttpStream,
@@ -17,7 +17,7 @@ use pingora_http::RequestHeader;
 use super::answer::{self, Refusal};
 use super::forward::{Exchange, Outcome, Side};
 use super::plan::{Asked, Plan, Step, Way, plan};
-use super::shared::Shared;
+use super::shared::{Phase, Shared};
 use super::upstream::{Kind, Upstreams};
 use crate::request::headers::{
     FORWARDED_FOR, IF_READY, PEER_PROXIED, REROUTED, stamp_address, strip_hop_by_hop,
@@ -29,6 +29,10 @@ use crate::request::who::{Caller, Connection};
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// As kube-apiserver's default of 1.20; 1.26 and later say 100.
 const MAX_STREAMS: u32 = 250;
+
+/// An answer that comes before the request's end gets this long to be read.
+const LINGER: Duration = Duration::from_millis(500);
+const LINGER_BYTES: usize = 32 << 20;
 
 /// Serves requests with connections of one thread.
 pub struct Front {
@@ -74,6 +78,11 @@ impl Front {
         // A body may pause for as long as it likes: `exec` is one.
         session.set_read_timeout(None);
         session.set_pipelining_enabled(true);
+        let http10 = session.req_header().version < Version::HTTP_11;
+        if http10 || *self.shared.phase.borrow() != Phase::Serving {
+            // Said in the answer, so that the client does not send another request into the closing.
+            session.set_keepalive(None);
+        }
         Some(())
     }
 
@@ -101,7 +110,7 @@ impl Front {
             header: &header,
             path,
             info: &info,
-            well_formed: info::is_well_formed(path, query),
+            well_formed: is_well_formed(&header) && info::is_well_formed(path, query),
             caller: &caller,
             seed: connection.seed,
         };
@@ -260,7 +269,7 @@ impl Front {
         match written {
             Ok(()) => Served::Answered {
                 code: refusal.code(),
-                reusable: true,
+                reusable: session.is_body_done(),
             },
             Err(_) => Served::Broken,
         }
@@ -275,6 +284,13 @@ struct Request<'a> {
     kind: Kind,
     tell: Option<bool>,
     body_expected: bool,
+}
+
+/// Whether Go's HTTP server would take a request of this form. CONNECT names no path, and means something else to
+/// everybody on the way.
+fn is_well_formed(header: &RequestHeader) -> bool {
+    let hosted = header.uri.authority().is_some() || header.headers.contains_key(HOST);
+    header.method != Method::CONNECT && (hosted || header.version < Version::HTTP_11)
 }
 
 /// How a request ended for the client.
@@ -322,6 +338,25 @@ fn connection(session: &ServerSession) -> Option<Arc<Connection>> {
         .cloned()
 }
 
+/// Reads what an HTTP/1 client is still sending, for a moment: closing at once would reset the connection, and the
+/// answer would be lost on its way.
+async fn linger(session: &mut ServerSession) {
+    if session.is_http2() || session.was_upgraded() {
+        return;
+    }
+    let mut left = LINGER_BYTES;
+    let drain = async {
+        while let Ok(Some(piece)) = session.read_request_body().await {
+            left = left.saturating_sub(piece.len());
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    // However it ends, the connection is closed next.
+    let _ = tokio::time::timeout(LINGER, drain).await;
+}
+
 fn caller_name(caller: &Caller) -> &'static str {
     match caller {
         Caller::Peer => "peer",
@@ -340,12 +375,8 @@ impl HttpServerApp for Front {
         shutdown: &ShutdownWatch,
     ) -> Option<ReusedHttpStream> {
         self.read(&mut session, shutdown).await?;
-        let http10 = session.req_header().version < Version::HTTP_11;
         match self.serve(&mut session).await {
             Served::Answered { reusable: true, .. } => {
-                if *shutdown.borrow() || http10 {
-                    session.set_keepalive(None);
-                }
                 let settings = HttpPersistentSettings::for_session(&session);
                 let stream = session.finish().await.ok()??;
                 Some(ReusedHttpStream::from_reusable_stream(stream, settings))
@@ -354,6 +385,7 @@ impl HttpServerApp for Front {
                 reusable: false, ..
             } => {
                 session.set_keepalive(None);
+                linger(&mut session).await;
                 let _ = session.finish().await;
                 None
             }

@@ -49,6 +49,13 @@ pub struct Destination {
     options: Arc<PeerOptions>,
 }
 
+impl Destination {
+    /// The name that the server's certificate must have.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} as {}", self.address, self.name)

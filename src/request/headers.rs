@@ -139,7 +139,7 @@ pub fn strip_hop_by_hop(request: &mut RequestHeader, upgrade: bool) -> pingora_c
             .iter()
             .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
             .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
-            .filter(|name| *name != header::UPGRADE)
+            .filter(|name| *name != header::UPGRADE && !says_who(name))
             .collect();
         for name in &listed {
             request.remove_header(name);
@@ -157,6 +157,12 @@ pub fn strip_hop_by_hop(request: &mut RequestHeader, upgrade: bool) -> pingora_c
         request.remove_header(&header::UPGRADE);
     }
     Ok(())
+}
+
+/// Credentials and impersonation go to the end, whatever `Connection` says: a request must not become somebody else's
+/// on its way.
+fn says_who(name: &HeaderName) -> bool {
+    *name == header::AUTHORIZATION || name.as_str().starts_with("impersonate-")
 }
 
 /// Replaces what the client says of its own address by what is true: audit logs rely on it.

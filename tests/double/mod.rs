@@ -31,7 +31,7 @@ pub mod status;
 pub mod store;
 #[cfg(test)]
 mod tests;
-mod tls;
+pub mod tls;
 pub mod watch;
 
 pub use record::Recorded;

@@ -5,6 +5,7 @@
 //! | `echo` | tells what arrived, as JSON |
 //! | `slow?ms=` | answers after a while |
 //! | `big?bytes=` | streams so many bytes |
+//! | `mirror` | streams the request's body back |
 //! | `upload` | reads everything, tells how much it was |
 //! | `ticks?ms=` | a line now and every so often, for ever |
 //! | `hang` | never answers |
@@ -49,6 +50,9 @@ impl Call<'_> {
                 Ok(json_answer(StatusCode::OK, &json!({})))
             }
             "big" => Ok(Response::new(stream(self.number("bytes", 1 << 20), false))),
+            "mirror" => Ok(Response::new(
+                request.into_body().map_err(Into::into).boxed_unsync(),
+            )),
             "ticks" => Ok(Response::new(ticks(Duration::from_millis(
                 self.number("ms", 100),
             )))),

@@ -18,6 +18,7 @@ mod admin;
 mod check;
 mod cluster;
 mod fidelity;
+mod hostile;
 mod identity;
 mod if_ready;
 mod misconfigured;

@@ -120,6 +120,28 @@ fn what_belongs_to_the_connection_ends_with_it() {
 }
 
 #[test]
+fn connection_cannot_take_away_who_is_asking() {
+    let mut request = request(&[
+        (
+            "Connection",
+            "Impersonate-User, Impersonate-Extra-Scopes, Authorization",
+        ),
+        ("Impersonate-User", "bob"),
+        ("Impersonate-Extra-Scopes", "x"),
+        ("Authorization", "Bearer x"),
+    ]);
+    strip_hop_by_hop(&mut request, false).unwrap();
+    assert_eq!(
+        names(&request),
+        [
+            "authorization",
+            "impersonate-extra-scopes",
+            "impersonate-user"
+        ]
+    );
+}
+
+#[test]
 fn an_upgrade_stays_one() {
     let mut request = request(&[
         ("Connection", "Upgrade, X-Secret"),
