@@ -4,8 +4,8 @@
 #   tests/run.sh [argument of cargo test …]
 #
 # First it installs the Debian packages that are missing (tests/install.sh --tests) and builds a real kube-apiserver,
-# once (tests/build-kubernetes.sh). Then `cargo test`: unit tests, the end-to-end tests in tests/e2e, examples in the
-# documentation. For instance `tests/run.sh --test e2e -- watch` runs the end-to-end tests with "watch" in their names.
+# once (tests/build-kubernetes.sh). Then `cargo test`: unit tests, then the end-to-end tests in tests/e2e. For
+# instance `tests/run.sh --test e2e -- watch` runs the end-to-end tests with "watch" in their names.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
