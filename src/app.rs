@@ -219,6 +219,7 @@ fn start_control(shared: &Arc<Shared>, control: &mut JoinSet<()>) -> Result<Publ
         state: shared.local.clone(),
         view,
         custom,
+        duplicate: shared.metrics.duplicate_id.clone(),
         live_ttl: config.peer.lease_ttl,
         record_ttl: config.rerouting.absent_server_grace,
     })

@@ -26,6 +26,8 @@ pub struct Metrics {
     pub connections: IntGauge,
     /// Connections that failed before their first request.
     pub failed_handshakes: IntCounter,
+    /// 1 while another live proxy claims our server ID.
+    pub duplicate_id: IntGauge,
     etcd_age: prometheus::Gauge,
     etcd_revision: IntGauge,
     etcd_lists: IntGauge,
@@ -131,6 +133,10 @@ impl Metrics {
                 &registry,
                 "kube_interop_proxy_failed_handshakes_total",
                 "Connections that failed before their first request.",
+            )?,
+            duplicate_id: gauge(
+                "kube_interop_proxy_duplicate_server_id",
+                "1 while another live proxy claims this server ID.",
             )?,
             etcd_age,
             etcd_revision: gauge(

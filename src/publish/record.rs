@@ -2,11 +2,16 @@
 //!
 //! Keys are rewritten with fresh etcd leases instead of kept alive: kine knows no keep-alive. The live key goes away
 //! with its lease or at a stop; the record stays for `rerouting.absentServerGrace` after its last writing.
+//!
+//! Nothing is written while the live key says that somebody at another address has our ID: two servers that overwrite
+//! each other's record would make everybody believe that nobody serves what one of them does not.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Client, PutOptions};
+use prometheus::IntGauge;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
@@ -34,6 +39,8 @@ pub struct Publisher {
     pub view: watch::Receiver<LocalView>,
     /// What of that every server has; `None` until known.
     pub custom: watch::Receiver<Option<Custom>>,
+    /// 1 while another live proxy claims our ID.
+    pub duplicate: IntGauge,
     /// Life of the live key without rewriting.
     pub live_ttl: Duration,
     /// Life of the record without rewriting.
@@ -57,6 +64,15 @@ struct Written {
     revision: i64,
 }
 
+/// Why nothing could be written.
+#[derive(Debug, thiserror::Error)]
+enum PublishError {
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    #[error("another live proxy, at {0}, claims this server ID; identity.serverID must differ")]
+    Duplicate(SocketAddr),
+}
+
 impl Written {
     fn is_due(&self, record: &Record, ttl: Duration) -> bool {
         self.record.as_ref() != Some(record)
@@ -77,11 +93,14 @@ impl Publisher {
             let pause = match self.write(&mut client, &mut written).await {
                 Ok(()) => {
                     failures = 0;
+                    self.duplicate.set(0);
                     self.live_ttl / 3
                 }
                 Err(error) => {
                     client = None;
                     failures += 1;
+                    self.duplicate
+                        .set(matches!(error, PublishError::Duplicate(_)).into());
                     let cause = &error as &dyn std::error::Error;
                     tracing::warn!(
                         error = cause,
@@ -125,11 +144,20 @@ impl Publisher {
         &mut self,
         client: &mut Option<Client>,
         written: &mut Written,
-    ) -> Result<(), SourceError> {
+    ) -> Result<(), PublishError> {
         let client = match client {
             Some(client) => client,
             None => client.insert(self.connector.connect().await?),
         };
+        self.check_owner(client).await?;
+        if get::<Record>(client, self.key(Topic::Servers))
+            .await?
+            .revision
+            != written.revision
+        {
+            // Deleted or overwritten.
+            written.at = None;
+        }
         let now = self.record();
         let known = now.is_some();
         // What was known stays written while it cannot be known better: a server that vanishes now still served it.
@@ -147,33 +175,42 @@ impl Publisher {
             initialized: self.state.is_initialized(),
             record_revision: known.then_some(written.revision),
         };
-        put(client, self.key(Topic::Live), &live, self.live_ttl)
-            .await
-            .map(drop)
+        put(client, self.key(Topic::Live), &live, self.live_ttl).await?;
+        Ok(())
+    }
+
+    /// Whether somebody else lives under our ID.
+    async fn check_owner(&self, client: &mut Client) -> Result<(), PublishError> {
+        match get::<Live>(client, self.key(Topic::Live)).await?.value {
+            Some(live) if live.endpoint != self.own.endpoint => {
+                Err(PublishError::Duplicate(live.endpoint))
+            }
+            _ => Ok(()),
+        }
     }
 
     async fn say_farewell(
         &mut self,
         client: Option<Client>,
         written: Written,
-    ) -> Result<(), SourceError> {
+    ) -> Result<(), PublishError> {
         let mut client = match client {
             Some(client) => client,
             None => self.connector.connect().await?,
         };
+        self.check_owner(&mut client).await?;
         within(client.delete(self.key(Topic::Live), None)).await?;
         // What was served stays known for the whole grace from now on.
-        match self.record().or(written.record) {
-            Some(record) => put(
+        if let Some(record) = self.record().or(written.record) {
+            put(
                 &mut client,
                 self.key(Topic::Servers),
                 &record,
                 self.record_ttl,
             )
-            .await
-            .map(drop),
-            None => Ok(()),
+            .await?;
         }
+        Ok(())
     }
 
     fn key(&self, topic: Topic) -> String {
@@ -217,4 +254,22 @@ async fn put<T: serde::Serialize>(
     let options = PutOptions::new().with_lease(lease);
     let answer = within(client.put(key, value, Some(options))).await?;
     Ok(answer.header().map_or(0, |header| header.revision()))
+}
+
+/// A key's value, if it is there and can be decoded, and its revision (0: not there).
+struct Stored<T> {
+    value: Option<T>,
+    revision: i64,
+}
+
+async fn get<T: serde::de::DeserializeOwned>(
+    client: &mut Client,
+    key: String,
+) -> Result<Stored<T>, SourceError> {
+    let answer = within(client.get(key, None)).await?;
+    let kv = answer.kvs().first();
+    Ok(Stored {
+        value: kv.and_then(|kv| serde_json::from_slice(kv.value()).ok()),
+        revision: kv.map_or(0, |kv| kv.mod_revision()),
+    })
 }

@@ -1,10 +1,12 @@
 //! Proxies that lead to the wrong place: 503, and exactly one hop.
 
+use std::time::Duration;
+
 use crate::cluster::{Ground, HPAS, LONG, assert_refused, lists};
 use crate::double::{Double, v1_20};
 use crate::support::addr::Loopback;
 use crate::support::proxy::{Proxy, ProxyOptions, Until};
-use crate::support::wait::eventually;
+use crate::support::wait::{eventually, holds};
 
 struct World {
     ground: Ground,
@@ -91,4 +93,65 @@ async fn a_peer_that_is_not_who_it_should_be() {
         "Error while proxying request to destination apiserver",
     );
     assert_eq!(b.count(HPAS), 0);
+}
+
+#[tokio::test]
+async fn a_proxy_with_a_peers_id_does_no_harm() {
+    let World { ground, a, b } = world().await;
+    let (proxy_a, _proxy_b) = tokio::join!(
+        Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)),
+        Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)),
+    );
+    eventually("A knows B", LONG, async || {
+        lists(&proxy_a.statusz().await, "b", "autoscaling")
+    })
+    .await;
+    let admin = proxy_a.client(&ground.pki).cert("admin");
+    assert_eq!(admin.get(HPAS).await.code(), 200);
+
+    // In front of a server that does not serve it.
+    let mut twin = Proxy::start(ground.proxy("b", a.addr()).until(Until::Ready)).await;
+    eventually("the twin says what is wrong", LONG, async || {
+        twin.metric("kube_interop_proxy_duplicate_server_id", &[])
+            .await
+            == 1.0
+    })
+    .await;
+    assert!(
+        twin.log_tail().contains("claims this server ID"),
+        "{}",
+        twin.log_tail()
+    );
+    assert_eq!(
+        twin.terminate().await.code(),
+        Some(0),
+        "and its stop takes nothing away"
+    );
+    // Longer than B's live key would last.
+    holds(
+        "B is reached all the time",
+        Duration::from_secs(5),
+        async || admin.get(HPAS).await.code() == 200,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn keys_that_somebody_deletes_come_back() {
+    let World { ground, a, b } = world().await;
+    let (proxy_a, _proxy_b) = tokio::join!(
+        Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)),
+        Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)),
+    );
+    let knows = async || lists(&proxy_a.statusz().await, "b", "autoscaling");
+    eventually("A knows B", LONG, knows).await;
+    let mut etcd = ground.etcd.client().await;
+    let everything = etcd_client::DeleteOptions::new().with_prefix();
+    let deleted = etcd
+        .delete("/kube-interop-proxy/", Some(everything))
+        .await
+        .unwrap();
+    assert_eq!(deleted.deleted(), 4);
+    eventually("A has forgotten B", LONG, async || !knows().await).await;
+    eventually("A knows B again", LONG, knows).await;
 }
