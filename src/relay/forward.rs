@@ -125,7 +125,7 @@ impl Exchange<'_> {
         body_expected: bool,
         method: &Method,
     ) -> Result<Outcome, Failure> {
-        let (mut up, _reused) = self
+        let (mut up, _) = self
             .group
             .session(&self.destination, self.kind, self.certificate)
             .await
@@ -148,7 +148,8 @@ impl Exchange<'_> {
         }
         let sending = write_header(&mut up, header, body_expected, self.destination.name()).await;
         let before = self.started.elapsed();
-        sending.map_err(|error| failed(error, false))?;
+        // Over HTTP/1 some of it may have arrived.
+        sending.map_err(|error| failed(error, matches!(up, HttpSession::H1(_))))?;
         if expects && body_expected && down.write_continue_response().await.is_err() {
             return Ok(Outcome::Broken);
         }

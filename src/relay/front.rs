@@ -30,8 +30,9 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// As kube-apiserver's default of 1.20; 1.26 and later say 100.
 const MAX_STREAMS: u32 = 250;
 
-/// An answer that comes before the request's end gets this long to be read.
-const LINGER: Duration = Duration::from_millis(500);
+/// How long, and for how much, a client that is answered before its request's end is listened to.
+const LINGER: Duration = Duration::from_secs(5);
+const LINGER_QUIET: Duration = Duration::from_millis(500);
 const LINGER_BYTES: usize = 32 << 20;
 
 /// Serves requests with connections of one thread.
@@ -338,23 +339,22 @@ fn connection(session: &ServerSession) -> Option<Arc<Connection>> {
         .cloned()
 }
 
-/// Reads what an HTTP/1 client is still sending, for a moment: closing at once would reset the connection, and the
+/// Reads what an HTTP/1 client is still sending, for a while: closing at once would reset the connection, and the
 /// answer would be lost on its way.
 async fn linger(session: &mut ServerSession) {
     if session.is_http2() || session.was_upgraded() {
         return;
     }
+    let deadline = tokio::time::Instant::now() + LINGER;
     let mut left = LINGER_BYTES;
-    let drain = async {
-        while let Ok(Some(piece)) = session.read_request_body().await {
-            left = left.saturating_sub(piece.len());
-            if left == 0 {
-                return;
-            }
+    while left > 0 {
+        let wait = deadline.min(tokio::time::Instant::now() + LINGER_QUIET);
+        match tokio::time::timeout_at(wait, session.read_request_body()).await {
+            Ok(Ok(Some(piece))) => left = left.saturating_sub(piece.len()),
+            // The end, or nobody there, or silence.
+            _ => return,
         }
-    };
-    // However it ends, the connection is closed next.
-    let _ = tokio::time::timeout(LINGER, drain).await;
+    }
 }
 
 fn caller_name(caller: &Caller) -> &'static str {

@@ -65,7 +65,7 @@ async fn short_requests_finish_and_new_ones_are_not_taken() {
 
 #[tokio::test]
 async fn during_the_delay_everything_is_served_but_readyz_fails() {
-    let mut world = Single::with(|options| options.set("shutdown.delay", "3s")).await;
+    let mut world = Single::with(|options| options.set("shutdown.delay", "6s")).await;
     let admin = world.client().cert("admin");
     world.proxy.process().signal(Signal::Term);
     eventually("/readyz fails", LONG, async || {
