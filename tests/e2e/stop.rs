@@ -77,6 +77,12 @@ async fn during_the_delay_everything_is_served_but_readyz_fails() {
     })
     .await;
     assert_eq!(admin.fresh().get("/api/v1/pods").await.code(), 200);
+    let last = admin.http1().get("/api/v1/pods").await;
+    assert_eq!(
+        (last.code(), last.header("connection")),
+        (200, "close"),
+        "and asked to go elsewhere"
+    );
     assert_eq!(world.proxy.process().wait(LONG).await.code(), Some(0));
 }
 

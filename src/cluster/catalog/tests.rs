@@ -224,6 +224,10 @@ fn an_undecodable_value_leaves_what_was_known_and_is_counted() {
         (Topic::Servers, Event::InitApply(item("b", "\u{0}", 10))),
         &published,
     );
+    assert!(
+        state.servers.current.contains_key("b"),
+        "nor while the list is not complete"
+    );
     state.take((Topic::Servers, Event::InitDone(11)), &published);
     assert!(state.servers.current.contains_key("b"));
     assert_eq!(published.told.undecodable.load(Ordering::Relaxed), 2);
