@@ -156,17 +156,18 @@ impl Pages {
         let shared = &self.shared;
         let snapshot = shared.published.snapshot.load();
         let gauges = self.gauges();
-        let ready = self
+        let missing: Vec<_> = self
             .checks()
             .into_iter()
-            .all(|check| check.missing.is_none());
+            .filter_map(|check| check.missing)
+            .collect();
         json!({
             "server": {
                 "id": &*shared.own.id,
                 "endpoint": shared.own.endpoint,
                 "version": env!("CARGO_PKG_VERSION"),
-                "ready": ready,
-                "missing": self.checks().into_iter().filter_map(|check| check.missing).collect::<Vec<_>>(),
+                "ready": missing.is_empty(),
+                "missing": missing,
                 "initialized": gauges.initialized,
                 "discoveryKnown": snapshot.local_known,
             },

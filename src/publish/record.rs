@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Client, PutOptions};
+use etcd_client::{Client, GetOptions, PutOptions};
 use prometheus::IntGauge;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -150,11 +150,7 @@ impl Publisher {
             None => client.insert(self.connector.connect().await?),
         };
         self.check_owner(client).await?;
-        if get::<Record>(client, self.key(Topic::Servers))
-            .await?
-            .revision
-            != written.revision
-        {
+        if revision(client, self.key(Topic::Servers)).await? != written.revision {
             // Deleted or overwritten.
             written.at = None;
         }
@@ -181,7 +177,13 @@ impl Publisher {
 
     /// Whether somebody else lives under our ID.
     async fn check_owner(&self, client: &mut Client) -> Result<(), PublishError> {
-        match get::<Live>(client, self.key(Topic::Live)).await?.value {
+        let answer = within(client.get(self.key(Topic::Live), None)).await?;
+        // What cannot be decoded is nobody's.
+        let live: Option<Live> = answer
+            .kvs()
+            .first()
+            .and_then(|kv| serde_json::from_slice(kv.value()).ok());
+        match live {
             Some(live) if live.endpoint != self.own.endpoint => {
                 Err(PublishError::Duplicate(live.endpoint))
             }
@@ -256,20 +258,8 @@ async fn put<T: serde::Serialize>(
     Ok(answer.header().map_or(0, |header| header.revision()))
 }
 
-/// A key's value, if it is there and can be decoded, and its revision (0: not there).
-struct Stored<T> {
-    value: Option<T>,
-    revision: i64,
-}
-
-async fn get<T: serde::de::DeserializeOwned>(
-    client: &mut Client,
-    key: String,
-) -> Result<Stored<T>, SourceError> {
-    let answer = within(client.get(key, None)).await?;
-    let kv = answer.kvs().first();
-    Ok(Stored {
-        value: kv.and_then(|kv| serde_json::from_slice(kv.value()).ok()),
-        revision: kv.map_or(0, |kv| kv.mod_revision()),
-    })
+/// The revision that wrote a key; 0: it is not there.
+async fn revision(client: &mut Client, key: String) -> Result<i64, SourceError> {
+    let answer = within(client.get(key, Some(GetOptions::new().with_keys_only()))).await?;
+    Ok(answer.kvs().first().map_or(0, |kv| kv.mod_revision()))
 }

@@ -1,13 +1,12 @@
 //! Headers as the next hop's protocol wants them, and what its errors mean.
 
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
 use http::{Method, StatusCode, Version};
 use pingora_core::protocols::http::client::HttpSession;
 use pingora_core::{ErrorType, RetryType};
 use pingora_http::{RequestHeader, ResponseHeader};
 
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+use crate::request::headers::{KEEP_ALIVE, PROXY_CONNECTION};
 
 /// Removes what an answer says of the connection that it came on.
 pub fn strip_hop_by_hop(response: &mut ResponseHeader) {

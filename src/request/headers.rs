@@ -21,8 +21,10 @@ pub const READY: HeaderName = HeaderName::from_static("x-kubernetes-ready");
 /// The client's address, for the apiserver's audit log.
 pub const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+/// Belongs to one connection, as `Connection` does.
+pub const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+/// Belongs to one connection; never standardized, still sent.
+pub const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
 /// The names that only peers may send.

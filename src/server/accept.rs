@@ -28,7 +28,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// After this long without resources (file descriptors), accepting is tried again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What accepting a connection needs.
+/// What accepting a connection needs; held by every connection while it lives.
 pub struct Accepting<A> {
     /// The HTTP application.
     pub app: Arc<A>,
@@ -38,25 +38,13 @@ pub struct Accepting<A> {
     pub metrics: Arc<Metrics>,
     /// Becomes true when connections are to end after their running requests.
     pub closing: watch::Receiver<bool>,
-    /// Held by every connection while it lives.
+    /// Tells by its end that no connection is left.
     pub alive: mpsc::Sender<()>,
-}
-
-impl<A> Clone for Accepting<A> {
-    fn clone(&self) -> Self {
-        Self {
-            app: self.app.clone(),
-            tls: self.tls.clone(),
-            metrics: self.metrics.clone(),
-            closing: self.closing.clone(),
-            alive: self.alive.clone(),
-        }
-    }
 }
 
 impl<A: HttpServerApp + Send + Sync + 'static> Accepting<A> {
     /// Accepts until closing.
-    pub async fn run(self, listener: TcpListener) {
+    pub async fn run(self: Arc<Self>, listener: TcpListener) {
         let mut closing = self.closing.clone();
         loop {
             tokio::select! {
@@ -76,7 +64,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Accepting<A> {
         }
     }
 
-    async fn serve(self, tcp: tokio::net::TcpStream, from: SocketAddr) {
+    async fn serve(self: Arc<Self>, tcp: tokio::net::TcpStream, from: SocketAddr) {
         self.metrics.connections.inc();
         let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.shake_hands(tcp, from)).await;
         match handshake {

@@ -80,16 +80,14 @@ pub fn start(index: usize, listener: TcpListener, common: Common) -> io::Result<
                 };
                 let metrics = shared.metrics.clone();
                 let app = Arc::new(Front::new(shared));
-                tokio::spawn(
-                    Accepting {
-                        app,
-                        tls,
-                        metrics,
-                        closing,
-                        alive,
-                    }
-                    .run(listener),
-                );
+                let accepting = Accepting {
+                    app,
+                    tls,
+                    metrics,
+                    closing,
+                    alive,
+                };
+                tokio::spawn(Arc::new(accepting).run(listener));
                 becomes_true(&mut cut).await;
             });
         })

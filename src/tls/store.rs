@@ -76,10 +76,7 @@ pub fn client(ca_file: &Path, identity: Option<&KeyPair>) -> Result<ClientConfig
 }
 
 fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
-    let mut store = RootCertStore::empty();
-    // A bundle may hold certificates that are no trust anchors; the others count, as in Go.
-    store.add_parsable_certificates(certs(path)?);
-    Ok(store)
+    pem::roots(&certs(path)?).map_err(|source| file_error(path, source))
 }
 
 type Pair = (

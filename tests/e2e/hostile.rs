@@ -10,6 +10,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::cluster::{Ground, LONG, Single};
 use crate::double::{Double, DoubleOptions, v1_20};
 use crate::support::addr::Loopback;
+use crate::support::client::Client;
 use crate::support::proxy::{Proxy, Until};
 use crate::support::wait::eventually;
 
@@ -135,14 +136,10 @@ async fn a_connection_that_still_waits_for_a_body_is_never_used_again() {
     );
 }
 
-/// Writes `parts` one after the other, and reads until the other side closes.
-async fn exchange(world: &Single, parts: &[&str]) -> String {
-    let mut client = world
-        .client()
-        .cert("admin")
-        .connect_raw(&["http/1.1"])
-        .await
-        .unwrap();
+/// Writes `parts` one after the other as the administrator, and reads until the other side closes.
+async fn exchange(client: &Client, parts: &[&str]) -> String {
+    let admin = client.cert("admin");
+    let mut client = admin.connect_raw(&["http/1.1"]).await.unwrap();
     for part in parts {
         client.write_all(part.as_bytes()).await.unwrap();
         client.flush().await.unwrap();
@@ -165,20 +162,9 @@ async fn chunks_whose_ends_come_later_are_not_the_end() {
         options.alpn = alpn;
         let double = Double::start(options).await;
         let proxy = Proxy::start(ground.proxy("a", double.addr()).until(Until::Ready)).await;
-        let mut client = proxy
-            .client(&ground.pki)
-            .cert("admin")
-            .connect_raw(&["http/1.1"])
-            .await
-            .unwrap();
         let head = "POST /_double/upload HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
-        for part in [head, "5\r\nfirst", "\r\n", "6\r\nsecond\r\n", "0\r\n\r\n"] {
-            client.write_all(part.as_bytes()).await.unwrap();
-            client.flush().await.unwrap();
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        let mut answer = String::new();
-        let _ = client.read_to_string(&mut answer).await;
+        let parts = [head, "5\r\nfirst", "\r\n", "6\r\nsecond\r\n", "0\r\n\r\n"];
+        let answer = exchange(&proxy.client(&ground.pki), &parts).await;
         assert!(answer.contains("\"bytes\":11"), "{answer}");
     }
 }
@@ -242,7 +228,7 @@ async fn what_follows_a_refused_body_is_not_a_request() {
         "POST /api/v1/%zz HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n",
         body.len() + 100
     );
-    let answer = exchange(&world, &[&request, body]).await;
+    let answer = exchange(&world.client(), &[&request, body]).await;
     assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer}");
     assert_eq!(world.double.count("/_double/echo"), 0);
 }
@@ -277,7 +263,7 @@ async fn odd_requests_are_answered_as_go_would() {
             "HTTP/1.1 400",
         ),
     ] {
-        let answer = exchange(&world, &[request]).await;
+        let answer = exchange(&world.client(), &[request]).await;
         assert!(answer.starts_with(starts), "{request:?}: {answer}");
         assert!(
             !answer.to_lowercase().contains("connection: keep-alive"),
