@@ -149,6 +149,9 @@ async fn send_some(
         room = poll_fn(|context| writer.poll_capacity(context))
             .await
             .unwrap_or(Err(h2::Reason::CANCEL.into()))?;
+        if room == 0 {
+            return Ok(false);
+        }
     }
     let part = data.split_to(room.min(data.len()));
     writer.send_data(part, end && data.is_empty())?;
