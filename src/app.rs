@@ -17,12 +17,12 @@ use tokio::task::JoinSet;
 
 use crate::admin::metrics::Metrics;
 use crate::admin::pages::Pages;
+use crate::client::{self, ClientMaker, MakerError};
 use crate::cluster::catalog::{self, Own, Published};
 use crate::cluster::etcd::{Connector, EtcdSource, FileError};
 use crate::cluster::keys::{Keys, Topic};
 use crate::cluster::watch::follow;
 use crate::config::Config;
-use crate::local::client::{ClientMaker, MakerError};
 use crate::local::discovery::{self, LocalView};
 use crate::local::probe;
 use crate::local::state::LocalState;
@@ -194,12 +194,7 @@ fn start_control(shared: &Arc<Shared>, control: &mut JoinSet<()>) -> Result<Publ
         shared.published.clone(),
     ));
 
-    let maker = ClientMaker::new(
-        &config.api_server,
-        &config.serving.request_headers,
-        OWN_REQUEST_TIMEOUT,
-    )?;
-    let maker = Arc::new(maker);
+    let maker = Arc::new(own_requests(config)?);
     control.spawn(probe::run(
         maker.client(),
         shared.local.clone(),
@@ -223,6 +218,20 @@ fn start_control(shared: &Arc<Shared>, control: &mut JoinSet<()>) -> Result<Publ
         live_ttl: config.peer.lease_ttl,
         record_ttl: config.rerouting.absent_server_grace,
     })
+}
+
+/// Clients for the local apiserver, as `apiServer.internalUser`.
+fn own_requests(config: &Config) -> Result<ClientMaker, MakerError> {
+    let server = &config.api_server;
+    let names = &config.serving.request_headers;
+    ClientMaker::new(
+        server.address,
+        &server.server_name,
+        &server.ca_file,
+        &server.proxy_client,
+        client::identity(names, &server.internal_user, &["system:masters"])?,
+        OWN_REQUEST_TIMEOUT,
+    )
 }
 
 impl Bound {

@@ -7,14 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH};
-use http::{HeaderMap, StatusCode};
+use http::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE_MATCH};
+use http::{HeaderMap, Method, StatusCode};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::client::{Client, ClientError};
 use super::documents::{self, GroupVersion, Versions};
 use super::state::LocalState;
+use crate::client::{Answer, Client, ClientError};
 use crate::routing::table::{Custom, Gvr, GvrRef, ServedSet};
 
 /// What is known of the local apiserver's contents.
@@ -30,6 +30,8 @@ pub struct LocalView {
 
 /// Changes often come in crowds; discovery is read at most this often.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
+/// How long one document is asked for, over and over if the apiserver says so.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Reads discovery until nobody is interested. `custom`: aggregated APIs are not asked for, their servers may hang.
 pub async fn run(
@@ -133,7 +135,7 @@ impl Reader {
                     .get(path)
                     .map(|(etag, _)| (IF_NONE_MATCH, etag.clone())),
             );
-            let answer = self.client.get(path, &headers).await?;
+            let answer = self.ask(path, &headers).await?;
             if answer.status == StatusCode::NOT_MODIFIED
                 && let Some((_, known)) = self.aggregated.get(path)
             {
@@ -203,8 +205,19 @@ impl Reader {
         }
     }
 
+    async fn ask(
+        &mut self,
+        path: &str,
+        headers: &[(HeaderName, HeaderValue)],
+    ) -> Result<Answer, ClientError> {
+        let deadline = Instant::now() + PATIENCE;
+        self.client
+            .call(Method::GET, path, headers, None, deadline)
+            .await
+    }
+
     async fn get(&mut self, path: &str) -> Result<bytes::Bytes, ReadError> {
-        let answer = self.client.get(path, &[]).await?;
+        let answer = self.ask(path, &[]).await?;
         match answer.status {
             StatusCode::OK => Ok(answer.body),
             status => Err(ReadError::Status {

@@ -1,6 +1,5 @@
 //! The apiserver beside us: whether it is initialized, and what it serves.
 
-pub mod client;
 pub mod discovery;
 pub mod documents;
 pub mod probe;

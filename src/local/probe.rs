@@ -6,8 +6,8 @@ use std::time::Duration;
 use http::StatusCode;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::client::{Client, ClientError};
 use super::state::LocalState;
+use crate::client::{Client, ClientError};
 
 /// Probes until dropped.
 pub async fn run(mut client: Client, state: Arc<LocalState>, every: Duration) {

@@ -1,0 +1,152 @@
+//! A TLS server that answers as a test says, and a client for it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rustls::ServerConfig;
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+use super::{Client, ClientMaker};
+use crate::config::KeyPair;
+use crate::tls::store;
+
+/// What becomes of a request.
+pub(crate) enum Reply {
+    Answer(Response<Bytes>),
+    /// The connection is closed instead of an answer.
+    Break,
+    /// No answer, and the connection stays.
+    Silence,
+}
+
+impl Reply {
+    pub(crate) fn new(status: u16, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Self {
+        let mut answer = Response::new(body.into());
+        *answer.status_mut() = StatusCode::from_u16(status).unwrap();
+        for (name, value) in headers {
+            let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
+            answer
+                .headers_mut()
+                .append(name, HeaderValue::from_str(value).unwrap());
+        }
+        Self::Answer(answer)
+    }
+}
+
+type Handler = Arc<dyn Fn(Request<Bytes>) -> Reply + Send + Sync>;
+
+/// The server; ends when dropped.
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    connections: Arc<AtomicUsize>,
+    files: tempfile::TempDir,
+    _tasks: JoinSet<()>,
+}
+
+impl Server {
+    /// `handler` sees every request that arrives.
+    pub(crate) async fn start(
+        handler: impl Fn(Request<Bytes>) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let made = rcgen::generate_simple_self_signed(["server.test".to_owned()]).unwrap();
+        let files = tempfile::tempdir().unwrap();
+        std::fs::write(files.path().join("cert"), made.cert.pem()).unwrap();
+        std::fs::write(files.path().join("key"), made.signing_key.serialize_pem()).unwrap();
+        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let tls = ServerConfig::builder_with_provider(store::provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key.into())
+            .unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(accept(
+            listener,
+            TlsAcceptor::from(Arc::new(tls)),
+            Arc::new(handler),
+            connections.clone(),
+        ));
+        Self {
+            address,
+            connections,
+            files,
+            _tasks: tasks,
+        }
+    }
+
+    /// Connections so far.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn client(&self, identity: HeaderMap, timeout: Duration) -> Client {
+        self.client_for(self.address, "server.test", identity, timeout)
+    }
+
+    pub(crate) fn client_for(
+        &self,
+        address: SocketAddr,
+        name: &str,
+        identity: HeaderMap,
+        timeout: Duration,
+    ) -> Client {
+        let cert = self.files.path().join("cert");
+        let pair = KeyPair {
+            cert_file: cert.clone(),
+            key_file: self.files.path().join("key"),
+        };
+        let maker = ClientMaker::new(address, name, &cert, &pair, identity, timeout).unwrap();
+        Arc::new(maker).client()
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    tls: TlsAcceptor,
+    handler: Handler,
+    connections: Arc<AtomicUsize>,
+) {
+    let mut open = JoinSet::new();
+    loop {
+        let (tcp, _) = listener.accept().await.unwrap();
+        connections.fetch_add(1, Ordering::SeqCst);
+        let (tls, handler) = (tls.clone(), handler.clone());
+        open.spawn(async move {
+            // A client that does not believe us goes away here.
+            let Ok(stream) = tls.accept(tcp).await else {
+                return;
+            };
+            let service = service_fn(|request| answer(request, handler.clone()));
+            // Ends in an error where the test says so.
+            let _ = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+        });
+    }
+}
+
+async fn answer(
+    request: Request<hyper::body::Incoming>,
+    handler: Handler,
+) -> Result<Response<Full<Bytes>>, std::io::Error> {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.map_err(std::io::Error::other)?;
+    match handler(Request::from_parts(head, body.to_bytes())) {
+        Reply::Answer(answer) => Ok(answer.map(Full::new)),
+        Reply::Break => Err(std::io::Error::other("as the test says")),
+        Reply::Silence => std::future::pending().await,
+    }
+}

@@ -1,0 +1,296 @@
+//! The one HTTP client for requests that the proxy makes itself.
+//!
+//! A [`ClientMaker`] knows a server, the proxy client certificate and the identity that is asserted with it; a
+//! [`Client`] has one connection, made anew when it broke. [`Client::get`] tries once, [`Client::call`] as often as
+//! client-go would ([`retry`]).
+
+pub mod retry;
+
+#[cfg(test)]
+pub(crate) mod fake;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderName, HeaderValue, USER_AGENT};
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use rand::Rng;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
+
+use crate::config::{KeyPair, RequestHeaders};
+use crate::tls::store::{self, TlsError};
+
+/// Largest answer read. The biggest discovery documents have some hundred KiB.
+const MAX_BODY: usize = 64 << 20;
+const JSON: &str = "application/json";
+
+type Connection = SendRequest<Full<Bytes>>;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens: the process is gone.
+    #[error("connection refused")]
+    Refused,
+    /// No answer in time.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    /// TCP or TLS failed.
+    #[error("cannot connect")]
+    Connect(#[source] io::Error),
+    /// The exchange broke off.
+    #[error("broken exchange")]
+    Exchange(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// An answer, read completely.
+#[derive(Debug)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// Headers.
+    pub headers: HeaderMap,
+    /// Body.
+    pub body: Bytes,
+}
+
+/// Makes clients that share one TLS configuration.
+pub struct ClientMaker {
+    address: SocketAddr,
+    name: ServerName<'static>,
+    tls: TlsConnector,
+    identity: HeaderMap,
+    timeout: Duration,
+}
+
+/// Why there can be no client. The configuration is checked for all of it.
+#[derive(Debug, thiserror::Error)]
+pub enum MakerError {
+    /// Certificate files.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Not a name that a certificate could have.
+    #[error("{0:?} is no server name")]
+    Name(String),
+    /// Not a header value.
+    #[error("{0:?} cannot be asserted in a header")]
+    Identity(String),
+}
+
+/// Headers that say who asks, by the first of the requestheader names of each kind.
+pub fn identity(
+    names: &RequestHeaders,
+    user: &str,
+    groups: &[&str],
+) -> Result<HeaderMap, MakerError> {
+    let value =
+        |text: &str| HeaderValue::try_from(text).map_err(|_| MakerError::Identity(text.to_owned()));
+    let mut identity = HeaderMap::new();
+    if let Some(name) = names.username.first() {
+        identity.append(name, value(user)?);
+    }
+    if let Some(name) = names.group.first() {
+        for group in groups {
+            identity.append(name, value(group)?);
+        }
+    }
+    Ok(identity)
+}
+
+impl ClientMaker {
+    /// Reads the certificate files. `identity`: headers of every request; `timeout`: of one try.
+    pub fn new(
+        address: SocketAddr,
+        server_name: &str,
+        ca_file: &Path,
+        proxy_client: &KeyPair,
+        identity: HeaderMap,
+        timeout: Duration,
+    ) -> Result<Self, MakerError> {
+        let name = ServerName::try_from(server_name.to_owned())
+            .map_err(|_| MakerError::Name(server_name.to_owned()))?;
+        let tls = store::client(ca_file, Some(proxy_client))?;
+        Ok(Self {
+            address,
+            name,
+            tls: TlsConnector::from(Arc::new(tls)),
+            identity,
+            timeout,
+        })
+    }
+
+    /// A client without a connection yet.
+    pub fn client(self: &Arc<Self>) -> Client {
+        Client {
+            maker: self.clone(),
+            connection: None,
+        }
+    }
+
+    async fn connect(&self) -> Result<Connection, ClientError> {
+        let tcp = TcpStream::connect(self.address)
+            .await
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::ConnectionRefused => ClientError::Refused,
+                _ => ClientError::Connect(error),
+            })?;
+        let tls = self
+            .tls
+            .connect(self.name.clone(), tcp)
+            .await
+            .map_err(ClientError::Connect)?;
+        let (sender, connection) = http1::handshake(TokioIo::new(tls))
+            .await
+            .map_err(exchange)?;
+        // Ends with the sender, or with the server.
+        tokio::spawn(connection);
+        Ok(sender)
+    }
+
+    fn request(
+        &self,
+        method: &Method,
+        path: &str,
+        headers: &[(HeaderName, HeaderValue)],
+        body: Option<&Bytes>,
+    ) -> Result<Request<Full<Bytes>>, ClientError> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, self.name.to_str().as_ref())
+            .header(
+                USER_AGENT,
+                concat!("kube-interop-proxy/", env!("CARGO_PKG_VERSION")),
+            )
+            .header(ACCEPT, JSON);
+        if body.is_some() {
+            request = request.header(CONTENT_TYPE, JSON);
+        }
+        if let Some(map) = request.headers_mut() {
+            for (name, value) in headers {
+                map.insert(name, value.clone());
+            }
+            map.extend(self.identity.clone());
+        }
+        request
+            .body(Full::new(body.cloned().unwrap_or_default()))
+            .map_err(|error| ClientError::Exchange(error.into()))
+    }
+}
+
+/// One keep-alive connection's worth of requests.
+pub struct Client {
+    maker: Arc<ClientMaker>,
+    connection: Option<Connection>,
+}
+
+impl Client {
+    /// GET, tried once, within the configured time.
+    pub async fn get(
+        &mut self,
+        path: &str,
+        headers: &[(HeaderName, HeaderValue)],
+    ) -> Result<Answer, ClientError> {
+        let time = self.maker.timeout;
+        self.once(&Method::GET, path, headers, None, time).await
+    }
+
+    /// Any request, tried until there is an answer that stands, but not beyond `deadline`; then the last answer or error
+    /// counts. What is tried again, and when, says [`retry::pause`]. A body is JSON unless `headers` say otherwise.
+    pub async fn call(
+        &mut self,
+        method: Method,
+        path: &str,
+        headers: &[(HeaderName, HeaderValue)],
+        body: Option<Bytes>,
+        deadline: Instant,
+    ) -> Result<Answer, ClientError> {
+        let mut tries = 0;
+        loop {
+            let time = left(deadline).min(self.maker.timeout);
+            let outcome = self.once(&method, path, headers, body.as_ref(), time).await;
+            tries += 1;
+            let random = rand::thread_rng().r#gen();
+            match retry::pause(&method, tries, &outcome, left(deadline), random) {
+                None => return outcome,
+                Some(pause) => tokio::time::sleep(pause).await,
+            }
+        }
+    }
+
+    /// Drops the connection: the next request opens a new one.
+    pub fn reset(&mut self) {
+        self.connection = None;
+    }
+
+    async fn once(
+        &mut self,
+        method: &Method,
+        path: &str,
+        headers: &[(HeaderName, HeaderValue)],
+        body: Option<&Bytes>,
+        time: Duration,
+    ) -> Result<Answer, ClientError> {
+        let exchange = self.exchange(method, path, headers, body);
+        // A connection with half an exchange on it is of no use: `exchange` puts it back only at its end.
+        tokio::time::timeout(time, exchange)
+            .await
+            .unwrap_or(Err(ClientError::Timeout(time)))
+    }
+
+    /// The connection of the exchange before, if it is still good.
+    async fn reused(&mut self) -> Option<Connection> {
+        let mut sender = self.connection.take()?;
+        sender.ready().await.is_ok().then_some(sender)
+    }
+
+    async fn exchange(
+        &mut self,
+        method: &Method,
+        path: &str,
+        headers: &[(HeaderName, HeaderValue)],
+        body: Option<&Bytes>,
+    ) -> Result<Answer, ClientError> {
+        let mut sender = match self.reused().await {
+            Some(sender) => sender,
+            None => self.maker.connect().await?,
+        };
+        let request = self.maker.request(method, path, headers, body)?;
+        let (head, body) = sender
+            .send_request(request)
+            .await
+            .map_err(exchange)?
+            .into_parts();
+        let body = Limited::new(body, MAX_BODY)
+            .collect()
+            .await
+            .map_err(ClientError::Exchange)?
+            .to_bytes();
+        self.connection = Some(sender);
+        Ok(Answer {
+            status: head.status,
+            headers: head.headers,
+            body,
+        })
+    }
+}
+
+fn left(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
+}
+
+fn exchange(error: hyper::Error) -> ClientError {
+    ClientError::Exchange(error.into())
+}
