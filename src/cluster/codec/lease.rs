@@ -1,0 +1,129 @@
+//! Leases: whether a server lives, and who it is. Pure.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use k8s_pb::api::coordination::v1 as protobuf;
+use k8s_pb::apimachinery::pkg::apis::meta::v1::MicroTime;
+use serde::{Deserialize, Deserializer, de};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::{Type, Undecodable, decode};
+
+// Both versions have the same fields, as far as they are read here, with the same numbers.
+const LEASE: Type = Type {
+    kind: "Lease",
+    api_versions: &["coordination.k8s.io/v1", "coordination.k8s.io/v1beta1"],
+};
+
+/// A Lease, as far as it tells of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// Whether its labels say that it is the identity of a kube-apiserver.
+    pub identity: bool,
+    /// Whether its labels say that a proxy wrote it in place of its kube-apiserver.
+    pub published: bool,
+    /// Host name of the server; Kubernetes before 1.26 does not write it.
+    pub hostname: Option<String>,
+    /// Who holds it; of recent servers a new text at each start.
+    pub holder: Option<String>,
+    /// How long it holds after it was renewed.
+    pub duration: Option<Duration>,
+    /// When it was renewed last, by its holder's clock.
+    pub renewed: Option<SystemTime>,
+    /// UID of the object; a Lease that was deleted and written again has another.
+    pub uid: String,
+}
+
+#[derive(Deserialize)]
+struct Form {
+    metadata: Option<Metadata>,
+    spec: Option<Spec>,
+}
+
+#[derive(Default, Deserialize)]
+struct Metadata {
+    labels: Option<BTreeMap<String, String>>,
+    uid: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    holder_identity: Option<String>,
+    lease_duration_seconds: Option<i32>,
+    #[serde(default, deserialize_with = "rfc3339")]
+    renew_time: Option<SystemTime>,
+}
+
+impl TryFrom<protobuf::Lease> for Form {
+    type Error = Undecodable;
+
+    fn try_from(stored: protobuf::Lease) -> Result<Self, Undecodable> {
+        let spec = stored.spec.unwrap_or_default();
+        Ok(Self {
+            metadata: stored.metadata.map(|metadata| Metadata {
+                labels: Some(metadata.labels),
+                uid: metadata.uid,
+            }),
+            spec: Some(Spec {
+                holder_identity: spec.holder_identity,
+                lease_duration_seconds: spec.lease_duration_seconds,
+                renew_time: instant(spec.renew_time.unwrap_or_default())?,
+            }),
+        })
+    }
+}
+
+/// A time without seconds is Go's zero time: none.
+fn instant(stored: MicroTime) -> Result<Option<SystemTime>, Undecodable> {
+    let Some(seconds) = stored.seconds else {
+        return Ok(None);
+    };
+    let nanos = u32::try_from(stored.nanos()).ok();
+    let whole = OffsetDateTime::from_unix_timestamp(seconds).ok();
+    nanos
+        .zip(whole)
+        .and_then(|(nanos, whole)| whole.replace_nanosecond(nanos).ok())
+        .map(|time| Some(time.into()))
+        .ok_or(Undecodable::Field("spec.renewTime"))
+}
+
+fn rfc3339<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SystemTime>, D::Error> {
+    let text: Option<String> = Option::deserialize(deserializer)?;
+    let time = text.map(|text| OffsetDateTime::parse(&text, &Rfc3339));
+    let time = time.transpose().map_err(de::Error::custom)?;
+    Ok(time.map(SystemTime::from))
+}
+
+/// Reads the value of `leases/kube-system/<name>`.
+pub fn lease(value: &[u8]) -> Result<Lease, Undecodable> {
+    let form = decode::<Form, protobuf::Lease>(value, &LEASE)?;
+    let metadata = form.metadata.unwrap_or_default();
+    let spec = form.spec.unwrap_or_default();
+    let mut labels = metadata.labels.unwrap_or_default();
+    let says = |labels: &BTreeMap<String, String>, key: &str, value: &str| {
+        labels.get(key).is_some_and(|is| is == value)
+    };
+    let seconds = spec.lease_duration_seconds.and_then(|s| s.try_into().ok());
+    Ok(Lease {
+        identity: says(
+            &labels,
+            "apiserver.kubernetes.io/identity",
+            "kube-apiserver",
+        ) || says(&labels, "k8s.io/component", "kube-apiserver"),
+        published: says(
+            &labels,
+            "app.kubernetes.io/managed-by",
+            "kube-interop-proxy",
+        ),
+        hostname: labels
+            .remove("kubernetes.io/hostname")
+            .filter(|name| !name.is_empty()),
+        holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
+        duration: seconds.filter(|s| *s > 0).map(Duration::from_secs),
+        renewed: spec.renew_time,
+        uid: metadata.uid.unwrap_or_default(),
+    })
+}

@@ -1,0 +1,105 @@
+//! StorageVersions: which API versions each server serves of a resource. Pure.
+//!
+//! Only `servedVersions` counts, which is there since Kubernetes 1.28. `encodingVersion` and `decodableVersions` are
+//! ignored on purpose: a server decodes versions that it does not serve.
+
+use k8s_pb::api::apiserverinternal::v1alpha1 as protobuf;
+use serde::Deserialize;
+
+use super::{Type, Undecodable, decode};
+
+const STORAGE_VERSION: Type = Type {
+    kind: "StorageVersion",
+    api_versions: &["internal.apiserver.k8s.io/v1alpha1"],
+};
+
+/// What one server serves of a resource. Servers that are gone stay listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerVersions {
+    /// ID of the server, the name of its identity Lease.
+    pub server: String,
+    /// Group and version of each version that it serves; empty before Kubernetes 1.28, where it means nothing.
+    pub served: Vec<(String, String)>,
+}
+
+#[derive(Deserialize)]
+struct Form {
+    status: Option<Status>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    storage_versions: Option<Vec<Server>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Server {
+    #[serde(rename = "apiServerID")]
+    id: Option<String>,
+    served_versions: Option<Vec<String>>,
+}
+
+impl TryFrom<protobuf::StorageVersion> for Form {
+    type Error = Undecodable;
+
+    fn try_from(stored: protobuf::StorageVersion) -> Result<Self, Undecodable> {
+        let status = stored.status.map(|status| Status {
+            storage_versions: Some(status.storage_versions.into_iter().map(server).collect()),
+        });
+        Ok(Self { status })
+    }
+}
+
+fn server(stored: protobuf::ServerStorageVersion) -> Server {
+    Server {
+        id: stored.api_server_id,
+        served_versions: Some(stored.served_versions),
+    }
+}
+
+/// Reads the value of `storageversions/<group or core>.<resource>`.
+pub fn storage_version(value: &[u8]) -> Result<Vec<ServerVersions>, Undecodable> {
+    let form = decode::<Form, protobuf::StorageVersion>(value, &STORAGE_VERSION)?;
+    let servers = form.status.and_then(|status| status.storage_versions);
+    servers
+        .unwrap_or_default()
+        .into_iter()
+        .map(
+            |Server {
+                 id,
+                 served_versions,
+             }| {
+                let server = id
+                    .filter(|id| !id.is_empty())
+                    .ok_or(Undecodable::Field("apiServerID"))?;
+                let served = served_versions.unwrap_or_default();
+                let served: Option<_> = served.iter().map(|text| group_version(text)).collect();
+                Ok(ServerVersions {
+                    server,
+                    served: served.ok_or(Undecodable::Field("servedVersions"))?,
+                })
+            },
+        )
+        .collect()
+}
+
+fn group_version(text: &str) -> Option<(String, String)> {
+    let (group, version) = match text.split_once('/') {
+        Some(("", _)) => return None,
+        Some(both) => both,
+        None => ("", text),
+    };
+    let whole = !version.is_empty() && !version.contains('/');
+    whole.then(|| (group.to_owned(), version.to_owned()))
+}
+
+/// Group and resource that the name of a StorageVersion stands for; the group is empty for `core`.
+pub fn stored_resource(name: &str) -> Option<(&str, &str)> {
+    let (group, resource) = name.rsplit_once('.')?;
+    if group.is_empty() || resource.is_empty() {
+        return None;
+    }
+    Some((if group == "core" { "" } else { group }, resource))
+}

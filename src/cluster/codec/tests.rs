@@ -1,0 +1,321 @@
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime};
+
+use prost::Message as _;
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::*;
+
+mod properties;
+mod refusals;
+
+const OLD: &str = "kube-apiserver-v1.20.2";
+const NEW: &str = "kube-apiserver-v1.36";
+const A: &str = "apiserver-tqsyvnc7rs47fayzipsuqpfg4m";
+const B: &str = "apiserver-imkgstwjs6opnbwk2ixluu6fiq";
+
+fn data(release: &str, file: &str) -> Vec<u8> {
+    let root = env!("CARGO_MANIFEST_DIR");
+    std::fs::read(format!("{root}/tests/data/{release}/{file}")).unwrap()
+}
+
+/// What is below a prefix in a release's etcd, by the rest of the key.
+fn stored(release: &str, prefix: &str) -> BTreeMap<String, Vec<u8>> {
+    let text = String::from_utf8(data(release, "etcd.jsonl")).unwrap();
+    let prefix = format!("/registry/{prefix}/");
+    text.lines()
+        .filter_map(|line| {
+            let line: Value = serde_json::from_str(line).unwrap();
+            let name = line["key"].as_str().unwrap().strip_prefix(&prefix)?;
+            let value = line["value"].as_str().unwrap().as_bytes();
+            let value = data_encoding::BASE64.decode(value).unwrap();
+            Some((name.to_owned(), value))
+        })
+        .collect()
+}
+
+/// The items of an API list, by name.
+fn listed(release: &str, file: &str) -> BTreeMap<String, Vec<u8>> {
+    let list: Value = serde_json::from_slice(&data(release, file)).unwrap();
+    let items = list["items"].as_array().unwrap().iter();
+    items
+        .map(|item| {
+            let name = item["metadata"]["name"].as_str().unwrap().to_owned();
+            (name, serde_json::to_vec(item).unwrap())
+        })
+        .collect()
+}
+
+fn enveloped(api_version: &str, kind: &str, content_type: &str, raw: &[u8]) -> Vec<u8> {
+    let envelope = Unknown {
+        type_meta: Some(TypeMeta {
+            api_version: Some(api_version.into()),
+            kind: Some(kind.into()),
+        }),
+        raw: Some(raw.to_vec()),
+        content_encoding: None,
+        content_type: Some(content_type.into()),
+    };
+    [PROTOBUF, &envelope.encode_to_vec()].concat()
+}
+
+fn at(rfc3339: &str) -> Option<SystemTime> {
+    Some(OffsetDateTime::parse(rfc3339, &Rfc3339).unwrap().into())
+}
+
+/// The API gives microseconds, etcd nanoseconds.
+fn to_micros(mut lease: Lease) -> Lease {
+    lease.renewed = lease.renewed.map(|renewed| {
+        let since = renewed.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        renewed - Duration::from_nanos(u64::from(since.subsec_nanos() % 1000))
+    });
+    lease
+}
+
+fn versions(server: &str, served: &[(&str, &str)]) -> ServerVersions {
+    let served = served.iter().map(|(g, v)| ((*g).into(), (*v).into()));
+    ServerVersions {
+        server: server.into(),
+        served: served.collect(),
+    }
+}
+
+#[test]
+fn storage_versions_say_which_server_serves_which_versions_since_1_28() {
+    let all = stored(NEW, "storageversions");
+    assert_eq!(all.len(), 59);
+    let read = |name: &str| storage_version(&all[name]).unwrap();
+    let (v1, hpa) = (("", "v1"), "autoscaling.horizontalpodautoscalers");
+    assert_eq!(read("core.pods"), [versions(B, &[v1]), versions(A, &[v1])]);
+    assert_eq!(
+        read(hpa),
+        [versions(B, &[("autoscaling", "v1"), ("autoscaling", "v2")])]
+    );
+    // Encoded as v1beta1 and decodable as v1alpha1, and neither of them served.
+    let policies = "admissionregistration.k8s.io.mutatingadmissionpolicies";
+    let served = [("admissionregistration.k8s.io", "v1")];
+    assert_eq!(read(policies), [versions(B, &served), versions(A, &served)]);
+    let read: Vec<_> = all
+        .values()
+        .flat_map(|v| storage_version(v).unwrap())
+        .collect();
+    assert_eq!(read.len(), 117);
+    assert_eq!(read.iter().map(|s| s.served.len()).sum::<usize>(), 118);
+}
+
+#[test]
+fn storage_versions_of_old_servers_name_them_and_nothing_served() {
+    let all = stored(OLD, "storageversions");
+    assert_eq!(all.len(), 48);
+    let read: Vec<_> = all
+        .values()
+        .flat_map(|v| storage_version(v).unwrap())
+        .collect();
+    assert_eq!(read.len(), 190);
+    assert!(read.iter().all(|s| s.served.is_empty()));
+    let pods = storage_version(&all["core.pods"]).unwrap();
+    let first = "kube-apiserver-f51c4d82-4ff4-4ea6-839d-d3fddaae8ead";
+    assert_eq!(pods[0], versions(first, &[]));
+    assert_eq!(pods.len(), 4);
+}
+
+#[test]
+fn the_name_of_a_storage_version_is_group_and_resource() {
+    assert_eq!(stored_resource("core.pods"), Some(("", "pods")));
+    assert_eq!(
+        stored_resource("example.com.widgets"),
+        Some(("example.com", "widgets"))
+    );
+    for name in ["", "pods", ".pods", "core.", "."] {
+        assert_eq!(stored_resource(name), None, "{name}");
+    }
+    for release in [OLD, NEW] {
+        for name in stored(release, "storageversions").keys() {
+            assert!(stored_resource(name).is_some(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn leases_of_recent_servers_say_their_host_and_their_start() {
+    let all = stored(NEW, "leases/kube-system");
+    assert_eq!(all.len(), 2);
+    assert_eq!(
+        to_micros(lease(&all[A]).unwrap()),
+        Lease {
+            identity: true,
+            published: false,
+            hostname: Some("cp-a".into()),
+            holder: Some(format!("{A}_1c787831-74c0-4f2f-8b47-a43c1aeaa11c")),
+            duration: Some(Duration::from_secs(3600)),
+            renewed: at("2026-11-21T07:57:04.223828Z"),
+            uid: "667f1ad1-20ce-4ff1-bdf4-9d7c765cbea8".into(),
+        }
+    );
+    assert_eq!(lease(&all[B]).unwrap().hostname.as_deref(), Some("cp-b"));
+}
+
+#[test]
+fn leases_of_old_servers_are_v1beta1_and_have_no_host() {
+    let all = stored(OLD, "leases/kube-system");
+    assert_eq!(all.len(), 4);
+    let name = "kube-apiserver-aa8aaf5a-5c95-49ff-bc42-f13099191875";
+    assert_eq!(
+        to_micros(lease(&all[name]).unwrap()),
+        Lease {
+            identity: true,
+            published: false,
+            hostname: None,
+            holder: Some(name.into()),
+            duration: Some(Duration::from_secs(3600)),
+            renewed: at("2026-11-21T07:58:57.598391Z"),
+            uid: "7fd2f933-b3e2-4fd0-9950-9ff59a95117f".into(),
+        }
+    );
+    for (name, value) in &all {
+        assert_eq!(lease(value).unwrap().holder.as_ref(), Some(name));
+    }
+}
+
+#[test]
+fn the_api_in_json_says_the_same_as_etcd_in_protobuf() {
+    let mut compared = 0;
+    for release in [OLD, NEW] {
+        let etcd = stored(release, "leases/kube-system");
+        for (name, json) in listed(release, "leases.json") {
+            let protobuf = lease(&etcd[&name]).unwrap();
+            assert_eq!(lease(&json).unwrap(), to_micros(protobuf), "{name}");
+            compared += 1;
+        }
+        let etcd = stored(release, "storageversions");
+        for (name, json) in listed(release, "storageversions.json") {
+            let protobuf = storage_version(&etcd[&name]).unwrap();
+            assert_eq!(storage_version(&json).unwrap(), protobuf, "{name}");
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 4 + 2 + 48 + 59);
+}
+
+#[test]
+fn a_lease_that_a_proxy_wrote_is_told_from_a_servers_own() {
+    let value = json!({"metadata": {"labels": {
+        "app.kubernetes.io/managed-by": "kube-interop-proxy",
+        "k8s.io/component": "kube-scheduler"}}});
+    let read = lease(value.to_string().as_bytes()).unwrap();
+    assert!(read.published && !read.identity);
+    let none = json!({"metadata": {}, "spec": {
+        "holderIdentity": "", "leaseDurationSeconds": 0, "renewTime": null}});
+    let read = lease(none.to_string().as_bytes()).unwrap();
+    assert_eq!(
+        (read.holder, read.duration, read.renewed),
+        (None, None, None)
+    );
+    assert!(!read.published && !read.identity);
+}
+
+#[test]
+fn peer_endpoints_are_read_and_written_in_kube_apiservers_own_bytes() {
+    let all = stored(NEW, "peerserverleases");
+    assert_eq!(all.len(), 2);
+    for (server, address, generation) in [(A, "127.0.0.1:26443", 18), (B, "127.0.0.1:26444", 1)] {
+        let read = endpoints(&all[server]).unwrap();
+        let address = address.parse().unwrap();
+        let server = server.to_owned();
+        assert_eq!(read, PeerEndpoint { server, address });
+        assert_eq!(encode_endpoints(&read, generation), all[&read.server]);
+    }
+    assert_eq!(stored(OLD, "peerserverleases").len(), 0);
+}
+
+fn peer(subset: Value) -> Result<SocketAddr, Undecodable> {
+    let value = json!({"apiVersion": "v1", "kind": "Endpoints",
+        "metadata": {"labels": {"apiserverIdentity": "a"}}, "subsets": [subset]});
+    endpoints(value.to_string().as_bytes()).map(|peer| peer.address)
+}
+
+#[test]
+fn the_port_named_https_counts_else_the_only_one() {
+    let addresses = json!([{"ip": "::ffff:10.0.0.1"}, {"ip": "10.0.0.2"}]);
+    let with = |ports: Value| peer(json!({"addresses": addresses, "ports": ports}));
+    let both = json!([{"name": "http", "port": 80}, {"name": "https", "port": 6443}]);
+    let expected: SocketAddr = "10.0.0.1:6443".parse().unwrap();
+    assert_eq!(with(both).unwrap(), expected);
+    assert_eq!(with(json!([{"port": 6443}])).unwrap(), expected);
+    let bad = [
+        json!([{"port": 1}, {"port": 2}]),
+        json!([{"name": "https", "port": 0}, {"port": 2}]),
+        json!([{"port": 65536}]),
+        json!([{"port": -1}]),
+        json!([]),
+        json!(null),
+    ];
+    for ports in bad {
+        assert!(matches!(
+            with(ports),
+            Err(Undecodable::Field("subsets.ports.port"))
+        ));
+    }
+}
+
+#[test]
+fn an_address_that_cannot_be_a_peers_is_refused() {
+    let ips = [
+        "",
+        "nowhere",
+        "0.0.0.0",
+        "::",
+        "::ffff:0.0.0.0",
+        "224.0.0.1",
+        "ff02::1",
+    ];
+    for ip in ips {
+        let read = peer(json!({"addresses": [{"ip": ip}], "ports": [{"port": 1}]}));
+        let refused = matches!(read, Err(Undecodable::Field("subsets.addresses.ip")));
+        assert!(refused, "{ip}");
+    }
+    let unnamed = json!({"subsets": [{"addresses": [{"ip": "10.0.0.1"}], "ports": [{"port": 1}]}]});
+    let read = endpoints(unnamed.to_string().as_bytes());
+    assert!(matches!(
+        read,
+        Err(Undecodable::Field("metadata.labels.apiserverIdentity"))
+    ));
+    let nowhere = json!({"metadata": {"labels": {"apiserverIdentity": "a"}}});
+    let read = endpoints(nowhere.to_string().as_bytes());
+    assert!(matches!(read, Err(Undecodable::Field("subsets"))));
+}
+
+#[test]
+fn only_an_api_service_with_a_service_is_aggregated() {
+    for (release, total) in [(OLD, 35), (NEW, 24)] {
+        let all = stored(release, "apiregistration.k8s.io/apiservices");
+        assert_eq!(all.len(), total);
+        let aggregated = all
+            .iter()
+            .filter(|(_, value)| is_aggregated(value).unwrap());
+        let aggregated: Vec<_> = aggregated.map(|(name, _)| name.as_str()).collect();
+        assert_eq!(aggregated, ["v1beta1.metrics.k8s.io"]);
+        let version = "apiregistration.k8s.io/v1";
+        for (name, value) in &all {
+            let wrapped = enveloped(version, "APIService", "application/json", value);
+            let expected = aggregated.contains(&name.as_str());
+            assert_eq!(is_aggregated(&wrapped).unwrap(), expected, "{name}");
+        }
+    }
+    assert!(!is_aggregated(br#"{"spec":{"service":null}}"#).unwrap());
+    assert!(!is_aggregated(b"{}").unwrap());
+    let protobuf = k8s_pb::kube_aggregator::pkg::apis::apiregistration::v1::APIServiceSpec {
+        service: Some(Default::default()),
+        ..Default::default()
+    };
+    let protobuf = APIService {
+        spec: Some(protobuf),
+        ..APIService::default()
+    };
+    let version = "apiregistration.k8s.io/v1beta1";
+    let wrapped = enveloped(version, "APIService", "", &protobuf.encode_to_vec());
+    assert!(is_aggregated(&wrapped).unwrap());
+}
