@@ -44,6 +44,7 @@ fn snapshot() -> Snapshot {
         .map(|index| Server {
             id: format!("server-{index}").into(),
             endpoint: ([10, 0, 0, index], 6443).into(),
+            native: false,
             live: true,
             initialized: true,
             target: true,
@@ -65,7 +66,7 @@ fn snapshot() -> Snapshot {
             .into_iter()
             .collect(),
     };
-    Snapshot::new(true, 1, servers, Some(&served), custom)
+    Snapshot::new(true, servers, Some(&served), Arc::new(custom))
 }
 
 fn resource<'a>(info: &'a RequestInfo<'_>) -> Option<GvrRef<'a>> {

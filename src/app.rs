@@ -3,6 +3,7 @@
 //! [`build`] binds ports and starts everything; [`Bound`] tells the real addresses and stops it again. Control
 //! work (etcd, probe, discovery, admin port) has one runtime, serving has one for each core.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -18,15 +19,19 @@ use tokio::task::JoinSet;
 use crate::admin::metrics::Metrics;
 use crate::admin::pages::Pages;
 use crate::client::{self, ClientMaker, MakerError};
-use crate::cluster::catalog::{self, Own, Published};
+use crate::cluster::catalog::{Catalog, Own, Published};
 use crate::cluster::etcd::{Connector, EtcdSource, FileError};
+use crate::cluster::freshness::Freshness;
 use crate::cluster::keys::{Keys, Topic};
+use crate::cluster::native;
+use crate::cluster::state::State;
 use crate::cluster::watch::follow;
 use crate::config::Config;
 use crate::local::discovery::{self, LocalView};
 use crate::local::probe;
 use crate::local::state::LocalState;
-use crate::publish::identity::server_id;
+use crate::publish::identify::Identify;
+use crate::publish::identity::host_name;
 use crate::publish::record::Publisher;
 use crate::relay::shared::{Phase, Shared};
 use crate::request::headers::Privileged;
@@ -101,10 +106,14 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     }
 
     let (server_tls, cas) = store::serving(&config.serving)?;
+    let configured = config.identity.server_id.as_deref().map(Arc::from);
+    let (id_sender, id) = watch::channel(configured);
     let own = Own {
-        id: server_id(&config.identity),
+        id,
         endpoint: config.peer.advertise_address,
     };
+    let keys = Keys::new(&config.etcd.prefix, &config.identity.lease_namespaces);
+    let (published, ends) = published(keys.topics().count());
     let (phase, phases) = watch::channel(Phase::Serving);
     let local = Arc::new(LocalState::default());
     let shared = Arc::new(Shared {
@@ -119,7 +128,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
             rerouting: config.rerouting.enabled,
             unsynced: config.rerouting.unsynced,
         },
-        published: Published::default(),
+        published,
         local: local.clone(),
         metrics: Arc::new(Metrics::new()?),
         phase: phases,
@@ -127,7 +136,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     });
 
     let mut control = JoinSet::new();
-    let publisher = start_control(&shared, &mut control)?;
+    let publisher = start_control(&shared, keys, id_sender, ends, &mut control)?;
     let (stop_publishing, stop) = oneshot::channel();
     let publisher = tokio::spawn(publisher.run(stop));
     control.spawn(serve_admin(
@@ -151,7 +160,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         .map(|(index, listener)| worker::start(index, listener, common.clone()))
         .collect::<Result<_, _>>()
         .map_err(BuildError::Thread)?;
-    tracing::info!(%serving, %admin, server_id = &*own.id, threads, "serving");
+    tracing::info!(%serving, %admin, threads, "serving");
     Ok(Bound {
         serving,
         admin,
@@ -167,16 +176,45 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     })
 }
 
+/// The catalog's ends of what is [`Published`].
+struct Ends {
+    refused: mpsc::Receiver<SocketAddr>,
+    reports: mpsc::Receiver<oneshot::Sender<serde_json::Value>>,
+}
+
+fn published(topics: usize) -> (Published, Ends) {
+    let (refused_sender, refused) = mpsc::channel(16);
+    let (report_sender, reports) = mpsc::channel(16);
+    let published = Published {
+        snapshot: Arc::default(),
+        freshness: Arc::new(Freshness::new(topics)),
+        told: Arc::default(),
+        refused: refused_sender,
+        reports: report_sender,
+    };
+    (published, Ends { refused, reports })
+}
+
 /// Followers of etcd, the catalog, the probe and discovery; the publisher is returned, because it ends in its own way.
-fn start_control(shared: &Arc<Shared>, control: &mut JoinSet<()>) -> Result<Publisher, BuildError> {
+fn start_control(
+    shared: &Arc<Shared>,
+    keys: Keys,
+    id: watch::Sender<Option<Arc<str>>>,
+    ends: Ends,
+    control: &mut JoinSet<()>,
+) -> Result<Publisher, BuildError> {
     let config = &shared.config;
-    let keys = Keys::new(&config.etcd.prefix);
     let (view_sender, view) = watch::channel(LocalView::default());
     let (custom_sender, custom) = watch::channel(None);
+    let (peers_sender, native_peers) = watch::channel(BTreeMap::new());
+    let (natives_sender, natives) = mpsc::channel(QUEUE);
+    let (leases_sender, leases) = watch::channel(None);
+    let (wanted, _) = watch::channel(false);
 
     let (sink, messages) = mpsc::channel(QUEUE);
-    for (start, topic) in Topic::ALL.into_iter().enumerate() {
-        let source = EtcdSource::new(Connector::new(&config.etcd, start)?);
+    for topic in keys.topics() {
+        let connector = Connector::new(&config.etcd, topic.index())?;
+        let source = EtcdSource::new(connector, config.peer.lease_ttl);
         let keys_only = topic == Topic::Definitions;
         control.spawn(follow(
             source,
@@ -186,13 +224,36 @@ fn start_control(shared: &Arc<Shared>, control: &mut JoinSet<()>) -> Result<Publ
             sink.clone(),
         ));
     }
-    control.spawn(catalog::run(
-        shared.own.clone(),
+    let catalog = Catalog {
+        own: shared.own.clone(),
         messages,
-        view.clone(),
-        custom_sender,
-        shared.published.clone(),
-    ));
+        local: view.clone(),
+        natives,
+        refused: ends.refused,
+        reports: ends.reports,
+        custom: custom_sender,
+        native_peers: peers_sender,
+        leases: leases_sender,
+        published: shared.published.clone(),
+        state: State::new(
+            shared.own.endpoint,
+            config.identity.lease_namespaces.len(),
+            config.peer.lease_ttl,
+            config.rerouting.absent_server_grace,
+        ),
+    };
+    control.spawn(catalog.run());
+    let shared_config = Arc::new(config.clone());
+    control.spawn(native::run(shared_config, native_peers, natives_sender));
+    let identify = Identify {
+        config: config.identity.clone(),
+        host: host_name(),
+        leases,
+        state: shared.local.clone(),
+        id,
+        wanted,
+    };
+    control.spawn(identify.run());
 
     let maker = Arc::new(own_requests(config)?);
     control.spawn(probe::run(
@@ -208,7 +269,7 @@ fn start_control(shared: &Arc<Shared>, control: &mut JoinSet<()>) -> Result<Publ
         view_sender,
     ));
     Ok(Publisher {
-        connector: Connector::new(&config.etcd, Topic::ALL.len())?,
+        connector: Connector::new(&config.etcd, keys.topics().count())?,
         keys,
         own: shared.own.clone(),
         state: shared.local.clone(),

@@ -8,6 +8,7 @@ use http::{Method, Response, StatusCode};
 use pingora_core::apps::http_app::ServeHttp;
 use pingora_core::protocols::http::ServerSession;
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
 use super::metrics::Gauges;
 use crate::relay::shared::{Phase, Shared};
@@ -36,7 +37,7 @@ impl Pages {
         Self { shared }
     }
 
-    fn answer(&self, path: &str, query: Option<&str>) -> (StatusCode, &'static str, String) {
+    async fn answer(&self, path: &str, query: Option<&str>) -> (StatusCode, &'static str, String) {
         match path {
             "/livez" => (StatusCode::OK, TEXT, "ok\n".to_owned()),
             "/readyz" => self.readyz(query_values(query, "verbose").next().is_some()),
@@ -48,7 +49,10 @@ impl Pages {
                     format!("{error}\n"),
                 ),
             },
-            "/statusz" => (StatusCode::OK, JSON, format!("{:#}\n", self.status())),
+            "/statusz" => {
+                let status = self.status(self.facts().await);
+                (StatusCode::OK, JSON, format!("{status:#}\n"))
+            }
             "/" => (
                 StatusCode::OK,
                 TEXT,
@@ -141,7 +145,7 @@ impl Pages {
         };
         Gauges {
             etcd_age: published.freshness.age(),
-            etcd_revision: snapshot.revision,
+            etcd_revision: published.told.revision.load(Relaxed),
             etcd_lists: published.told.lists.load(Relaxed),
             etcd_undecodable: published.told.undecodable.load(Relaxed),
             etcd_synced: snapshot.synced,
@@ -152,7 +156,17 @@ impl Pages {
         }
     }
 
-    fn status(&self) -> Value {
+    /// Every fact that is known, from the catalog itself.
+    async fn facts(&self) -> Value {
+        let (reply, facts) = oneshot::channel();
+        let asked = self.shared.published.reports.send(reply).await;
+        match asked {
+            Ok(()) => facts.await.unwrap_or_default(),
+            Err(_) => Value::Null,
+        }
+    }
+
+    fn status(&self, facts: Value) -> Value {
         let shared = &self.shared;
         let snapshot = shared.published.snapshot.load();
         let gauges = self.gauges();
@@ -163,7 +177,7 @@ impl Pages {
             .collect();
         json!({
             "server": {
-                "id": &*shared.own.id,
+                "id": shared.own.id.borrow().as_deref(),
                 "endpoint": shared.own.endpoint,
                 "version": env!("CARGO_PKG_VERSION"),
                 "ready": missing.is_empty(),
@@ -178,6 +192,7 @@ impl Pages {
                 "lists": gauges.etcd_lists,
                 "undecodable": gauges.etcd_undecodable,
             },
+            "facts": facts,
             "peers": snapshot.servers.iter().map(peer).collect::<Vec<_>>(),
             "resources": snapshot
                 .resources()
@@ -192,6 +207,7 @@ fn peer(server: &Server) -> Value {
     json!({
         "id": &*server.id,
         "endpoint": server.endpoint,
+        "native": server.native,
         "live": server.live,
         "initialized": server.initialized,
         "target": server.target,
@@ -222,7 +238,9 @@ impl ServeHttp for Pages {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
         let request = session.req_header();
         let (status, content_type, body) = match request.method {
-            Method::GET | Method::HEAD => self.answer(request.uri.path(), request.uri.query()),
+            Method::GET | Method::HEAD => {
+                self.answer(request.uri.path(), request.uri.query()).await
+            }
             _ => (
                 StatusCode::METHOD_NOT_ALLOWED,
                 TEXT,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use etcd_client::{
     Certificate, Client, ConnectOptions, Error, EventType, GetOptions, Identity, TlsOptions,
-    WatchOptions, WatchStream,
+    WatchOptions, WatchResponse, WatchStream,
 };
 
 use super::source::{Batch, Change, Changes, Item, Listing, Source, SourceError};
@@ -103,14 +103,16 @@ fn failed(error: Error) -> SourceError {
 pub struct EtcdSource {
     connector: Connector,
     client: Option<Client>,
+    patience: Duration,
 }
 
 impl EtcdSource {
-    /// Connects when first asked.
-    pub fn new(connector: Connector) -> Self {
+    /// Connects when first asked. `patience`: a watch that is quiet for longer is asked whether it lives.
+    pub fn new(connector: Connector, patience: Duration) -> Self {
         Self {
             connector,
             client: None,
+            patience,
         }
     }
 
@@ -156,68 +158,135 @@ impl Source for EtcdSource {
     }
 
     async fn watch(&mut self, prefix: &str, from: i64) -> Result<Box<dyn Changes>, SourceError> {
-        let client = self.take().await?;
+        let mut client = self.take().await?;
+        // Another connection may lead to another server; one that does not tell is trusted with nothing.
+        let version = within(client.status()).await;
+        let version = version.map_or_else(|_| String::new(), |status| status.version().to_owned());
         let mut watcher = client.watch_client().max_decoding_message_size(MAX_MESSAGE);
         let options = WatchOptions::new()
             .with_range(range_end(prefix))
             .with_start_revision(from)
             .with_progress_notify();
         let stream = within(watcher.watch(prefix, Some(options))).await?;
-        self.client = Some(client);
+        self.client = Some(client.clone());
         Ok(Box::new(EtcdChanges {
             prefix: prefix.to_owned(),
             stream,
+            client,
+            patience: self.patience,
+            asks: !version.is_empty(),
+            ordered: orders_requested_progress(&version),
         }))
     }
 }
 
+/// Whether requested progress comes after all changes that it speaks of, in etcd of this version: before 3.4.25 and
+/// 3.5.8 it could overtake them (etcd#15220), in rare cases until 3.4.31 and 3.5.13. kine says no version.
+fn orders_requested_progress(version: &str) -> bool {
+    let mut numbers = version
+        .split(['.', '-', '+'])
+        .map(|part| part.parse::<u32>().ok());
+    let mut next = || numbers.next().flatten();
+    match (next(), next(), next()) {
+        (Some(3), Some(4), Some(patch)) => patch >= 31,
+        (Some(3), Some(5), Some(patch)) => patch >= 13,
+        (Some(major), Some(minor), Some(_)) => (major, minor) > (3, 5),
+        _ => false,
+    }
+}
+
+/// Requested progress belongs to the stream, not to a watcher, and says so with this ID.
+const WHOLE_STREAM: i64 = -1;
+
 struct EtcdChanges {
     prefix: String,
     stream: WatchStream,
+    client: Client,
+    patience: Duration,
+    /// It can be asked for progress.
+    asks: bool,
+    /// And its answer can be believed.
+    ordered: bool,
 }
 
 #[async_trait]
 impl Changes for EtcdChanges {
     async fn next(&mut self) -> Result<Batch, SourceError> {
         loop {
-            let message = self.stream.message().await.map_err(failed)?;
-            let message = message.ok_or_else(|| SourceError::Ended("end of stream".to_owned()))?;
-            if message.compact_revision() > 0 {
-                return Err(SourceError::Compacted(message.compact_revision()));
-            }
-            if message.canceled() {
-                return Err(SourceError::Ended(message.cancel_reason().to_owned()));
-            }
-            if message.created() {
-                // Its revision is that of the store, not of what this watch has delivered.
+            let Ok(message) = tokio::time::timeout(self.patience, self.stream.message()).await
+            else {
+                if let Some(batch) = self.ask().await? {
+                    return Ok(batch);
+                }
                 continue;
+            };
+            let message = message.map_err(failed)?;
+            let message = message.ok_or_else(|| SourceError::Ended("end of stream".to_owned()))?;
+            if let Some(batch) = self.read(&message)? {
+                return Ok(batch);
             }
-            let changes: Vec<_> = message
-                .events()
-                .iter()
-                .filter_map(|event| {
-                    let kv = event.kv()?;
-                    match event.event_type() {
-                        EventType::Put => item(&self.prefix, kv).map(Change::Put),
-                        EventType::Delete => {
-                            relative(&self.prefix, kv.key()).map(|key| Change::Delete { key })
-                        }
-                    }
-                })
-                .collect();
-            // A watcher that catches up gets its changes in pieces, each under the store's newest revision: only what
-            // is in the message has been delivered. Progress (no events) is sent to synced watchers alone.
-            let delivered = message
-                .events()
-                .iter()
-                .filter_map(|event| event.kv())
-                .map(|kv| kv.mod_revision())
-                .max();
-            let revision = delivered
-                .or(message.header().map(|header| header.revision()))
-                .unwrap_or(0);
-            return Ok(Batch { revision, changes });
         }
+    }
+}
+
+impl EtcdChanges {
+    /// The watch is quiet: a dead one must not be taken for one without changes.
+    async fn ask(&mut self) -> Result<Option<Batch>, SourceError> {
+        if !self.asks {
+            // Not of this watch, but of the connection that it is on.
+            let options = GetOptions::new().with_limit(1).with_keys_only();
+            within(self.client.get(self.prefix.as_str(), Some(options))).await?;
+            return Ok(Some(Batch::default()));
+        }
+        within(self.stream.request_progress()).await?;
+        let Ok(message) = tokio::time::timeout(REQUEST_TIMEOUT, self.stream.message()).await else {
+            return Err(SourceError::Timeout);
+        };
+        let message = message.map_err(failed)?;
+        let message = message.ok_or_else(|| SourceError::Ended("end of stream".to_owned()))?;
+        self.read(&message)
+    }
+
+    /// What a message says; `None`: nothing.
+    fn read(&self, message: &WatchResponse) -> Result<Option<Batch>, SourceError> {
+        if message.compact_revision() > 0 {
+            return Err(SourceError::Compacted(message.compact_revision()));
+        }
+        if message.canceled() {
+            return Err(SourceError::Ended(message.cancel_reason().to_owned()));
+        }
+        if message.created() {
+            // Its revision is that of the store, not of what this watch has delivered.
+            return Ok(None);
+        }
+        let changes: Vec<_> = message
+            .events()
+            .iter()
+            .filter_map(|event| {
+                let kv = event.kv()?;
+                match event.event_type() {
+                    EventType::Put => item(&self.prefix, kv).map(Change::Put),
+                    EventType::Delete => {
+                        relative(&self.prefix, kv.key()).map(|key| Change::Delete { key })
+                    }
+                }
+            })
+            .collect();
+        // A watcher that catches up gets its changes in pieces, each under the store's newest revision: only what
+        // is in the message has been delivered. Timed progress (no events) is sent to synced watchers alone.
+        let delivered = message
+            .events()
+            .iter()
+            .filter_map(|event| event.kv())
+            .map(|kv| kv.mod_revision())
+            .max();
+        let believed = message.watch_id() != WHOLE_STREAM || self.ordered;
+        let progress = message.header().filter(|_| believed);
+        let revision = delivered.or(progress.map(|header| header.revision()));
+        Ok(Some(Batch {
+            revision: revision.unwrap_or(0),
+            changes,
+        }))
     }
 }
 
@@ -245,4 +314,34 @@ fn range_end(prefix: &str) -> Vec<u8> {
         *last += 1;
     }
     end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requested_progress_is_believed_from_versions_that_order_it() {
+        for (version, ordered) in [
+            ("3.4.23", false),
+            ("3.4.30", false),
+            ("3.4.31", true),
+            ("3.5.1", false),
+            ("3.5.12", false),
+            ("3.5.13", true),
+            ("3.5.21+k3s1", true),
+            ("3.6.0-rc.1", true),
+            ("4.0.0", true),
+            ("3.3.27", false),
+            ("", false),
+            ("unknown", false),
+        ] {
+            assert_eq!(orders_requested_progress(version), ordered, "{version}");
+        }
+    }
+
+    #[test]
+    fn the_range_ends_behind_the_prefix() {
+        assert_eq!(range_end("/registry/leases/"), b"/registry/leases0");
+    }
 }

@@ -4,47 +4,84 @@
 #[derive(Debug, Clone)]
 pub struct Keys {
     prefix: String,
+    namespaces: Vec<String>,
 }
 
 /// What is followed in etcd.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Topic {
     /// What proxies tell of their apiservers; outlives them.
     Servers,
     /// Which proxies are alive; bound to an etcd lease.
     Live,
+    /// Which apiservers with the native feature are alive; bound to an etcd lease.
+    PeerEndpoints,
+    /// StorageVersions.
+    StorageVersions,
     /// CustomResourceDefinitions.
     Definitions,
     /// APIServices.
     ApiServices,
+    /// Leases of one namespace, by its place in `identity.leaseNamespaces`.
+    Leases(u8),
 }
 
+/// Topics without those of lease namespaces.
+const FIXED: [Topic; 6] = [
+    Topic::Servers,
+    Topic::Live,
+    Topic::PeerEndpoints,
+    Topic::StorageVersions,
+    Topic::Definitions,
+    Topic::ApiServices,
+];
+
 impl Topic {
-    /// All topics.
-    pub const ALL: [Topic; 4] = [
-        Topic::Servers,
-        Topic::Live,
-        Topic::Definitions,
-        Topic::ApiServices,
-    ];
+    /// All topics, with so many lease namespaces.
+    pub fn all(namespaces: usize) -> impl Iterator<Item = Topic> {
+        let namespaces = u8::try_from(namespaces).unwrap_or(u8::MAX);
+        FIXED.into_iter().chain((0..namespaces).map(Topic::Leases))
+    }
+
+    /// Its place in [`Topic::all`].
+    pub fn index(self) -> usize {
+        match self {
+            Topic::Servers => 0,
+            Topic::Live => 1,
+            Topic::PeerEndpoints => 2,
+            Topic::StorageVersions => 3,
+            Topic::Definitions => 4,
+            Topic::ApiServices => 5,
+            Topic::Leases(namespace) => FIXED.len() + usize::from(namespace),
+        }
+    }
 
     /// Name for logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Topic::Servers => "servers",
             Topic::Live => "live",
+            Topic::PeerEndpoints => "peerserverleases",
+            Topic::StorageVersions => "storageversions",
             Topic::Definitions => "customresourcedefinitions",
             Topic::ApiServices => "apiservices",
+            Topic::Leases(_) => "leases",
         }
     }
 }
 
 impl Keys {
     /// `prefix`: with a leading and without a trailing slash, as the configuration guarantees.
-    pub fn new(prefix: &str) -> Self {
+    pub fn new(prefix: &str, namespaces: &[String]) -> Self {
         Self {
             prefix: prefix.to_owned(),
+            namespaces: namespaces.to_vec(),
         }
+    }
+
+    /// All topics there are.
+    pub fn topics(&self) -> impl Iterator<Item = Topic> {
+        Topic::all(self.namespaces.len())
     }
 
     /// The key prefix of a topic, with a trailing slash. Ours have the cluster's prefix in them, so that two clusters
@@ -54,11 +91,22 @@ impl Keys {
         match topic {
             Topic::Servers => format!("/kube-interop-proxy{prefix}/servers/"),
             Topic::Live => format!("/kube-interop-proxy{prefix}/live/"),
+            Topic::PeerEndpoints => format!("{prefix}/peerserverleases/"),
+            Topic::StorageVersions => format!("{prefix}/storageversions/"),
             Topic::Definitions => {
                 format!("{prefix}/apiextensions.k8s.io/customresourcedefinitions/")
             }
             Topic::ApiServices => format!("{prefix}/apiregistration.k8s.io/apiservices/"),
+            Topic::Leases(namespace) => {
+                let namespace = self.namespaces.get(usize::from(namespace));
+                format!("{prefix}/leases/{}/", namespace.map_or("", String::as_str))
+            }
         }
+    }
+
+    /// Where a proxy that may not use `id`, because another one does, says so.
+    pub fn claim(&self, id: &str) -> String {
+        format!("/kube-interop-proxy{}/claims/{id}", self.prefix)
     }
 }
 
@@ -68,8 +116,12 @@ mod tests {
 
     #[test]
     fn two_clusters_in_one_etcd_stay_apart() {
-        let (a, b) = (Keys::new("/registry"), Keys::new("/registry2"));
-        for topic in Topic::ALL {
+        let namespaces = ["kube-system".to_owned()];
+        let (a, b) = (
+            Keys::new("/registry", &namespaces),
+            Keys::new("/registry2", &namespaces),
+        );
+        for topic in a.topics() {
             assert!(
                 !b.of(topic).starts_with(&a.of(topic)) && !a.of(topic).starts_with(&b.of(topic))
             );
@@ -79,5 +131,12 @@ mod tests {
             "/kube-interop-proxy/registry/servers/"
         );
         assert_eq!(a.of(Topic::Live), "/kube-interop-proxy/registry/live/");
+        assert_eq!(a.of(Topic::Leases(0)), "/registry/leases/kube-system/");
+    }
+
+    #[test]
+    fn topics_are_numbered_in_their_order() {
+        let numbers: Vec<_> = Topic::all(2).map(Topic::index).collect();
+        assert_eq!(numbers, (0..8).collect::<Vec<_>>());
     }
 }

@@ -2,10 +2,19 @@
 
 pub mod catalog;
 pub mod codec;
+pub mod custom;
 pub mod etcd;
+pub mod freshness;
 pub mod keys;
+pub mod listed;
+pub mod members;
+pub mod native;
 pub mod record;
+pub mod report;
 pub mod source;
+pub mod state;
+pub mod undecodable;
+pub mod vanished;
 pub mod watch;
 
 #[cfg(test)]

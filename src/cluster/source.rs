@@ -37,7 +37,7 @@ pub struct Listing {
 /// Changes, complete up to a revision. Without changes it is a progress notification.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
-    /// Everything up to and including this revision has been delivered.
+    /// Everything up to and including this revision has been delivered; 0: only that the watch lives.
     pub revision: i64,
     /// In order.
     pub changes: Vec<Change>,

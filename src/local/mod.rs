@@ -3,4 +3,5 @@
 pub mod discovery;
 pub mod documents;
 pub mod probe;
+pub mod reader;
 pub mod state;

@@ -1,4 +1,7 @@
 //! Asks the local apiserver's `/readyz`, again and again, and sees restarts by refused connections.
+//!
+//! Its lease may say that it is another process now. API users can write leases, so that only forces a look over a new
+//! connection: an apiserver that is not ready then is taken for a new process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +17,19 @@ pub async fn run(mut client: Client, state: Arc<LocalState>, every: Duration) {
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
+        let suspected = tokio::select! {
+            _ = ticks.tick() => false,
+            () = state.suspicion() => true,
+        };
+        if suspected {
+            client.reset();
+        }
         let epoch = state.epoch();
         match client.get("/readyz", &[]).await {
+            Ok(answer) if suspected && answer.status != StatusCode::OK => {
+                tracing::info!("the local apiserver's lease has a new holder, and it is not ready");
+                state.refused();
+            }
             Ok(answer) => state.answered(answer.status == StatusCode::OK, epoch),
             Err(ClientError::Refused) => state.refused(),
             Err(error) => {

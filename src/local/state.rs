@@ -15,6 +15,8 @@ pub struct LocalState {
     ready: AtomicBool,
     /// Wakes whoever follows changes.
     changed: Notify,
+    /// Wakes the probe: this may be another process now.
+    suspected: Notify,
     /// Wakes discovery: what the apiserver serves may have changed.
     reread: Notify,
 }
@@ -93,6 +95,16 @@ impl LocalState {
     /// Resolves when readiness changed. One waiter.
     pub async fn changed(&self) {
         self.changed.notified().await;
+    }
+
+    /// Something says that this may be another process now.
+    pub fn suspect(&self) {
+        self.suspected.notify_one();
+    }
+
+    /// Resolves when something said so. One waiter.
+    pub async fn suspicion(&self) {
+        self.suspected.notified().await;
     }
 
     /// Resolves when discovery should be read without waiting for its interval. One waiter.

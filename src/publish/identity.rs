@@ -2,23 +2,68 @@
 
 use std::sync::Arc;
 
+use data_encoding::BASE32_NOPAD;
 use rand::Rng;
-
-use crate::config::Identity;
 
 const BASE58: &[u8] = b"123456789abcdefghijkmnopqrstuvwxyz";
 const LONGEST: usize = 63;
 
-/// The configured ID, else an own one: host name, process ID and 6 random digits, as a Lease could be named.
-pub fn server_id(config: &Identity) -> Arc<str> {
-    match &config.server_id {
-        Some(id) => id.as_str().into(),
-        None => own_id(
-            &gethostname::gethostname().to_string_lossy(),
-            std::process::id(),
-            &mut rand::thread_rng(),
-        ),
+/// A lease, as far as it says who somebody is.
+#[derive(Debug, Clone, Copy)]
+pub struct Candidate<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Label `kubernetes.io/hostname`.
+    pub hostname: Option<&'a str>,
+    /// It is recognised as an apiserver's identity.
+    pub identity: bool,
+}
+
+/// The ID of the apiserver on `host`, if a lease tells it: what kube-apiserver computes from the host's name (1.27 and
+/// later, then 1.26), else by the label that names the host.
+pub fn found<'a>(host: &str, leases: &[Candidate<'a>]) -> Option<&'a str> {
+    let named = |id: String| leases.iter().find(|lease| lease.name == id);
+    named(hashed_with_component(host))
+        .or_else(|| named(hashed(host)))
+        .or_else(|| {
+            let here = |lease: &&Candidate<'_>| lease.identity && lease.hostname == Some(host);
+            leases.iter().find(here)
+        })
+        .map(|lease| lease.name)
+}
+
+/// `apiserver-` and a hash over host name and component name, each after its length in two bytes.
+fn hashed_with_component(host: &str) -> String {
+    let mut hashed = Vec::new();
+    for part in [host, "kube-apiserver"] {
+        // No host name is longer than 255 bytes.
+        let length = u16::try_from(part.len()).unwrap_or(u16::MAX);
+        hashed.extend_from_slice(&length.to_be_bytes());
+        hashed.extend_from_slice(part.as_bytes());
     }
+    format!("apiserver-{}", digest(&hashed))
+}
+
+/// `kube-apiserver-` and a hash over the host name: Kubernetes 1.26 and 1.27.
+fn hashed(host: &str) -> String {
+    format!("kube-apiserver-{}", digest(host.as_bytes()))
+}
+
+/// The first 16 bytes of SHA-256, in lower-case base32 without padding.
+fn digest(bytes: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+    let half: Vec<u8> = digest.as_ref().iter().copied().take(16).collect();
+    BASE32_NOPAD.encode(&half).to_ascii_lowercase()
+}
+
+/// This host's name, as kube-apiserver sees it.
+pub fn host_name() -> String {
+    gethostname::gethostname().to_string_lossy().into_owned()
+}
+
+/// An own ID: host name, process ID and 6 random digits, as a Lease could be named.
+pub fn own() -> Arc<str> {
+    own_id(&host_name(), std::process::id(), &mut rand::thread_rng())
 }
 
 fn own_id(host: &str, process: u32, random: &mut impl Rng) -> Arc<str> {
@@ -70,6 +115,40 @@ mod tests {
             );
             assert!(id.starts_with(|c: char| c.is_ascii_alphanumeric()), "{id}");
         }
+    }
+
+    #[test]
+    fn ids_are_those_that_kube_apiserver_computes() {
+        for (host, id) in [
+            ("cp-a", "apiserver-tqsyvnc7rs47fayzipsuqpfg4m"),
+            ("cp-b", "apiserver-imkgstwjs6opnbwk2ixluu6fiq"),
+        ] {
+            assert_eq!(hashed_with_component(host), id);
+        }
+        // What Kubernetes documents for 1.26: base32 of SHA-256 over the plain name.
+        let id = hashed("cp-a");
+        let digits = id.strip_prefix("kube-apiserver-").unwrap();
+        assert_eq!(digits.len(), 26);
+    }
+
+    #[test]
+    fn the_computed_id_comes_before_the_label_and_nothing_but_leases_counts() {
+        let lease = |name, hostname, identity| Candidate {
+            name,
+            hostname,
+            identity,
+        };
+        let (new, old) = (hashed_with_component("cp-a"), hashed("cp-a"));
+        let labelled = lease("labelled", Some("cp-a"), true);
+        let others = lease("other", Some("cp-b"), true);
+        let user = lease("user", Some("cp-a"), false);
+        let find = |leases: &[Candidate<'_>]| found("cp-a", leases).map(str::to_owned);
+        let (new_lease, old_lease) = (lease(&new, None, true), lease(&old, None, true));
+        assert_eq!(find(&[]), None);
+        assert_eq!(find(&[others, user]), None);
+        assert_eq!(find(&[others, labelled]).as_deref(), Some("labelled"));
+        assert_eq!(find(&[labelled, old_lease]), Some(old.clone()));
+        assert_eq!(find(&[labelled, old_lease, new_lease]), Some(new.clone()));
     }
 
     #[test]

@@ -1,25 +1,29 @@
-//! Keeps this server's two keys in etcd: what is known of it, and that it lives.
+//! Keeps this server's keys in etcd: what is known of it, that it lives, and how native peers find it.
 //!
 //! Keys are rewritten with fresh etcd leases instead of kept alive: kine knows no keep-alive. The live key goes away
 //! with its lease or at a stop; the record stays for `rerouting.absentServerGrace` after its last writing.
 //!
 //! Nothing is written while the live key says that somebody at another address has our ID: two servers that overwrite
-//! each other's record would make everybody believe that nobody serves what one of them does not.
+//! each other's record would make everybody believe that nobody serves what one of them does not. A proxy in that
+//! place says so in a key of its own, so that the other one can report it too.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Client, GetOptions, PutOptions};
+use etcd_client::Client;
 use prometheus::IntGauge;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
+use super::slot::Slot;
 use crate::cluster::catalog::Own;
-use crate::cluster::etcd::{Connector, within};
+use crate::cluster::codec::{PeerEndpoint, encode_endpoints};
+use crate::cluster::etcd::Connector;
 use crate::cluster::keys::{Keys, Topic};
 use crate::cluster::record::{Live, Record, pack};
 use crate::cluster::source::SourceError;
+use crate::cluster::state::canonical;
 use crate::cluster::watch::jittered;
 use crate::local::discovery::LocalView;
 use crate::local::state::LocalState;
@@ -38,7 +42,7 @@ pub struct Publisher {
     /// What the apiserver lists.
     pub view: watch::Receiver<LocalView>,
     /// What of that every server has; `None` until known.
-    pub custom: watch::Receiver<Option<Custom>>,
+    pub custom: watch::Receiver<Option<Arc<Custom>>>,
     /// 1 while another live proxy claims our ID.
     pub duplicate: IntGauge,
     /// Life of the live key without rewriting.
@@ -55,13 +59,20 @@ const FAREWELL: Duration = Duration::from_secs(3);
 /// The record is rewritten this often within its life, so that it outlives its server by nearly all of it.
 const REWRITES_PER_LIFE: u32 = 10;
 
-/// The record as it was written last, and when.
-#[derive(Default)]
-struct Written {
-    record: Option<Record>,
+/// Our keys under one server ID.
+struct Keeping {
+    id: Arc<str>,
+    live: Slot,
+    record: Slot,
+    endpoint: Slot,
+    claim: Slot,
+    /// The record as it was written last, and when.
+    written: Option<Record>,
     at: Option<Instant>,
-    /// etcd's revision of it.
-    revision: i64,
+    /// How often the endpoint was written.
+    generation: i64,
+    /// The live key is ours.
+    lives: bool,
 }
 
 /// Why nothing could be written.
@@ -71,11 +82,30 @@ enum PublishError {
     Source(#[from] SourceError),
     #[error("another live proxy, at {0}, claims this server ID; identity.serverID must differ")]
     Duplicate(SocketAddr),
+    #[error("own live key was written by somebody else at the same time")]
+    Raced,
+    #[error("cannot be put into JSON")]
+    Json(#[from] serde_json::Error),
 }
 
-impl Written {
+impl Keeping {
+    fn new(id: Arc<str>, keys: &Keys) -> Self {
+        let slot = |topic| Slot::new(format!("{}{id}", keys.of(topic)));
+        Self {
+            live: slot(Topic::Live),
+            record: slot(Topic::Servers),
+            endpoint: slot(Topic::PeerEndpoints),
+            claim: Slot::new(keys.claim(&id)),
+            written: None,
+            at: None,
+            generation: 0,
+            lives: false,
+            id,
+        }
+    }
+
     fn is_due(&self, record: &Record, ttl: Duration) -> bool {
-        self.record.as_ref() != Some(record)
+        self.written.as_ref() != Some(record)
             || self
                 .at
                 .is_none_or(|at| at.elapsed() > ttl / REWRITES_PER_LIFE)
@@ -85,22 +115,24 @@ impl Written {
 impl Publisher {
     /// Writes until told to stop, then removes the live key.
     pub async fn run(mut self, mut stop: oneshot::Receiver<()>) {
-        let mut written = Written::default();
+        let mut keeping: Option<Keeping> = None;
         let mut client = None;
         let mut failures = 0;
         loop {
+            let id = self.own.id.borrow_and_update().clone();
+            if keeping.as_ref().map(|keeping| &keeping.id) != id.as_ref() {
+                self.leave(&mut client, keeping.take()).await;
+                keeping = id.map(|id| Keeping::new(id, &self.keys));
+            }
             // Not cut short by a stop: a write that is still under way could overtake the removal of the live key.
-            let pause = match self.write(&mut client, &mut written).await {
+            let pause = match self.write(&mut client, keeping.as_mut()).await {
                 Ok(()) => {
                     failures = 0;
-                    self.duplicate.set(0);
                     self.live_ttl / 3
                 }
                 Err(error) => {
                     client = None;
                     failures += 1;
-                    self.duplicate
-                        .set(matches!(error, PublishError::Duplicate(_)).into());
                     let cause = &error as &dyn std::error::Error;
                     tracing::warn!(
                         error = cause,
@@ -116,6 +148,7 @@ impl Publisher {
                 () = self.state.changed() => false,
                 Ok(()) = self.view.changed() => false,
                 Ok(()) = self.custom.changed() => false,
+                Ok(()) = self.own.id.changed() => false,
                 _ = &mut stop => true,
             };
             if stopped {
@@ -124,7 +157,141 @@ impl Publisher {
             // Whatever makes things change: etcd is written to at most so often.
             rest.await;
         }
-        let farewell = tokio::time::timeout(FAREWELL, self.say_farewell(client, written)).await;
+        self.leave(&mut client, keeping).await;
+    }
+
+    async fn write(
+        &mut self,
+        client: &mut Option<Client>,
+        keeping: Option<&mut Keeping>,
+    ) -> Result<(), PublishError> {
+        let Some(keeping) = keeping else {
+            return Ok(());
+        };
+        let client = match client {
+            Some(client) => client,
+            None => client.insert(self.connector.connect().await?),
+        };
+        let owner = self.check_owner(client, keeping).await;
+        let duplicate = match &owner {
+            Err(PublishError::Duplicate(_)) => true,
+            _ => self.is_claimed(client, keeping).await?,
+        };
+        self.duplicate.set(duplicate.into());
+        owner?;
+        let believed = keeping.record.revision();
+        if keeping.record.read(client).await?.is_none() || keeping.record.revision() != believed {
+            // Deleted or overwritten.
+            keeping.at = None;
+        }
+        self.write_all(client, keeping).await
+    }
+    async fn write_all(
+        &mut self,
+        client: &mut Client,
+        keeping: &mut Keeping,
+    ) -> Result<(), PublishError> {
+        let now = self.record();
+        let known = now.is_some();
+        // What was known stays written while it cannot be known better: a server that vanishes now still served it.
+        if let Some(record) = now.or_else(|| keeping.written.clone())
+            && keeping.is_due(&record, self.record_ttl)
+        {
+            let started = Instant::now();
+            let value = serde_json::to_vec(&record)?;
+            if !keeping.record.put(client, value, self.record_ttl).await? {
+                return Err(PublishError::Raced);
+            }
+            (keeping.written, keeping.at) = (Some(record), Some(started));
+        }
+        // First what is known, then that it lives.
+        let initialized = self.state.is_initialized();
+        let live = Live {
+            endpoint: self.own.endpoint,
+            initialized,
+            record_revision: known.then_some(keeping.record.revision()),
+        };
+        let value = serde_json::to_vec(&live)?;
+        if !keeping.live.put(client, value, self.live_ttl).await? {
+            return Err(PublishError::Raced);
+        }
+        keeping.lives = true;
+        self.write_endpoint(client, keeping, initialized).await
+    }
+
+    /// For native peers. An entry that is not the one we wrote is the apiserver's own.
+    async fn write_endpoint(
+        &self,
+        client: &mut Client,
+        keeping: &mut Keeping,
+        initialized: bool,
+    ) -> Result<(), PublishError> {
+        if initialized {
+            let endpoint = PeerEndpoint {
+                server: keeping.id.to_string(),
+                address: canonical(self.own.endpoint),
+            };
+            keeping.generation += 1;
+            let value = encode_endpoints(&endpoint, keeping.generation);
+            let slot = &mut keeping.endpoint;
+            let written = slot.put(client, value.clone(), self.live_ttl).await?;
+            if !written && slot.revision() == 0 {
+                // It had expired.
+                slot.put(client, value, self.live_ttl).await?;
+            }
+        } else {
+            keeping.endpoint.delete(client).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether somebody else lives under our ID.
+    async fn check_owner(
+        &self,
+        client: &mut Client,
+        keeping: &mut Keeping,
+    ) -> Result<(), PublishError> {
+        let there = keeping.live.read(client).await?;
+        // What cannot be decoded is nobody's.
+        let live: Option<Live> = there.and_then(|kv| serde_json::from_slice(kv.value()).ok());
+        let own = canonical(self.own.endpoint);
+        match live.map(|live| canonical(live.endpoint)) {
+            Some(other) if other != own => {
+                keeping.lives = false;
+                keeping.claim.read(client).await?;
+                let value = serde_json::to_vec(&own)?;
+                keeping.claim.put(client, value, self.live_ttl).await?;
+                Err(PublishError::Duplicate(other))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether another proxy says that it may not use our ID because we do.
+    async fn is_claimed(
+        &self,
+        client: &mut Client,
+        keeping: &mut Keeping,
+    ) -> Result<bool, PublishError> {
+        let there = keeping.claim.read(client).await?;
+        let other: Option<SocketAddr> =
+            there.and_then(|kv| serde_json::from_slice(kv.value()).ok());
+        let other = other.filter(|other| *other != canonical(self.own.endpoint));
+        if let Some(other) = other {
+            tracing::error!(
+                server_id = &*keeping.id, %other,
+                "another live proxy claims this server ID; identity.serverID must differ"
+            );
+        }
+        Ok(other.is_some())
+    }
+
+    /// Removes what says that we live under an ID.
+    async fn leave(&mut self, client: &mut Option<Client>, keeping: Option<Keeping>) {
+        let Some(keeping) = keeping.filter(|keeping| keeping.lives) else {
+            return;
+        };
+        let farewell = tokio::time::timeout(FAREWELL, self.say_farewell(client, keeping)).await;
         match farewell {
             Ok(Ok(())) => tracing::info!("own live key removed from etcd"),
             Ok(Err(error)) => {
@@ -140,83 +307,24 @@ impl Publisher {
         }
     }
 
-    async fn write(
+    async fn say_farewell(
         &mut self,
         client: &mut Option<Client>,
-        written: &mut Written,
+        mut keeping: Keeping,
     ) -> Result<(), PublishError> {
         let client = match client {
             Some(client) => client,
             None => client.insert(self.connector.connect().await?),
         };
-        self.check_owner(client).await?;
-        if revision(client, self.key(Topic::Servers)).await? != written.revision {
-            // Deleted or overwritten.
-            written.at = None;
-        }
-        let now = self.record();
-        let known = now.is_some();
-        // What was known stays written while it cannot be known better: a server that vanishes now still served it.
-        if let Some(record) = now.or_else(|| written.record.clone())
-            && written.is_due(&record, self.record_ttl)
-        {
-            let started = Instant::now();
-            written.revision =
-                put(client, self.key(Topic::Servers), &record, self.record_ttl).await?;
-            (written.record, written.at) = (Some(record), Some(started));
-        }
-        // First what is known, then that it lives.
-        let live = Live {
-            endpoint: self.own.endpoint,
-            initialized: self.state.is_initialized(),
-            record_revision: known.then_some(written.revision),
-        };
-        put(client, self.key(Topic::Live), &live, self.live_ttl).await?;
-        Ok(())
-    }
-
-    /// Whether somebody else lives under our ID.
-    async fn check_owner(&self, client: &mut Client) -> Result<(), PublishError> {
-        let answer = within(client.get(self.key(Topic::Live), None)).await?;
-        // What cannot be decoded is nobody's.
-        let live: Option<Live> = answer
-            .kvs()
-            .first()
-            .and_then(|kv| serde_json::from_slice(kv.value()).ok());
-        match live {
-            Some(live) if live.endpoint != self.own.endpoint => {
-                Err(PublishError::Duplicate(live.endpoint))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    async fn say_farewell(
-        &mut self,
-        client: Option<Client>,
-        written: Written,
-    ) -> Result<(), PublishError> {
-        let mut client = match client {
-            Some(client) => client,
-            None => self.connector.connect().await?,
-        };
-        self.check_owner(&mut client).await?;
-        within(client.delete(self.key(Topic::Live), None)).await?;
+        self.check_owner(client, &mut keeping).await?;
+        keeping.live.delete(client).await?;
+        keeping.endpoint.delete(client).await?;
         // What was served stays known for the whole grace from now on.
-        if let Some(record) = self.record().or(written.record) {
-            put(
-                &mut client,
-                self.key(Topic::Servers),
-                &record,
-                self.record_ttl,
-            )
-            .await?;
+        if let Some(record) = self.record().or(keeping.written) {
+            let value = serde_json::to_vec(&record)?;
+            keeping.record.put(client, value, self.record_ttl).await?;
         }
         Ok(())
-    }
-
-    fn key(&self, topic: Topic) -> String {
-        format!("{}{}", self.keys.of(topic), self.own.id)
     }
 
     /// What can be said now; nothing while it is not known what the apiserver serves, or what of that is custom.
@@ -241,25 +349,4 @@ fn own_resources(served: &ServedSet, custom: &Custom) -> ServedSet {
         .filter(|gvr| !custom.contains(gvr.borrow()))
         .cloned()
         .collect()
-}
-
-/// Writes under a fresh lease; the revision of the write.
-async fn put<T: serde::Serialize>(
-    client: &mut Client,
-    key: String,
-    value: &T,
-    ttl: Duration,
-) -> Result<i64, SourceError> {
-    let value = serde_json::to_vec(value).map_err(|error| SourceError::Failed(error.into()))?;
-    let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX).max(1);
-    let lease = within(client.lease_grant(seconds, None)).await?.id();
-    let options = PutOptions::new().with_lease(lease);
-    let answer = within(client.put(key, value, Some(options))).await?;
-    Ok(answer.header().map_or(0, |header| header.revision()))
-}
-
-/// The revision that wrote a key; 0: it is not there.
-async fn revision(client: &mut Client, key: String) -> Result<i64, SourceError> {
-    let answer = within(client.get(key, Some(GetOptions::new().with_keys_only()))).await?;
-    Ok(answer.kvs().first().map_or(0, |kv| kv.mod_revision()))
 }

@@ -28,6 +28,8 @@ pub enum Side {
     Local,
     /// Another proxy.
     Peer,
+    /// Another apiserver, without a proxy before it.
+    Native,
 }
 
 /// How an exchange ended for the client.
@@ -113,6 +115,10 @@ impl Exchange<'_> {
         match self.side {
             Side::Local if refused => self.shared.local.refused(),
             _ => {
+                if refused && let Some(address) = self.destination.address() {
+                    // Only wanted while it is doubted that somebody lives; there is no harm in dropping it.
+                    let _ = self.shared.published.refused.try_send(address);
+                }
                 tracing::info!(destination = %self.destination, error = %failure.error, "exchange failed")
             }
         }

@@ -167,7 +167,7 @@ impl Front {
         } = request;
         let group = match way.side {
             Side::Local => &self.upstreams.local,
-            Side::Peer => &self.upstreams.peers,
+            Side::Peer | Side::Native => &self.upstreams.peers,
         };
         let certificate = match self.dress(&mut request, way.side) {
             Ok(certificate) => certificate,
@@ -200,7 +200,7 @@ impl Front {
                 self.refuse(session, refusal, tell, head).await
             }
         };
-        if let (Side::Peer, Served::Answered { code, .. }) = (way.side, served) {
+        if let (Side::Peer | Side::Native, Served::Answered { code, .. }) = (way.side, served) {
             shared.metrics.rerouted(code, way.rerouted_as.as_ref());
         }
         served
@@ -239,7 +239,7 @@ impl Front {
             stamp_address(header, &connection.address)?;
         }
         match side {
-            Side::Peer => {
+            Side::Peer | Side::Native => {
                 header.insert_header(REROUTED, http::HeaderValue::from_static("true"))?;
                 header.insert_header(PEER_PROXIED, http::HeaderValue::from_static("true"))?;
             }
@@ -250,7 +250,8 @@ impl Front {
             }
             Side::Local => {}
         }
-        // Tokens and anonymous requests go to a proxy under our certificate: only a peer's reroute mark is believed.
+        // Tokens and anonymous requests go to a proxy under our certificate: only a peer's reroute mark is believed. An
+        // apiserver would take an anonymous request with our certificate for one with a bad certificate.
         Ok(certificate || side == Side::Peer)
     }
 

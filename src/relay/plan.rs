@@ -125,7 +125,10 @@ fn route(shared: &Shared, asked: &Asked<'_>, initialized: bool) -> Step {
             ..
         } => match choose(servers, asked.seed) {
             Some(index) => Step::Forward(Way {
-                side: Side::Peer,
+                side: match snapshot.servers[index].native {
+                    true => Side::Native,
+                    false => Side::Peer,
+                },
                 address: snapshot.servers[index].endpoint,
                 rerouted_as: gvr.cloned(),
                 pass_no_such_resource,

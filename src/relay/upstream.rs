@@ -50,6 +50,11 @@ pub struct Destination {
 }
 
 impl Destination {
+    /// Where it is.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address.as_inet().copied()
+    }
+
     /// The name that the server's certificate must have.
     pub fn name(&self) -> &str {
         &self.name

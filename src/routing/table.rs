@@ -118,9 +118,11 @@ pub struct Server {
     pub id: Arc<str>,
     /// Where its proxy can be reached.
     pub endpoint: SocketAddr,
-    /// Its live key is there.
+    /// No proxy stands before it: a kube-apiserver with the native feature.
+    pub native: bool,
+    /// Its live key is there; a native one's `peerserverleases` entry.
     pub live: bool,
-    /// Its live key says that its apiserver is initialized.
+    /// Its live key says that its apiserver is initialized; a native one's entry is there only then.
     pub initialized: bool,
     /// Live, initialized, and not at our own address: requests may be sent there.
     pub target: bool,
@@ -148,8 +150,6 @@ pub struct Holders {
 pub struct Snapshot {
     /// Everything was listed at least once since this process started.
     pub synced: bool,
-    /// Newest etcd revision that this snapshot contains.
-    pub revision: i64,
     /// All other known servers, ordered by ID.
     pub servers: Vec<Server>,
     /// Indices of [`Server::target`]s.
@@ -159,7 +159,7 @@ pub struct Snapshot {
     /// A live server's served set is not known.
     pub peer_unknown: bool,
     /// Resources of CRDs and aggregated APIs.
-    pub custom: Custom,
+    pub custom: Arc<Custom>,
     holders: HashMap<Gvr, Holders>,
 }
 
@@ -167,10 +167,9 @@ impl Snapshot {
     /// Puts a snapshot together; everything derived is derived here.
     pub fn new(
         synced: bool,
-        revision: i64,
         servers: Vec<Server>,
         local: Option<&ServedSet>,
-        custom: Custom,
+        custom: Arc<Custom>,
     ) -> Self {
         let mut holders: HashMap<Gvr, Holders> = HashMap::new();
         for gvr in local
@@ -180,22 +179,20 @@ impl Snapshot {
         {
             holders.entry(gvr.clone()).or_default().local = true;
         }
-        for (index, server) in servers.iter().enumerate() {
-            for gvr in server.served.iter().flat_map(|served| served.iter()) {
-                let holders = match holders.get_mut(&gvr.borrow()) {
+        for class in classes(&servers) {
+            for gvr in class.served.iter() {
+                let known = match holders.get_mut(&gvr.borrow()) {
                     Some(holders) => holders,
+                    // Records leave custom resources out, a native server's discovery does not.
+                    None if class.native && custom.contains(gvr.borrow()) => continue,
                     None => holders.entry(gvr.clone()).or_default(),
                 };
-                if server.target {
-                    holders.targets.push(index);
-                } else {
-                    holders.absent = true;
-                }
+                known.targets.extend(&class.targets);
+                known.absent |= class.absent;
             }
         }
         Self {
             synced,
-            revision,
             targets: indices(&servers, |server| server.target),
             peer_unknown: servers.iter().any(|server| server.live && !server.known),
             local_known: local.is_some(),
@@ -214,6 +211,43 @@ impl Snapshot {
     pub fn resources(&self) -> BTreeMap<&Gvr, &Holders> {
         self.holders.iter().collect()
     }
+}
+
+/// Servers with the very same served set: most of a cluster's have, and each set is gone through once.
+struct Class<'a> {
+    served: &'a Arc<ServedSet>,
+    native: bool,
+    targets: Vec<usize>,
+    absent: bool,
+}
+
+fn classes(servers: &[Server]) -> Vec<Class<'_>> {
+    let mut classes: Vec<Class<'_>> = Vec::new();
+    for (index, server) in servers.iter().enumerate() {
+        let Some(served) = &server.served else {
+            continue;
+        };
+        let same = |class: &&mut Class<'_>| {
+            class.native == server.native && Arc::ptr_eq(class.served, served)
+        };
+        let (targets, absent) = match server.target {
+            true => (vec![index], false),
+            false => (Vec::new(), true),
+        };
+        match classes.iter_mut().find(same) {
+            Some(class) => {
+                class.targets.extend(targets);
+                class.absent |= absent;
+            }
+            None => classes.push(Class {
+                served,
+                native: server.native,
+                targets,
+                absent,
+            }),
+        }
+    }
+    classes
 }
 
 fn indices(servers: &[Server], wanted: impl Fn(&Server) -> bool) -> Vec<usize> {

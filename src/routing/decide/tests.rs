@@ -46,6 +46,7 @@ fn peer(id: &str, gvrs: &[GvrRef<'_>]) -> Server {
     Server {
         id: id.into(),
         endpoint: "10.0.0.2:6443".parse().unwrap(),
+        native: false,
         live: true,
         initialized: true,
         target: true,
@@ -64,7 +65,7 @@ fn snapshot(local: Option<&[GvrRef<'_>]>, servers: Vec<Server>) -> Snapshot {
             .into_iter()
             .collect(),
     };
-    Snapshot::new(true, 1, servers, local.map(served).as_ref(), custom)
+    Snapshot::new(true, servers, local.map(served).as_ref(), Arc::new(custom))
 }
 
 fn ask<'s>(gvr: GvrRef<'_>, initialized: bool, snapshot: &'s Snapshot) -> Decision<'s> {

@@ -1,0 +1,64 @@
+//! When etcd was last heard of, on each watch. Written by the catalog, read by requests and pages.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// When each topic was last heard of.
+#[derive(Debug)]
+pub struct Freshness {
+    start: Instant,
+    /// Milliseconds after `start`.
+    heard: Box<[AtomicU64]>,
+}
+
+impl Freshness {
+    /// Nothing was heard yet of so many topics.
+    pub fn new(topics: usize) -> Self {
+        Self {
+            start: Instant::now(),
+            heard: (0..topics).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// Time since the quietest topic was last heard of, or since start.
+    pub fn age(&self) -> Duration {
+        let oldest = self.heard.iter().map(|at| at.load(Ordering::Relaxed)).min();
+        let heard = Duration::from_millis(oldest.unwrap_or(0));
+        self.start.elapsed().saturating_sub(heard)
+    }
+
+    /// Time since a topic was last heard of, by its place.
+    pub fn age_of(&self, topic: usize) -> Duration {
+        let heard = self
+            .heard
+            .get(topic)
+            .map_or(0, |at| at.load(Ordering::Relaxed));
+        let heard = Duration::from_millis(heard);
+        self.start.elapsed().saturating_sub(heard)
+    }
+
+    /// A topic was heard of.
+    pub fn touch(&self, topic: usize) {
+        let millis = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if let Some(at) = self.heard.get(topic) {
+            at.store(millis, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quietest_topic_decides() {
+        let freshness = Freshness::new(2);
+        std::thread::sleep(Duration::from_millis(20));
+        freshness.touch(0);
+        assert!(freshness.age() >= Duration::from_millis(20));
+        assert!(freshness.age_of(1) >= Duration::from_millis(20));
+        assert!(freshness.age_of(0) < freshness.age_of(1));
+        freshness.touch(1);
+        assert!(freshness.age() <= freshness.age_of(0));
+    }
+}

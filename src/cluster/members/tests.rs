@@ -1,0 +1,410 @@
+//! The named cases of who is in the cluster.
+
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::cluster::codec::encode_endpoints;
+use crate::cluster::keys::Topic;
+use crate::cluster::source::Item;
+use crate::cluster::state::Native;
+use crate::cluster::watch::Event;
+use crate::routing::table::GvrRef;
+
+const TTL: Duration = Duration::from_secs(15);
+const GRACE: Duration = Duration::from_secs(3600);
+
+const OWN: &str = "10.0.0.1:6443";
+const B: &str = "10.0.0.2:6443";
+const HPA: GvrRef<'_> = GvrRef {
+    group: "autoscaling",
+    version: "v1",
+    resource: "horizontalpodautoscalers",
+    subresource: "",
+};
+const WIDGETS: GvrRef<'_> = GvrRef {
+    group: "example.com",
+    version: "v1",
+    resource: "widgets",
+    subresource: "",
+};
+
+fn item(key: &str, value: &str, mod_revision: i64) -> Item {
+    Item {
+        key: key.into(),
+        value: value.into(),
+        mod_revision,
+    }
+}
+
+fn record(id: &str, endpoint: &str, revision: i64) -> Item {
+    let resources = r#"{"autoscaling/v1":["horizontalpodautoscalers"]}"#;
+    item(
+        id,
+        &format!(r#"{{"endpoint":"{endpoint}","resources":{resources}}}"#),
+        revision,
+    )
+}
+
+/// A live key that means the records of revision 2 and later.
+fn live(id: &str, endpoint: &str, initialized: bool, revision: i64) -> Item {
+    let value =
+        format!(r#"{{"endpoint":"{endpoint}","initialized":{initialized},"recordRevision":2}}"#);
+    item(id, &value, revision)
+}
+
+/// A state that took these in after empty lists.
+fn state(messages: Vec<(Topic, Item)>) -> State {
+    let mut state = State::new(OWN.parse().unwrap(), 1, TTL, GRACE);
+    for topic in Topic::all(1) {
+        take(&mut state, topic, Event::Init);
+        take(&mut state, topic, Event::InitDone(1));
+    }
+    for (topic, item) in messages {
+        take(&mut state, topic, Event::Apply(item));
+    }
+    state
+}
+
+fn take(state: &mut State, topic: Topic, event: Event) -> bool {
+    state.take((topic, event), 1, Instant::now()).snapshot
+}
+
+fn view(gvrs: &[GvrRef<'_>]) -> LocalView {
+    let served = gvrs.iter().map(|gvr| gvr.owned()).collect::<ServedSet>();
+    LocalView {
+        served: Some(Arc::new(served)),
+        reads: 1,
+        versions: None,
+    }
+}
+
+fn compiled(messages: Vec<(Topic, Item)>) -> Snapshot {
+    state(messages).compile(Some("a"), &view(&[]))
+}
+
+fn holders(snapshot: &Snapshot) -> (Vec<&str>, bool) {
+    let (_, holders) = snapshot.holders(HPA).expect("listed");
+    (
+        holders
+            .targets
+            .iter()
+            .map(|index| &*snapshot.servers[*index].id)
+            .collect(),
+        holders.absent,
+    )
+}
+
+#[test]
+fn it_is_synced_when_every_topic_was_listed() {
+    let mut state = State::new(OWN.parse().unwrap(), 2, TTL, GRACE);
+    for topic in Topic::all(2) {
+        assert!(!state.synced());
+        take(&mut state, topic, Event::Init);
+        assert!(take(&mut state, topic, Event::InitDone(1)));
+    }
+    assert!(state.synced());
+}
+
+#[test]
+fn a_live_initialized_peer_is_a_target() {
+    let snapshot = compiled(vec![
+        (Topic::Servers, record("b", B, 2)),
+        (Topic::Live, live("b", B, true, 3)),
+    ]);
+    assert_eq!(holders(&snapshot), (vec!["b"], false));
+}
+
+#[test]
+fn we_are_no_peer_of_ours() {
+    let snapshot = compiled(vec![
+        (Topic::Servers, record("a", OWN, 2)),
+        (Topic::Live, live("a", OWN, true, 3)),
+    ]);
+    assert!(snapshot.servers.is_empty());
+}
+
+#[test]
+fn what_a_dead_server_served_is_still_known() {
+    let snapshot = compiled(vec![(Topic::Servers, record("b", B, 2))]);
+    assert_eq!(holders(&snapshot), (vec![], true));
+}
+
+#[test]
+fn a_starting_peer_is_no_target() {
+    let snapshot = compiled(vec![
+        (Topic::Servers, record("b", B, 2)),
+        (Topic::Live, live("b", B, false, 3)),
+    ]);
+    assert_eq!(holders(&snapshot), (vec![], true));
+}
+
+#[test]
+fn a_live_peer_at_our_own_address_is_no_target_but_what_it_serves_is_not_gone() {
+    let snapshot = compiled(vec![
+        (Topic::Servers, record("b", OWN, 2)),
+        (Topic::Live, live("b", OWN, true, 3)),
+        (Topic::Servers, record("a", OWN, 4)),
+    ]);
+    assert_eq!(holders(&snapshot), (vec![], true));
+}
+
+#[test]
+fn our_record_from_before_a_restart_is_replaced_by_the_new_one() {
+    let snapshot = compiled(vec![
+        (Topic::Servers, record("a-before", OWN, 2)),
+        (Topic::Servers, record("a", OWN, 4)),
+    ]);
+    assert!(snapshot.servers.is_empty());
+}
+
+#[test]
+fn a_server_that_came_back_under_a_new_id_replaces_the_old_one() {
+    let snapshot = compiled(vec![
+        (Topic::Servers, record("b-old", B, 2)),
+        (Topic::Live, live("b-old", B, true, 3)),
+        (Topic::Servers, record("b-new", B, 4)),
+        (Topic::Live, live("b-new", B, true, 5)),
+    ]);
+    assert_eq!(
+        holders(&snapshot),
+        (vec!["b-new"], true),
+        "until the old live key is gone"
+    );
+    let snapshot = compiled(vec![
+        (Topic::Servers, record("b-old", B, 2)),
+        (Topic::Servers, record("b-new", B, 4)),
+        (Topic::Live, live("b-new", B, true, 5)),
+    ]);
+    assert_eq!(holders(&snapshot), (vec!["b-new"], false));
+}
+
+#[test]
+fn a_live_key_without_a_record_is_a_server_whose_set_is_unknown() {
+    let snapshot = compiled(vec![(Topic::Live, live("b", B, true, 3))]);
+    assert!(snapshot.peer_unknown);
+    assert!(snapshot.servers[0].target);
+}
+
+#[test]
+fn a_record_older_than_the_live_key_means_is_not_what_is_served_now() {
+    let live = |meant: &str| {
+        let value = format!(r#"{{"endpoint":"{B}","initialized":true{meant}}}"#);
+        (Topic::Live, item("b", &value, 9))
+    };
+    for (meant, unknown) in [
+        ("", true),
+        (r#","recordRevision":3"#, true),
+        (r#","recordRevision":2"#, false),
+    ] {
+        let snapshot = compiled(vec![(Topic::Servers, record("b", B, 2)), live(meant)]);
+        assert_eq!(snapshot.peer_unknown, unknown, "{meant}");
+        assert_eq!(
+            holders(&snapshot),
+            (vec!["b"], false),
+            "what was known last still counts"
+        );
+    }
+}
+
+#[test]
+fn an_undecodable_value_is_named_and_leaves_what_was_known() {
+    let mut state = state(vec![(Topic::Servers, record("b", B, 2))]);
+    let garbage = Event::Apply(item("b", "k8s:enc:aescbc", 9));
+    let changes = state.take((Topic::Servers, garbage.clone()), 1, Instant::now());
+    assert!(changes.undecodable);
+    let again = state.take((Topic::Servers, garbage), 1, Instant::now());
+    assert!(!again.undecodable, "it is the same value");
+    assert_eq!(state.undecodables.list().len(), 1);
+    let snapshot = state.compile(Some("a"), &view(&[]));
+    assert_eq!(holders(&snapshot), (vec![], true));
+}
+
+fn api_service(name: &str, value: &str) -> (Topic, Item) {
+    (Topic::ApiServices, item(name, value, 2))
+}
+
+#[test]
+fn only_an_api_service_with_a_service_is_aggregated() {
+    let state = state(vec![
+        api_service(
+            "v1.apps",
+            r#"{"kind":"APIService","spec":{"group":"apps","version":"v1"}}"#,
+        ),
+        api_service("v1.batch", r#"{"spec":{"service":null}}"#),
+        api_service(
+            "v1beta1.metrics.k8s.io",
+            r#"{"spec":{"service":{"name":"metrics-server"}}}"#,
+        ),
+    ]);
+    let groups: Vec<_> = state
+        .custom()
+        .aggregated
+        .iter()
+        .map(|pair| pair.0.as_str())
+        .collect();
+    assert_eq!(groups, ["metrics.k8s.io"]);
+}
+
+#[test]
+fn custom_resources_are_not_the_local_servers_own() {
+    let state = state(vec![(
+        Topic::Definitions,
+        item("widgets.example.com", "", 2),
+    )]);
+    let snapshot = state.compile(Some("a"), &view(&[HPA, WIDGETS]));
+    let listed: Vec<&Gvr> = snapshot.resources().into_keys().collect();
+    assert_eq!(listed, [&HPA.owned()]);
+    assert!(snapshot.custom.contains(WIDGETS));
+}
+
+fn entry(id: &str, address: &str, revision: i64) -> (Topic, Item) {
+    let endpoint = PeerEndpoint {
+        server: id.into(),
+        address: address.parse().unwrap(),
+    };
+    let value = encode_endpoints(&endpoint, 1);
+    let item = Item {
+        key: id.into(),
+        value,
+        mod_revision: revision,
+    };
+    (Topic::PeerEndpoints, item)
+}
+
+fn lease(id: &str, renewed: &str) -> (Topic, Item) {
+    let value = format!(
+        r#"{{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{{"name":"{id}","uid":"u","labels":{{"apiserver.kubernetes.io/identity":"kube-apiserver"}}}},"spec":{{"holderIdentity":"{id}_1","leaseDurationSeconds":3600,"renewTime":"{renewed}"}}}}"#
+    );
+    (Topic::Leases(0), item(id, &value, 5))
+}
+
+fn storage_version(id: &str) -> (Topic, Item) {
+    let value = format!(
+        r#"{{"apiVersion":"internal.apiserver.k8s.io/v1alpha1","kind":"StorageVersion","metadata":{{"name":"autoscaling.horizontalpodautoscalers"}},"status":{{"storageVersions":[{{"apiServerID":"{id}","encodingVersion":"autoscaling/v1","decodableVersions":["autoscaling/v2"],"servedVersions":["autoscaling/v1"]}}]}}}}"#
+    );
+    let item = item("autoscaling.horizontalpodautoscalers", &value, 5);
+    (Topic::StorageVersions, item)
+}
+
+#[test]
+fn a_lease_without_an_endpoint_names_a_server_and_proves_nothing() {
+    let state = state(vec![
+        lease("c", "2026-01-01T00:00:00.000000Z"),
+        storage_version("c"),
+    ]);
+    let snapshot = state.compile(Some("a"), &view(&[]));
+    assert!(snapshot.servers.is_empty() && snapshot.holders(HPA).is_none());
+    let named: Vec<_> = state.seen_leases().unwrap();
+    assert_eq!(named[0].name, "c");
+}
+
+#[test]
+fn an_endpoint_without_a_lease_is_a_native_peer() {
+    let mut state = state(vec![entry("c", B, 4)]);
+    let snapshot = state.compile(Some("a"), &view(&[]));
+    assert!(snapshot.peer_unknown, "its discovery is still to be read");
+    let peers: Vec<_> = state.native_peers(Some("a")).into_keys().collect();
+    assert_eq!(peers, ["c"]);
+    let native = Native {
+        address: B.parse().unwrap(),
+        served: Arc::new([HPA.owned(), WIDGETS.owned()].into()),
+        binary_version: "v1.36.0".into(),
+        read: Instant::now(),
+    };
+    state.native_read("c".into(), native, Instant::now());
+    let snapshot = state.compile(Some("a"), &view(&[]));
+    assert_eq!(holders(&snapshot), (vec!["c"], false));
+    assert!(snapshot.servers[0].native && !snapshot.peer_unknown);
+    take(&mut state, Topic::PeerEndpoints, Event::Delete("c".into()));
+    let snapshot = state.compile(Some("a"), &view(&[]));
+    assert_eq!(holders(&snapshot), (vec![], true), "unreachable, not gone");
+    assert!(state.expire(Instant::now() + GRACE));
+    let snapshot = state.compile(Some("a"), &view(&[]));
+    assert!(snapshot.holders(HPA).is_none());
+}
+
+#[test]
+fn the_entry_of_an_apiserver_behind_a_proxy_is_no_native_peer() {
+    for messages in [
+        vec![(Topic::Servers, record("b", B, 2)), entry("b", B, 4)],
+        vec![
+            (Topic::Live, live("b", B, true, 3)),
+            entry("its-own-id", B, 4),
+        ],
+        vec![entry("ours", OWN, 4)],
+        vec![entry("a", "10.0.0.9:6443", 4)],
+        vec![entry("mapped", "[::ffff:10.0.0.1]:6443", 4)],
+    ] {
+        let text = format!("{messages:?}");
+        assert!(state(messages).native_peers(Some("a")).is_empty(), "{text}");
+    }
+}
+
+#[test]
+fn storage_versions_tell_what_a_living_server_serves_while_nothing_better_does() {
+    let snapshot = compiled(vec![entry("c", B, 4), storage_version("c")]);
+    assert_eq!(holders(&snapshot), (vec!["c"], false));
+    assert!(snapshot.peer_unknown, "presence is proved, absence is not");
+    let known = r#"{"endpoint":"10.0.0.2:6443","resources":{"v1":["pods"]}}"#;
+    let snapshot = compiled(vec![
+        (Topic::Servers, item("b", known, 2)),
+        (Topic::Live, live("b", B, true, 3)),
+        storage_version("b"),
+    ]);
+    assert!(
+        snapshot.holders(HPA).is_none(),
+        "its record is what it serves"
+    );
+}
+
+#[test]
+fn a_clock_that_is_an_hour_off_changes_nothing() {
+    for renewed in ["2000-01-01T00:00:00.000000Z", "2100-01-01T00:00:00.000000Z"] {
+        let snapshot = compiled(vec![
+            (Topic::Servers, record("b", B, 2)),
+            (Topic::Live, live("b", B, true, 3)),
+            lease("b", renewed),
+        ]);
+        assert_eq!(holders(&snapshot), (vec!["b"], false));
+    }
+}
+
+#[test]
+fn live_keys_that_all_vanish_after_a_gap_are_still_targets_for_another_ttl() {
+    let mut state = state(vec![(Topic::Servers, record("b", B, 2))]);
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    let apply = Event::Apply(live("b", B, true, 3));
+    state.take((Topic::Live, apply), 1, at(1));
+    let delete = Event::Delete("b".into());
+    state.take((Topic::Live, delete), 1, at(61));
+    let targets = |state: &State| state.compile(Some("a"), &view(&[])).targets.len();
+    assert_eq!(targets(&state), 1);
+    assert_eq!(state.next_expiry(), Some(at(76)));
+    state.expire(at(76));
+    assert_eq!(targets(&state), 0);
+}
+
+#[test]
+fn live_keys_that_a_new_list_after_a_gap_lacks_are_still_targets_until_refused() {
+    let mut state = state(vec![(Topic::Servers, record("b", B, 2))]);
+    let later = Instant::now() + Duration::from_secs(60);
+    let apply = Event::Apply(live("b", B, true, 3));
+    state.take((Topic::Live, apply), 1, Instant::now());
+    state.take((Topic::Live, Event::Init), 1, later);
+    state.take((Topic::Live, Event::InitDone(9)), 1, later);
+    let targets = |state: &State| state.compile(Some("a"), &view(&[])).targets.len();
+    assert_eq!(targets(&state), 1);
+    assert!(state.refused(B.parse().unwrap()));
+    assert_eq!(targets(&state), 0);
+}
+
+#[test]
+fn a_live_key_that_vanishes_while_etcd_answers_is_gone_at_once() {
+    let mut state = state(vec![
+        (Topic::Servers, record("b", B, 2)),
+        (Topic::Live, live("b", B, true, 3)),
+    ]);
+    take(&mut state, Topic::Live, Event::Delete("b".into()));
+    assert!(state.compile(Some("a"), &view(&[])).targets.is_empty());
+}

@@ -1,0 +1,108 @@
+//! Asks kube-apiservers that have no proxy before them for their discovery, as native peers ask each other.
+//!
+//! Over mTLS with the proxy client certificate, as `system:apiserver` in `system:authenticated`, at addresses that only
+//! etcd told: never those of Lease objects, which API users can write.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+
+use super::state::Native;
+use super::watch::jittered;
+use crate::client::{self, ClientMaker, MakerError};
+use crate::config::Config;
+use crate::local::reader::Reader;
+use crate::routing::table::Custom;
+
+/// User and group under which native peers ask each other.
+const USER: &str = "system:apiserver";
+const GROUP: &str = "system:authenticated";
+/// Longest wait for one document.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Follows `peers` until nobody tells of them any more.
+pub async fn run(
+    config: Arc<Config>,
+    mut peers: watch::Receiver<BTreeMap<String, SocketAddr>>,
+    found: mpsc::Sender<(String, Native)>,
+) {
+    let mut asking: BTreeMap<(String, SocketAddr), Asking> = BTreeMap::new();
+    loop {
+        let now = peers.borrow_and_update().clone();
+        asking.retain(|(id, address), _| now.get(id) == Some(address));
+        for (id, address) in now {
+            asking.entry((id.clone(), address)).or_insert_with(|| {
+                tracing::info!(id, %address, "asking a native peer for its discovery");
+                let task = tokio::spawn(ask(config.clone(), id, address, found.clone()));
+                Asking(task.abort_handle())
+            });
+        }
+        if peers.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A task that ends when nobody holds this.
+struct Asking(AbortHandle);
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn ask(
+    config: Arc<Config>,
+    id: String,
+    address: SocketAddr,
+    found: mpsc::Sender<(String, Native)>,
+) {
+    let client = match maker(&config, address) {
+        Ok(maker) => Arc::new(maker).client(),
+        Err(error) => {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "cannot ask native peers"
+            );
+            return;
+        }
+    };
+    let mut reader = Reader::new(client);
+    loop {
+        match reader.read(&Custom::default()).await {
+            Ok((served, versions)) => {
+                let native = Native {
+                    address,
+                    served: Arc::new(served),
+                    binary_version: versions.binary,
+                    read: Instant::now(),
+                };
+                if found.send((id.clone(), native)).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => tracing::warn!(
+                id, %address, error = &error as &dyn std::error::Error,
+                "discovery of a native peer cannot be read"
+            ),
+        }
+        tokio::time::sleep(jittered(config.api_server.discovery_interval)).await;
+    }
+}
+
+fn maker(config: &Config, address: SocketAddr) -> Result<ClientMaker, MakerError> {
+    let names = &config.serving.request_headers;
+    ClientMaker::new(
+        address,
+        &config.peer.server_name,
+        &config.peer.ca_file,
+        &config.api_server.proxy_client,
+        client::identity(names, USER, &[GROUP])?,
+        TIMEOUT,
+    )
+}

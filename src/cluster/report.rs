@@ -1,0 +1,157 @@
+//! Everything that is known, for an operator: each fact with its source, revision and age. Pure.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::catalog::SeenLease;
+use super::freshness::Freshness;
+use super::keys::Topic;
+use super::listed::At;
+use super::state::State;
+
+impl State {
+    /// All identity leases; `None` until they were listed.
+    pub fn seen_leases(&self) -> Option<Vec<SeenLease>> {
+        if !self.leases.iter().all(|leases| leases.complete) {
+            return None;
+        }
+        let mut seen = Vec::new();
+        for (namespace, leases) in self.leases.iter().enumerate() {
+            for (name, at) in &leases.current {
+                let Some(lease) = at.value.clone() else {
+                    continue;
+                };
+                seen.push(SeenLease {
+                    namespace,
+                    name: name.clone(),
+                    at: At {
+                        value: lease,
+                        revision: at.revision,
+                        heard: at.heard,
+                    },
+                });
+            }
+        }
+        Some(seen)
+    }
+
+    /// What is known, by server, with sources.
+    pub fn report(&self, freshness: &Freshness) -> Value {
+        let topics = Topic::all(self.leases.len());
+        let topics = topics.map(|topic| {
+            json!({
+                "topic": topic.name(),
+                "revision": self.revisions.get(topic.index()),
+                "ageSeconds": freshness.age_of(topic.index()).as_secs_f64(),
+            })
+        });
+        let mut ids: Vec<&str> = self.named();
+        ids.sort_unstable();
+        ids.dedup();
+        json!({
+            "topics": topics.collect::<Vec<_>>(),
+            "undecodable": self.undecodables.list(),
+            "servers": ids.into_iter().map(|id| self.facts(id)).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Every server that anything names.
+    fn named(&self) -> Vec<&str> {
+        let leases = self.leases.iter().flat_map(|leases| &leases.current);
+        let leases = leases.filter(|(_, at)| at.value.is_some());
+        let stored = self.storage.current.values().flat_map(|at| &at.value);
+        let mut ids: Vec<&str> = stored.map(|versions| versions.server.as_str()).collect();
+        ids.extend(leases.map(|(name, _)| name.as_str()));
+        ids.extend(self.servers.current.keys().map(String::as_str));
+        ids.extend(self.live.current.keys().map(String::as_str));
+        ids.extend(self.vanished_live.iter().map(|(id, _)| id.as_str()));
+        ids.extend(self.endpoints.current.keys().map(String::as_str));
+        ids.extend(self.vanished_endpoints.iter().map(|(id, _)| id.as_str()));
+        ids.extend(self.natives.keys().map(String::as_str));
+        ids
+    }
+
+    fn facts(&self, id: &str) -> Value {
+        let record = self.servers.current.get(id).map(|at| {
+            let record = &at.value.record;
+            fact(
+                at,
+                json!({
+                    "endpoint": record.endpoint,
+                    "binaryVersion": record.binary_version,
+                    "compatibilityVersion": record.compatibility_version,
+                    "resources": at.value.served.len(),
+                }),
+            )
+        });
+        let live = self.live_key(id).map(|at| {
+            fact(
+                at,
+                json!({
+                    "endpoint": at.value.endpoint,
+                    "initialized": at.value.initialized,
+                    "recordRevision": at.value.record_revision,
+                    "vanished": self.vanished_live.get(id).is_some(),
+                }),
+            )
+        });
+        let entry = self.entry(id).map(|at| {
+            fact(
+                at,
+                json!({
+                    "endpoint": at.value.address,
+                    "vanished": self.vanished_endpoints.get(id).is_some(),
+                }),
+            )
+        });
+        let discovery = self.natives.get(id).map(|(native, _)| {
+            json!({
+                "endpoint": native.address,
+                "binaryVersion": native.binary_version,
+                "resources": native.served.len(),
+                "ageSeconds": age(native.read),
+            })
+        });
+        let leases = self.leases.iter().filter_map(|leases| {
+            let at = leases.current.get(id)?;
+            let lease = at.value.as_ref()?;
+            let value = json!({
+                "holder": lease.holder,
+                "hostname": lease.hostname,
+                "publishedByProxy": lease.published,
+            });
+            Some(fact(at, value))
+        });
+        json!({
+            "id": id,
+            "record": record,
+            "live": live,
+            "peerServerLease": entry,
+            "discovery": discovery,
+            "lease": leases.into_iter().next(),
+            "storageVersions": self.stored_facts(id),
+        })
+    }
+
+    /// How many resources StorageVersions name for a server, as of the newest that names it.
+    fn stored_facts(&self, id: &str) -> Value {
+        let naming = self.storage.current.values();
+        let naming = naming.filter(|at| at.value.iter().any(|versions| versions.server == id));
+        let Some(newest) = naming.max_by_key(|at| at.revision) else {
+            return Value::Null;
+        };
+        fact(newest, json!({ "resources": self.stored_by(id).len() }))
+    }
+}
+
+/// A fact with the revision that said so and how long ago that was heard.
+fn fact<T>(at: &At<T>, mut value: Value) -> Value {
+    value["revision"] = at.revision.into();
+    value["ageSeconds"] = age(at.heard).into();
+    value
+}
+
+fn age(heard: Instant) -> f64 {
+    heard.elapsed().as_secs_f64()
+}

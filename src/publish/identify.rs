@@ -1,0 +1,114 @@
+//! Finds out under which server ID the local apiserver is known, whether it keeps a Lease by itself, and whether that
+//! has a new holder.
+//!
+//! Leases come from etcd. Until a lease tells, or the apiserver has been initialized for a moment without one, there is
+//! no ID, and nothing is published. An ID of our own gives way to one that a lease tells later.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::identity::{self, Candidate};
+use crate::cluster::catalog::SeenLease;
+use crate::config::{Identity, PublishLease};
+use crate::local::state::LocalState;
+
+/// An apiserver publishes its Lease when it starts, not quite before it is ready.
+const PATIENCE: Duration = Duration::from_secs(2);
+const POLL: Duration = Duration::from_millis(100);
+
+/// What is known and whom to tell.
+pub struct Identify {
+    /// What the operator says.
+    pub config: Identity,
+    /// This host's name.
+    pub host: String,
+    /// From etcd.
+    pub leases: watch::Receiver<Option<Arc<Vec<SeenLease>>>>,
+    /// Initialized or not; told of a new holder.
+    pub state: Arc<LocalState>,
+    /// The ID, once it is found.
+    pub id: watch::Sender<Option<Arc<str>>>,
+    /// Whether the proxy keeps the Lease.
+    pub wanted: watch::Sender<bool>,
+}
+
+impl Identify {
+    /// Runs until nobody tells of leases any more.
+    pub async fn run(mut self) {
+        let mut initialized = None;
+        let mut holder: Option<(Arc<str>, String)> = None;
+        loop {
+            let leases = self.leases.borrow_and_update().clone();
+            if self.state.is_initialized() {
+                initialized.get_or_insert_with(Instant::now);
+            }
+            if let Some(leases) = leases {
+                let waited = initialized.is_some_and(|since| since.elapsed() >= PATIENCE);
+                self.decide(&leases, waited);
+                self.look_at_holder(&leases, &mut holder);
+            }
+            let unknown = self.id.borrow().is_none();
+            tokio::select! {
+                changed = self.leases.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(POLL), if unknown => {}
+            }
+        }
+    }
+
+    fn decide(&self, leases: &[SeenLease], waited: bool) {
+        let candidates: Vec<_> = leases.iter().map(candidate).collect();
+        let configured = self.config.server_id.as_deref();
+        let found = configured.or_else(|| identity::found(&self.host, &candidates));
+        self.id.send_if_modified(|id| {
+            let new = match found {
+                Some(found) if id.as_deref() != Some(found) => Arc::from(found),
+                None if id.is_none() && waited => identity::own(),
+                _ => return false,
+            };
+            tracing::info!(server_id = &*new, before = id.as_deref(), "server ID");
+            *id = Some(new);
+            true
+        });
+        let id = self.id.borrow().clone();
+        let kept_by_server = |lease: &SeenLease| {
+            Some(lease.name.as_str()) == id.as_deref() && !lease.at.value.published
+        };
+        let wanted = match self.config.publish_lease {
+            PublishLease::Never => false,
+            PublishLease::Always => true,
+            PublishLease::Auto => id.is_some() && !leases.iter().any(kept_by_server),
+        };
+        self.wanted
+            .send_if_modified(|before| std::mem::replace(before, wanted) != wanted);
+    }
+
+    /// An apiserver names a new holder each time it starts.
+    fn look_at_holder(&self, leases: &[SeenLease], known: &mut Option<(Arc<str>, String)>) {
+        let Some(id) = self.id.borrow().clone() else {
+            return;
+        };
+        let ours = leases
+            .iter()
+            .find(|lease| lease.name == *id && !lease.at.value.published);
+        let Some(now) = ours.and_then(|lease| lease.at.value.holder.clone()) else {
+            return;
+        };
+        let now = (id, now);
+        let before = known.replace(now.clone());
+        if before.is_some_and(|before| before != now) {
+            tracing::info!("the apiserver's lease has a new holder");
+            self.state.suspect();
+        }
+    }
+}
+
+fn candidate(lease: &SeenLease) -> Candidate<'_> {
+    Candidate {
+        name: &lease.name,
+        hostname: lease.at.value.hostname.as_deref(),
+        identity: lease.at.value.identity,
+    }
+}
