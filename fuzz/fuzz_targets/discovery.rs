@@ -1,0 +1,23 @@
+//! Discovery documents, of whatever form the bytes may be.
+#![no_main]
+
+use kube_interop_proxy::local::documents::{
+    GroupVersion, aggregated, group_versions, resources, versions,
+};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let _ = aggregated(data);
+    let _ = versions(data);
+    for of in group_versions(data).unwrap_or_default() {
+        assert!(!of.version.is_empty());
+        assert!(of.path().starts_with("/api"));
+    }
+    let of = GroupVersion {
+        group: "apps".to_owned(),
+        version: "v1".to_owned(),
+    };
+    for gvr in resources(&of, data).unwrap_or_default() {
+        assert_eq!((gvr.group.as_str(), gvr.version.as_str()), ("apps", "v1"));
+    }
+});
