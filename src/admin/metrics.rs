@@ -5,6 +5,7 @@ use std::time::Duration;
 use prometheus::{
     Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
 };
+use time::OffsetDateTime;
 
 use crate::relay::answer::Refusal;
 use crate::routing::decide::Row;
@@ -35,6 +36,61 @@ pub struct Metrics {
     etcd_synced: IntGauge,
     peers: prometheus::IntGaugeVec,
     initialized: IntGauge,
+    identity: prometheus::IntGaugeVec,
+    /// The identity Lease.
+    pub lease: LeaseMetrics,
+}
+
+/// How it goes with our identity Lease (KEP-1965).
+#[derive(Debug, Clone)]
+pub struct LeaseMetrics {
+    start_time: prometheus::Gauge,
+    renew_time: prometheus::Gauge,
+    successes: IntCounter,
+    /// Creations and renewals that failed.
+    pub failures: IntCounter,
+}
+
+impl LeaseMetrics {
+    fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        Ok(Self {
+            start_time: gauge(
+                registry,
+                "apiserver_identity_lease_start_time_seconds",
+                "When this process acquired its identity Lease, in Unix time.",
+            )?,
+            renew_time: gauge(
+                registry,
+                "apiserver_identity_lease_renew_time_seconds",
+                "When the identity Lease was renewed last, in Unix time.",
+            )?,
+            successes: counter(
+                registry,
+                "apiserver_identity_lease_success_count",
+                "Creations and renewals of the identity Lease.",
+            )?,
+            failures: counter(
+                registry,
+                "apiserver_identity_lease_failure_count",
+                "Creations and renewals of the identity Lease that failed.",
+            )?,
+        })
+    }
+
+    /// The Lease is ours since `at`.
+    pub fn acquired(&self, at: OffsetDateTime) {
+        self.start_time.set(unix(at));
+    }
+
+    /// The Lease was written.
+    pub fn renewed(&self, at: OffsetDateTime) {
+        self.renew_time.set(unix(at));
+        self.successes.inc();
+    }
+}
+
+fn unix(time: OffsetDateTime) -> f64 {
+    (time - OffsetDateTime::UNIX_EPOCH).as_seconds_f64()
 }
 
 /// What is read when metrics are asked for.
@@ -95,11 +151,20 @@ impl Metrics {
             &["state"],
         )?;
         registry.register(Box::new(peers.clone()))?;
-        let etcd_age = prometheus::Gauge::new(
+        let identity = prometheus::IntGaugeVec::new(
+            Opts::new(
+                "apiserver_identity",
+                "Always 1; the server ID is a label (KEP-1965).",
+            ),
+            &["id"],
+        )?;
+        registry.register(Box::new(identity.clone()))?;
+        let etcd_age = gauge(
+            &registry,
             "kube_interop_proxy_etcd_state_age_seconds",
             "Time since etcd was last heard of.",
         )?;
-        registry.register(Box::new(etcd_age.clone()))?;
+        let lease = LeaseMetrics::new(&registry)?;
         let gauge = |name: &str, help: &str| int_gauge(&registry, name, help);
         Ok(Self {
             rerouted: counter_vec(
@@ -160,8 +225,16 @@ impl Metrics {
                 "kube_interop_proxy_apiserver_initialized",
                 "1 while the local apiserver is initialized (KEP-3028).",
             )?,
+            identity,
+            lease,
             registry,
         })
+    }
+
+    /// This server is now known as `id`.
+    pub fn identity(&self, id: &str) {
+        self.identity.reset();
+        self.identity.with_label_values(&[id]).set(1);
     }
 
     /// A request was decided.
@@ -239,6 +312,16 @@ fn counter_vec(
     Ok(counter)
 }
 
+fn gauge(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+) -> Result<prometheus::Gauge, prometheus::Error> {
+    let gauge = prometheus::Gauge::new(name, help)?;
+    registry.register(Box::new(gauge.clone()))?;
+    Ok(gauge)
+}
+
 fn int_gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
     let gauge = IntGauge::new(name, help)?;
     registry.register(Box::new(gauge.clone()))?;
@@ -263,6 +346,34 @@ mod tests {
         let text = metrics.render(Gauges::default()).unwrap();
         let line = "kubernetes_apiserver_rerouted_request_total{code=\"200\",group=\"autoscaling\",resource=\"horizontalpodautoscalers\",version=\"v1\"} 1";
         assert!(text.contains(line), "{text}");
+    }
+
+    #[test]
+    fn a_new_identity_replaces_the_old_one() {
+        let metrics = Metrics::new().unwrap();
+        metrics.identity("before");
+        metrics.identity("now");
+        let text = metrics.render(Gauges::default()).unwrap();
+        assert!(text.contains("apiserver_identity{id=\"now\"} 1"), "{text}");
+        assert!(!text.contains("id=\"before\""), "{text}");
+    }
+
+    #[test]
+    fn the_leases_metrics_have_kubernetes_names() {
+        let metrics = Metrics::new().unwrap();
+        let at = OffsetDateTime::from_unix_timestamp(1_000_000_000).unwrap();
+        metrics.lease.acquired(at);
+        metrics.lease.renewed(at + Duration::from_millis(1500));
+        metrics.lease.failures.inc_by(2);
+        let text = metrics.render(Gauges::default()).unwrap();
+        for line in [
+            "apiserver_identity_lease_start_time_seconds 1000000000",
+            "apiserver_identity_lease_renew_time_seconds 1000000001.5",
+            "apiserver_identity_lease_success_count 1",
+            "apiserver_identity_lease_failure_count 2",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{text}");
+        }
     }
 
     #[test]

@@ -2,5 +2,6 @@
 
 pub mod identify;
 pub mod identity;
+pub mod lease;
 pub mod record;
 pub mod slot;

@@ -1,0 +1,219 @@
+//! The Lease API, in memory, and a keeper that uses it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request};
+use serde_json::{Value, json};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+
+use super::{LeaseKeeper, ObservedLease};
+use crate::admin::metrics::{Gauges, Metrics};
+use crate::client::fake::{Reply, Server};
+use crate::local::discovery::LocalView;
+use crate::local::documents::Versions;
+use crate::local::state::LocalState;
+
+const COLLECTION: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+const LONG: Duration = Duration::from_secs(20);
+
+/// What the API has and saw.
+#[derive(Default)]
+pub(super) struct Store {
+    pub(super) leases: BTreeMap<String, Value>,
+    pub(super) seen: Vec<(Method, String, Value)>,
+    /// Answered instead, in order.
+    pub(super) faults: VecDeque<Reply>,
+    /// So many deletions come just after somebody else's change.
+    pub(super) overtaken: usize,
+    revision: i64,
+}
+
+impl Store {
+    /// Adds or replaces it, with a new resourceVersion; a UID if it has none.
+    pub(super) fn put(&mut self, name: &str, mut lease: Value) -> Value {
+        self.revision += 1;
+        let metadata = &mut lease["metadata"];
+        metadata["name"] = json!(name);
+        metadata["resourceVersion"] = json!(self.revision.to_string());
+        if metadata["uid"].is_null() {
+            metadata["uid"] = json!(format!("uid-{}", self.revision));
+        }
+        self.leases.insert(name.to_owned(), lease.clone());
+        lease
+    }
+
+    pub(super) fn count(&self, method: &Method) -> usize {
+        self.seen.iter().filter(|seen| seen.0 == method).count()
+    }
+
+    fn answer(&mut self, request: &Request<Bytes>) -> Reply {
+        let path = request.uri().path().to_owned();
+        let body: Value = serde_json::from_slice(request.body()).unwrap_or_default();
+        let method = request.method();
+        self.seen.push((method.clone(), path.clone(), body.clone()));
+        if let Some(fault) = self.faults.pop_front() {
+            return fault;
+        }
+        if *method == Method::POST && path == COLLECTION {
+            let name = body["metadata"]["name"].as_str().unwrap().to_owned();
+            if self.leases.contains_key(&name) {
+                return says(409, json!({}));
+            }
+            let made = self.put(&name, body);
+            return says(201, made);
+        }
+        let name = path.strip_prefix(COLLECTION).unwrap_or_default();
+        let name = name.trim_start_matches('/');
+        let Some(found) = self.leases.get(name).cloned() else {
+            return says(404, json!({}));
+        };
+        match *method {
+            Method::GET => says(200, found),
+            Method::PUT if is_of(&body["metadata"], &found) => {
+                let made = self.put(name, body);
+                says(200, made)
+            }
+            Method::DELETE => {
+                if self.overtaken > 0 {
+                    self.overtaken -= 1;
+                    self.put(name, found.clone());
+                }
+                if !is_of(&body["preconditions"], &self.leases[name]) {
+                    return says(409, json!({}));
+                }
+                self.leases.remove(name);
+                says(200, json!({"kind": "Status"}))
+            }
+            _ => says(409, json!({})),
+        }
+    }
+}
+
+/// Whether UID and resourceVersion are those of `lease`; absent ones are not.
+fn is_of(version: &Value, lease: &Value) -> bool {
+    ["uid", "resourceVersion"]
+        .iter()
+        .all(|key| !version[key].is_null() && version[key] == lease["metadata"][key])
+}
+
+fn says(status: u16, body: Value) -> Reply {
+    Reply::new(status, &[], body.to_string())
+}
+
+/// A keeper of the Lease `cp-a` and everything around it.
+pub(super) struct Scene {
+    pub(super) store: Arc<watch::Sender<Store>>,
+    pub(super) id: watch::Sender<Option<Arc<str>>>,
+    pub(super) wanted: watch::Sender<bool>,
+    pub(super) view: watch::Sender<LocalView>,
+    pub(super) leases: watch::Sender<Arc<Vec<ObservedLease>>>,
+    pub(super) state: Arc<LocalState>,
+    pub(super) stop: oneshot::Sender<()>,
+    pub(super) keeper: JoinHandle<()>,
+    metrics: Metrics,
+    pub(super) server: Server,
+}
+
+/// Starts a keeper of an initialized apiserver that has what `prepare` puts there.
+pub(super) async fn scene(prepare: impl FnOnce(&mut Store)) -> Scene {
+    let state = LocalState::default();
+    state.answered(true, state.epoch());
+    scene_with(state, Duration::from_millis(50), prepare).await
+}
+
+pub(super) async fn scene_with(
+    state: LocalState,
+    renew_interval: Duration,
+    prepare: impl FnOnce(&mut Store),
+) -> Scene {
+    let mut store = Store::default();
+    prepare(&mut store);
+    let store = Arc::new(watch::Sender::new(store));
+    let api = store.clone();
+    let server = Server::start(move |request| {
+        let mut reply = None;
+        api.send_modify(|store| reply = Some(store.answer(&request)));
+        reply.unwrap_or(Reply::Break)
+    })
+    .await;
+    let (id, ids) = watch::channel(Some("cp-a".into()));
+    let (wanted, is_wanted) = watch::channel(true);
+    let (view, views) = watch::channel(LocalView {
+        versions: Some(Versions {
+            binary: "v1.20.2".into(),
+            compatibility: Some("1.20".into()),
+        }),
+        ..LocalView::default()
+    });
+    let (leases, observed) = watch::channel(Arc::default());
+    let (metrics, state) = (Metrics::new().unwrap(), Arc::new(state));
+    let (stop, stopped) = oneshot::channel();
+    let keeper = LeaseKeeper {
+        client: server.client(HeaderMap::new(), LONG),
+        namespace: "kube-system".into(),
+        renew_interval,
+        lease_duration: Duration::from_secs(3600),
+        hostname: "host-a".into(),
+        endpoint: "10.0.0.11:6443".parse().unwrap(),
+        id: ids,
+        wanted: is_wanted,
+        view: views,
+        state: state.clone(),
+        leases: observed,
+        metrics: metrics.lease.clone(),
+    };
+    Scene {
+        store,
+        id,
+        wanted,
+        view,
+        leases,
+        state,
+        stop,
+        keeper: tokio::spawn(keeper.run(stopped)),
+        metrics,
+        server,
+    }
+}
+
+impl Scene {
+    /// Waits until the API is as `so` says.
+    pub(super) async fn until(&self, what: &str, so: impl FnMut(&Store) -> bool) {
+        let mut store = self.store.subscribe();
+        let waited = tokio::time::timeout(LONG, store.wait_for(so)).await;
+        assert!(waited.is_ok_and(|found| found.is_ok()), "{what}: never");
+    }
+
+    /// Waits until there are so many requests of a kind more than now.
+    pub(super) async fn more(&self, method: Method, count: usize) {
+        let enough = self.store.borrow().count(&method) + count;
+        self.until("requests", |store| store.count(&method) >= enough)
+            .await;
+    }
+
+    pub(super) fn lease(&self, name: &str) -> Option<Value> {
+        self.store.borrow().leases.get(name).cloned()
+    }
+
+    pub(super) fn change(&self, how: impl FnOnce(&mut Store)) {
+        self.store.send_modify(how);
+    }
+
+    pub(super) fn metric(&self, name: &str) -> f64 {
+        let text = self.metrics.render(Gauges::default()).unwrap();
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    }
+
+    /// Stops the keeper; what the API has then.
+    pub(super) async fn stop(self) -> Arc<watch::Sender<Store>> {
+        self.stop.send(()).unwrap();
+        let ended = tokio::time::timeout(LONG, self.keeper).await;
+        ended.unwrap().unwrap();
+        self.store
+    }
+}

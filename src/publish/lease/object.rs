@@ -1,0 +1,295 @@
+//! What our Lease object looks like (KEP-1965). Pure.
+//!
+//! Objects stay JSON values: what others wrote into ours is kept, known to us or not.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use time::OffsetDateTime;
+
+use crate::local::documents::Versions;
+
+/// The label that tells our Leases from those that an apiserver keeps itself.
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// Its value.
+pub const US: &str = "kube-interop-proxy";
+
+const PEER_ADDRESS: &str = "kubernetes.io/peer-advertise-address";
+const BINARY: &str = "kube-interop-proxy/binary-version";
+const COMPATIBILITY: &str = "kube-interop-proxy/compatibility-version";
+const LONGEST_LABEL: usize = 63;
+
+/// What our Lease says.
+#[derive(Debug, Clone)]
+pub struct Contents<'a> {
+    /// Our server ID, the Lease's name.
+    pub id: &'a str,
+    /// Our ID and what tells this process from the one before.
+    pub holder: &'a str,
+    /// This host's name; left out where it cannot be a label.
+    pub hostname: &'a str,
+    /// Where peers reach us.
+    pub endpoint: SocketAddr,
+    /// Versions of our apiserver, as far as they are known.
+    pub versions: Option<&'a Versions>,
+    /// How long the Lease counts without renewal.
+    pub duration: Duration,
+}
+
+impl Contents<'_> {
+    /// A new Lease.
+    pub fn create(&self, now: OffsetDateTime) -> Value {
+        let new = json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self.id},
+        });
+        self.renew(new, now)
+    }
+
+    /// `found` with all that is ours in it renewed. It was acquired now if another process held it.
+    pub fn renew(&self, mut found: Value, now: OffsetDateTime) -> Value {
+        let held = holder(&found) == Some(self.holder);
+        let now = rfc3339(now);
+        if let Some(object) = map(&mut found) {
+            if let Some(metadata) = child(object, "metadata") {
+                put_all(metadata, "labels", self.labels());
+                put_all(metadata, "annotations", self.annotations());
+            }
+            if let Some(spec) = child(object, "spec") {
+                let seconds = self.duration.as_secs().clamp(1, i32::MAX as u64);
+                put(spec, "holderIdentity", self.holder);
+                put(spec, "leaseDurationSeconds", seconds);
+                if !held {
+                    put(spec, "acquireTime", now.as_str());
+                }
+                put(spec, "renewTime", now);
+            }
+        }
+        found
+    }
+
+    fn labels(&self) -> Vec<(&'static str, String)> {
+        let mut labels = vec![
+            ("apiserver.kubernetes.io/identity", "kube-apiserver".into()),
+            ("k8s.io/component", "kube-apiserver".into()),
+            (MANAGED_BY, US.into()),
+        ];
+        if can_be_label(self.hostname) {
+            labels.push(("kubernetes.io/hostname", self.hostname.into()));
+        }
+        labels
+    }
+
+    fn annotations(&self) -> Vec<(&'static str, String)> {
+        let mut annotations = vec![(PEER_ADDRESS, self.endpoint.to_string())];
+        if let Some(versions) = self.versions {
+            annotations.push((BINARY, versions.binary.clone()));
+            annotations.extend(versions.compatibility.clone().map(|v| (COMPATIBILITY, v)));
+        }
+        annotations
+    }
+}
+
+/// Whether a proxy published it.
+pub fn is_published(lease: &Value) -> bool {
+    metadata(lease)
+        .and_then(|metadata| metadata.get("labels")?.get(MANAGED_BY)?.as_str())
+        .is_some_and(|value| value == US)
+}
+
+/// Who holds it.
+pub fn holder(lease: &Value) -> Option<&str> {
+    lease.get("spec")?.get("holderIdentity")?.as_str()
+}
+
+/// UID and resourceVersion, which say of which state of which object we speak.
+pub fn version(lease: &Value) -> Option<(&str, &str)> {
+    let metadata = metadata(lease)?;
+    Some((
+        metadata.get("uid")?.as_str()?,
+        metadata.get("resourceVersion")?.as_str()?,
+    ))
+}
+
+/// A deletion of exactly this state of exactly this object.
+pub fn delete_options(uid: &str, revision: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "preconditions": {"uid": uid, "resourceVersion": revision},
+    })
+}
+
+/// As metav1.MicroTime writes it.
+pub fn rfc3339(time: OffsetDateTime) -> String {
+    let time = time.to_offset(time::UtcOffset::UTC);
+    format!(
+        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z",
+        time.year(),
+        u8::from(time.month()),
+        time.day(),
+        time.hour(),
+        time.minute(),
+        time.second(),
+        time.microsecond()
+    )
+}
+
+fn metadata(lease: &Value) -> Option<&Value> {
+    lease.get("metadata")
+}
+
+fn map(value: &mut Value) -> Option<&mut Map<String, Value>> {
+    if value.is_null() {
+        *value = json!({});
+    }
+    value.as_object_mut()
+}
+
+fn child<'a>(object: &'a mut Map<String, Value>, name: &str) -> Option<&'a mut Map<String, Value>> {
+    map(object.entry(name).or_insert(Value::Null))
+}
+
+fn put(object: &mut Map<String, Value>, name: &str, value: impl Into<Value>) {
+    object.insert(name.to_owned(), value.into());
+}
+
+fn put_all(object: &mut Map<String, Value>, name: &str, entries: Vec<(&'static str, String)>) {
+    if let Some(object) = child(object, name) {
+        for (name, value) in entries {
+            put(object, name, value);
+        }
+    }
+}
+
+fn can_be_label(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    let end = |c: char| c.is_ascii_alphanumeric();
+    text.len() <= LONGEST_LABEL
+        && text.bytes().all(inner)
+        && text.starts_with(end)
+        && text.ends_with(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn versions() -> Versions {
+        Versions {
+            binary: "v1.20.2".into(),
+            compatibility: Some("1.20".into()),
+        }
+    }
+
+    fn contents(versions: Option<&Versions>) -> Contents<'_> {
+        Contents {
+            id: "cp-a",
+            holder: "cp-a_1",
+            hostname: "host-a",
+            endpoint: "10.0.0.11:6443".parse().unwrap(),
+            versions,
+            duration: Duration::from_secs(3600),
+        }
+    }
+
+    fn at(seconds: i64) -> OffsetDateTime {
+        OffsetDateTime::from_unix_timestamp(seconds).unwrap()
+    }
+
+    #[test]
+    fn a_new_lease_says_who_we_are() {
+        let versions = versions();
+        let lease = contents(Some(&versions)).create(at(1_000_000_000));
+        let expected = json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {
+                "name": "cp-a",
+                "labels": {
+                    "apiserver.kubernetes.io/identity": "kube-apiserver",
+                    "k8s.io/component": "kube-apiserver",
+                    "kubernetes.io/hostname": "host-a",
+                    "app.kubernetes.io/managed-by": "kube-interop-proxy",
+                },
+                "annotations": {
+                    "kubernetes.io/peer-advertise-address": "10.0.0.11:6443",
+                    "kube-interop-proxy/binary-version": "v1.20.2",
+                    "kube-interop-proxy/compatibility-version": "1.20",
+                },
+            },
+            "spec": {
+                "holderIdentity": "cp-a_1",
+                "leaseDurationSeconds": 3600,
+                "acquireTime": "2001-09-09T01:46:40.000000Z",
+                "renewTime": "2001-09-09T01:46:40.000000Z",
+            },
+        });
+        assert_eq!(lease, expected);
+        assert!(is_published(&lease));
+    }
+
+    #[test]
+    fn a_renewal_changes_the_time_and_keeps_what_others_added() {
+        let mut lease = contents(None).create(at(0));
+        lease["metadata"]["labels"]["team"] = json!("a");
+        lease["metadata"]["annotations"]["note"] = json!("b");
+        lease["metadata"]["resourceVersion"] = json!("7");
+        lease["spec"]["leaseTransitions"] = json!(3);
+        let renewed = contents(None).renew(lease.clone(), at(10));
+        let mut expected = lease;
+        expected["spec"]["renewTime"] = json!("1970-01-01T00:00:10.000000Z");
+        assert_eq!(renewed, expected);
+    }
+
+    #[test]
+    fn a_lease_of_the_process_before_is_acquired_anew() {
+        let mut lease = contents(None).create(at(0));
+        lease["spec"]["holderIdentity"] = json!("cp-a_0");
+        let renewed = contents(None).renew(lease, at(10));
+        assert_eq!(holder(&renewed), Some("cp-a_1"));
+        assert_eq!(renewed["spec"]["acquireTime"], renewed["spec"]["renewTime"]);
+    }
+
+    #[test]
+    fn unknown_versions_leave_known_annotations_alone() {
+        let versions = versions();
+        let lease = contents(Some(&versions)).create(at(0));
+        let renewed = contents(None).renew(lease.clone(), at(0));
+        assert_eq!(renewed, lease);
+    }
+
+    #[test]
+    fn a_host_name_that_is_no_label_is_left_out() {
+        for hostname in ["", "-a", "a.", "hö", &"x".repeat(64)] {
+            let lease = Contents {
+                hostname,
+                ..contents(None)
+            }
+            .create(at(0));
+            let labels = lease["metadata"]["labels"].as_object().unwrap();
+            assert!(!labels.contains_key("kubernetes.io/hostname"), "{hostname}");
+        }
+    }
+
+    #[test]
+    fn only_our_label_makes_a_lease_published() {
+        for lease in [
+            json!({}),
+            json!({"metadata": {"labels": null}}),
+            json!({"metadata": {"labels": {"k8s.io/component": "kube-apiserver"}}}),
+            json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": "Helm"}}}),
+            json!({"metadata": {"annotations": {"app.kubernetes.io/managed-by": US}}}),
+        ] {
+            assert!(!is_published(&lease), "{lease}");
+        }
+    }
+
+    #[test]
+    fn times_have_six_digits_after_the_point() {
+        let time = at(951_782_399) + Duration::from_nanos(1_234_567);
+        assert_eq!(rfc3339(time), "2000-02-28T23:59:59.001234Z");
+    }
+}

@@ -1,0 +1,333 @@
+use http::Method;
+use serde_json::json;
+
+use super::fake::{Scene, Store, scene, scene_with};
+use super::*;
+use crate::client::fake::Reply;
+
+const SUCCESSES: &str = "apiserver_identity_lease_success_count";
+const FAILURES: &str = "apiserver_identity_lease_failure_count";
+
+/// A Lease as another process left it.
+fn lease_of(holder: &str, published: bool) -> Value {
+    let mut lease = json!({
+        "metadata": {"labels": {"k8s.io/component": "kube-apiserver"}},
+        "spec": {"holderIdentity": holder, "leaseDurationSeconds": 1, "renewTime": "2001-09-09T01:46:40.000000Z"},
+    });
+    if published {
+        lease["metadata"]["labels"][object::MANAGED_BY] = json!(object::US);
+    }
+    lease
+}
+
+fn observed(lease: &Value, published: bool) -> ObservedLease {
+    let (uid, revision) = object::version(lease).unwrap();
+    ObservedLease {
+        namespace: "kube-system".into(),
+        name: lease["metadata"]["name"].as_str().unwrap().into(),
+        revision: revision.parse().unwrap(),
+        uid: uid.into(),
+        duration: Duration::from_millis(60),
+        published,
+    }
+}
+
+fn is_there(name: &str) -> impl Fn(&Store) -> bool {
+    move |store| store.leases.contains_key(name)
+}
+
+fn is_gone(name: &str) -> impl Fn(&Store) -> bool {
+    move |store| !store.leases.contains_key(name)
+}
+
+fn holds(store: &Store, name: &str, key: &str) -> Value {
+    store.leases[name]["spec"][key].clone()
+}
+
+#[tokio::test]
+async fn a_lease_is_created_renewed_and_deleted_at_the_end() {
+    let scene = scene(|_| ()).await;
+    scene.until("created", is_there("cp-a")).await;
+    let made = scene.lease("cp-a").unwrap();
+    let holder = object::holder(&made).unwrap();
+    assert!(
+        holder
+            .strip_prefix("cp-a_")
+            .is_some_and(|uuid| uuid.len() == 36)
+    );
+    scene
+        .until("renewed", |store| {
+            holds(store, "cp-a", "renewTime") != made["spec"]["renewTime"]
+        })
+        .await;
+    scene.more(Method::PUT, 2).await;
+    let renewed = scene.lease("cp-a").unwrap();
+    for key in ["holderIdentity", "acquireTime"] {
+        assert_eq!(renewed["spec"][key], made["spec"][key], "{key}");
+    }
+    assert!(scene.metric(SUCCESSES) >= 3.0);
+    assert_eq!(scene.metric(FAILURES), 0.0);
+    let (start, renew) = (
+        scene.metric("apiserver_identity_lease_start_time_seconds"),
+        scene.metric("apiserver_identity_lease_renew_time_seconds"),
+    );
+    assert!(0.0 < start && start < renew, "{start} {renew}");
+
+    let store = scene.stop().await;
+    let store = store.borrow();
+    assert!(store.leases.is_empty());
+    let (method, path, options) = store.seen.last().unwrap();
+    assert_eq!(method, Method::DELETE);
+    assert!(path.ends_with("/namespaces/kube-system/leases/cp-a"));
+    assert_eq!(options["preconditions"]["uid"], made["metadata"]["uid"]);
+    assert!(options["preconditions"]["resourceVersion"].is_string());
+    assert_eq!(store.count(&Method::POST), 1);
+}
+
+#[tokio::test]
+async fn versions_come_into_the_annotations_as_soon_as_they_are_known() {
+    let scene = scene(|_| ()).await;
+    let says = |version: &'static str| {
+        move |store: &Store| {
+            store.leases.get("cp-a").is_some_and(|lease| {
+                lease["metadata"]["annotations"]["kube-interop-proxy/binary-version"] == version
+            })
+        }
+    };
+    scene.until("annotated", says("v1.20.2")).await;
+    scene.view.send_modify(|view| {
+        if let Some(versions) = &mut view.versions {
+            versions.binary = "v1.21.0".into();
+        }
+    });
+    scene.until("annotated anew", says("v1.21.0")).await;
+}
+
+#[tokio::test]
+async fn what_others_write_into_our_lease_is_kept() {
+    let scene = scene(|_| ()).await;
+    scene.until("created", is_there("cp-a")).await;
+    scene.change(|store| {
+        let mut lease = store.leases["cp-a"].clone();
+        lease["metadata"]["labels"]["team"] = json!("a");
+        lease["metadata"]["annotations"]["note"] = json!("b");
+        store.put("cp-a", lease);
+    });
+    scene.more(Method::PUT, 3).await;
+    let lease = scene.lease("cp-a").unwrap();
+    assert_eq!(lease["metadata"]["labels"]["team"], "a");
+    assert_eq!(lease["metadata"]["annotations"]["note"], "b");
+    // The conflict was settled by reading, and is no failure.
+    assert!(scene.store.borrow().count(&Method::GET) >= 1);
+    assert_eq!(scene.metric(FAILURES), 0.0);
+}
+
+#[tokio::test]
+async fn a_lease_that_somebody_deleted_is_created_again() {
+    let scene = scene(|_| ()).await;
+    scene.until("created", is_there("cp-a")).await;
+    let uid = scene.lease("cp-a").unwrap()["metadata"]["uid"].clone();
+    scene.change(|store| {
+        store.leases.remove("cp-a");
+    });
+    scene
+        .until("created again", |store| {
+            let lease = store.leases.get("cp-a");
+            lease.is_some_and(|lease| lease["metadata"]["uid"] != uid)
+        })
+        .await;
+    assert_eq!(scene.metric(FAILURES), 0.0);
+}
+
+#[tokio::test]
+async fn the_lease_of_the_process_before_is_taken_over() {
+    let scene = scene(|store| {
+        store.put("cp-a", lease_of("cp-a_before", true));
+    })
+    .await;
+    scene
+        .until("taken over", |store| {
+            holds(store, "cp-a", "holderIdentity") != "cp-a_before"
+        })
+        .await;
+    let lease = scene.lease("cp-a").unwrap();
+    assert_eq!(lease["spec"]["acquireTime"], lease["spec"]["renewTime"]);
+    assert!(scene.stop().await.borrow().leases.is_empty());
+}
+
+#[tokio::test]
+async fn an_apiservers_own_lease_is_left_alone() {
+    let mut before = Value::Null;
+    let scene = scene(|store| before = store.put("cp-a", lease_of("cp-a_native", false))).await;
+    scene
+        .leases
+        .send_replace(Arc::new(vec![observed(&before, false)]));
+    scene.more(Method::GET, 4).await;
+    assert_eq!(scene.metric(FAILURES) + scene.metric(SUCCESSES), 0.0);
+    let store = scene.stop().await;
+    let store = store.borrow();
+    assert_eq!(store.leases["cp-a"], before);
+    assert_eq!(store.count(&Method::POST), 1);
+    assert_eq!(store.count(&Method::PUT) + store.count(&Method::DELETE), 0);
+}
+
+#[tokio::test]
+async fn a_lease_that_changes_before_it_is_deleted_is_read_again() {
+    let scene = scene(|store| store.overtaken = 2).await;
+    scene.until("created", is_there("cp-a")).await;
+    let store = scene.stop().await;
+    let store = store.borrow();
+    assert!(store.leases.is_empty());
+    assert_eq!(store.count(&Method::DELETE), 3);
+}
+
+#[tokio::test]
+async fn a_lease_that_another_process_holds_now_is_not_deleted() {
+    let state = LocalState::default();
+    state.answered(true, state.epoch());
+    // No renewal takes it back.
+    let scene = scene_with(state, Duration::from_secs(3600), |_| ()).await;
+    scene.until("created", is_there("cp-a")).await;
+    scene.change(|store| {
+        store.put("cp-a", lease_of("cp-a_other", true));
+    });
+    let store = scene.stop().await;
+    let store = store.borrow();
+    assert_eq!(holds(&store, "cp-a", "holderIdentity"), "cp-a_other");
+    assert_eq!(store.count(&Method::DELETE), 0);
+}
+
+#[tokio::test]
+async fn a_lease_that_is_no_longer_wanted_is_deleted_and_comes_back_when_it_is() {
+    let scene = scene(|_| ()).await;
+    scene.until("created", is_there("cp-a")).await;
+    scene.wanted.send_replace(false);
+    scene.until("deleted", is_gone("cp-a")).await;
+    scene.wanted.send_replace(true);
+    scene.until("created again", is_there("cp-a")).await;
+}
+
+#[tokio::test]
+async fn another_id_is_another_lease() {
+    let scene = scene(|_| ()).await;
+    scene.until("created", is_there("cp-a")).await;
+    scene.id.send_replace(Some("cp-b".into()));
+    let moved = |store: &Store| is_gone("cp-a")(store) && is_there("cp-b")(store);
+    scene.until("moved", moved).await;
+    let holder = scene.lease("cp-b").unwrap()["spec"]["holderIdentity"].clone();
+    assert!(holder.as_str().unwrap().starts_with("cp-b_"));
+    scene.id.send_replace(None);
+    scene.until("deleted", is_gone("cp-b")).await;
+}
+
+#[tokio::test]
+async fn an_apiserver_that_is_starting_is_asked_nothing() {
+    let scene = scene_with(LocalState::default(), FIRST_PAUSE, |_| ()).await;
+    let mut changes = scene.store.subscribe();
+    let asked = tokio::time::timeout(POLL * 3, changes.changed()).await;
+    assert!(asked.is_err());
+    scene.state.answered(true, scene.state.epoch());
+    scene.until("created", is_there("cp-a")).await;
+}
+
+#[tokio::test]
+async fn failures_are_counted_and_slow_down() {
+    let start = Instant::now();
+    let scene = scene(|store| {
+        let fault = || Reply::new(500, &[], "{}");
+        store.faults.extend([fault(), fault()]);
+    })
+    .await;
+    scene.until("created", is_there("cp-a")).await;
+    assert!(start.elapsed() >= FIRST_PAUSE * 3);
+    assert_eq!(scene.metric(FAILURES), 2.0);
+}
+
+#[test]
+fn pauses_double_up_to_the_longest() {
+    let millis = |failures, random| backoff(failures, random).as_millis();
+    assert_eq!(millis(1, 0.0), 200);
+    assert_eq!(millis(1, 0.5), 300);
+    assert_eq!(millis(2, 0.0), 400);
+    assert_eq!(millis(7, 0.0), 10_000);
+    assert_eq!(millis(u32::MAX, 0.5), 15_000);
+}
+
+#[tokio::test]
+async fn a_stop_does_not_wait_for_a_silent_apiserver() {
+    let scene = scene(|_| ()).await;
+    scene.until("created", is_there("cp-a")).await;
+    scene.change(|store| store.faults.extend([Reply::Silence, Reply::Silence]));
+    let start = Instant::now();
+    let store = scene.stop().await;
+    assert!(start.elapsed() < FAREWELL * 2);
+    assert!(is_there("cp-a")(&store.borrow()));
+}
+
+#[tokio::test]
+async fn a_refused_connection_means_that_the_apiserver_is_gone() {
+    let scene = scene(|_| ()).await;
+    scene.until("created", is_there("cp-a")).await;
+    let Scene { server, state, .. } = scene;
+    drop(server);
+    tokio::time::timeout(Duration::from_secs(20), async {
+        while state.is_initialized() {
+            state.changed().await;
+        }
+    })
+    .await
+    .unwrap();
+}
+
+/// A scene with the Lease `dead` in it, and that Lease.
+async fn with_dead(published: bool) -> (Scene, Value) {
+    let mut dead = Value::Null;
+    let scene = scene(|store| dead = store.put("dead", lease_of("dead_1", published))).await;
+    (scene, dead)
+}
+
+#[tokio::test]
+async fn an_expired_lease_of_another_proxy_is_collected() {
+    let (scene, dead) = with_dead(true).await;
+    scene
+        .leases
+        .send_replace(Arc::new(vec![observed(&dead, true)]));
+    scene.until("collected", is_gone("dead")).await;
+    assert!(is_there("cp-a")(&scene.store.borrow()));
+    let store = scene.store.borrow();
+    let (_, _, options) = store
+        .seen
+        .iter()
+        .find(|seen| seen.0 == Method::DELETE)
+        .unwrap();
+    assert_eq!(options["preconditions"]["uid"], dead["metadata"]["uid"]);
+}
+
+#[tokio::test]
+async fn a_lease_renewed_meanwhile_is_not_collected() {
+    let (scene, dead) = with_dead(true).await;
+    // What we were told is old: it has been renewed since.
+    scene
+        .leases
+        .send_replace(Arc::new(vec![observed(&dead, true)]));
+    scene.change(|store| {
+        let lease = store.leases["dead"].clone();
+        store.put("dead", lease);
+    });
+    scene.more(Method::DELETE, 2).await;
+    assert!(is_there("dead")(&scene.store.borrow()));
+    // Nothing of it hinders our own.
+    assert_eq!(scene.metric(FAILURES), 0.0);
+    scene.more(Method::PUT, 2).await;
+}
+
+#[tokio::test]
+async fn an_expired_lease_of_an_apiserver_is_not_collected() {
+    let (scene, dead) = with_dead(false).await;
+    scene
+        .leases
+        .send_replace(Arc::new(vec![observed(&dead, false)]));
+    scene.more(Method::PUT, 5).await;
+    assert_eq!(scene.lease("dead"), Some(dead));
+    assert_eq!(scene.store.borrow().count(&Method::DELETE), 0);
+}
