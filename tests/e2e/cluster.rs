@@ -109,12 +109,20 @@ impl Cluster {
 
     /// `change`: of both proxies' options.
     pub async fn with(preset: Preset, change: impl Fn(ProxyOptions) -> ProxyOptions) -> Self {
-        let ground = Ground::new().await;
+        Self::on(Ground::new().await, preset, |_, options| change(options)).await
+    }
+
+    /// `change`: of the options of the proxy with this ID.
+    pub async fn on(
+        ground: Ground,
+        preset: Preset,
+        change: impl Fn(&str, ProxyOptions) -> ProxyOptions,
+    ) -> Self {
         let a = ground
             .double(preset.clone().without_group("autoscaling"))
             .await;
         let b = ground.double(preset).await;
-        let ready = |id, addr| change(ground.proxy(id, addr)).until(Until::Ready);
+        let ready = |id, addr| change(id, ground.proxy(id, addr)).until(Until::Ready);
         let (proxy_a, proxy_b) = tokio::join!(
             Proxy::start(ready("a", a.addr())),
             Proxy::start(ready("b", b.addr())),

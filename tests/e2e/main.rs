@@ -22,6 +22,7 @@ mod hostile;
 mod identity;
 mod if_ready;
 mod misconfigured;
+mod outages;
 mod real;
 mod rerouting;
 mod stop;

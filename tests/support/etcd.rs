@@ -1,5 +1,6 @@
 //! A real etcd, over TLS and with client certificates required, as kubeadm runs it.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -22,6 +23,8 @@ pub struct EtcdOptions {
     pub progress_notify: Duration,
     /// Further command line arguments.
     pub args: Vec<String>,
+    /// Further addresses that its certificate is good for.
+    pub also: Vec<IpAddr>,
 }
 
 impl Default for EtcdOptions {
@@ -30,6 +33,7 @@ impl Default for EtcdOptions {
             binary: "etcd".into(),
             progress_notify: Duration::from_secs(1),
             args: Vec::new(),
+            also: Vec::new(),
         }
     }
 }
@@ -39,6 +43,8 @@ pub struct Etcd {
     process: Process,
     dir: PathBuf,
     options: EtcdOptions,
+    /// `--initial-cluster`.
+    members: String,
     files: ServerFiles,
     client: ClientFiles,
 }
@@ -62,11 +68,44 @@ impl Etcd {
     }
 
     pub async fn start_with(dir: &Path, pki: &Pki, options: EtcdOptions) -> Self {
-        super::install_crypto_provider();
         let address = Loopback::new();
-        let name = format!("etcd-{}", address.ip());
-        let leaf =
-            LeafOptions::server("etcd-server", &["localhost", "127.0.0.1"]).san(address.ip());
+        let members = member(&address);
+        let mut etcd = Self::spawned(dir, pki, options, address, members);
+        etcd.wait_until_it_answers().await;
+        etcd
+    }
+
+    /// `count` members of one etcd.
+    pub async fn start_cluster(dir: &Path, pki: &Pki, count: usize) -> Vec<Self> {
+        let addresses: Vec<_> = (0..count).map(|_| Loopback::new()).collect();
+        let members: Vec<_> = addresses.iter().map(member).collect();
+        let members = members.join(",");
+        let spawned = |address| {
+            let options = EtcdOptions::default();
+            Self::spawned(dir, pki, options, address, members.clone())
+        };
+        // None answers before most of them run.
+        let mut etcds: Vec<_> = addresses.into_iter().map(spawned).collect();
+        for etcd in &mut etcds {
+            etcd.wait_until_it_answers().await;
+        }
+        etcds
+    }
+
+    fn spawned(
+        dir: &Path,
+        pki: &Pki,
+        options: EtcdOptions,
+        address: Loopback,
+        members: String,
+    ) -> Self {
+        super::install_crypto_provider();
+        let name = name(&address);
+        let leaf = LeafOptions::server("etcd-server", &["localhost", "127.0.0.1"]);
+        let leaf = options
+            .also
+            .iter()
+            .fold(leaf.san(address.ip()), LeafOptions::san);
         pki.leaf(&name, "etcd-ca", &leaf);
         let files = ServerFiles {
             ca: pki.file("etcd-ca.crt"),
@@ -80,21 +119,25 @@ impl Etcd {
         };
         let dir = dir.join(&name);
         std::fs::create_dir_all(&dir).expect("directory for etcd");
-        let process = spawn(&dir, &address, &files, &options);
-        let mut etcd = Self {
+        let process = spawn(&dir, &address, &files, &options, &members);
+        Self {
             address,
             process,
             dir,
             options,
+            members,
             files,
             client,
-        };
-        etcd.wait_until_it_answers().await;
-        etcd
+        }
     }
 
     pub fn endpoint(&self) -> String {
-        format!("https://{}", self.address.socket(CLIENT_PORT))
+        format!("https://{}", self.addr())
+    }
+
+    /// Where clients connect.
+    pub fn addr(&self) -> SocketAddr {
+        self.address.socket(CLIENT_PORT)
     }
 
     pub fn process(&mut self) -> &mut Process {
@@ -121,7 +164,8 @@ impl Etcd {
     }
 
     pub async fn start_again(&mut self) {
-        self.process = spawn(&self.dir, &self.address, &self.files, &self.options);
+        let Self { dir, address, .. } = &*self;
+        self.process = spawn(dir, address, &self.files, &self.options, &self.members);
         self.wait_until_it_answers().await;
     }
 
@@ -135,7 +179,8 @@ impl Etcd {
         self.process.signal(Signal::Cont);
     }
 
-    async fn wait_until_it_answers(&mut self) {
+    /// Waits until it answers for most members.
+    pub async fn wait_until_it_answers(&mut self) {
         let (endpoint, client) = (self.endpoint(), &self.client);
         self.process
             .ready(START, async || {
@@ -161,18 +206,37 @@ async fn connect(endpoint: &str, files: &ClientFiles) -> Result<Client, String> 
         .map_err(|error| error.to_string())
 }
 
-fn spawn(dir: &Path, address: &Loopback, files: &ServerFiles, options: &EtcdOptions) -> Process {
+fn name(address: &Loopback) -> String {
+    format!("etcd-{}", address.ip())
+}
+
+fn peer_url(address: &Loopback) -> String {
+    format!("http://{}", address.socket(PEER_PORT))
+}
+
+/// A member's part of `--initial-cluster`.
+fn member(address: &Loopback) -> String {
+    format!("{}={}", name(address), peer_url(address))
+}
+
+fn spawn(
+    dir: &Path,
+    address: &Loopback,
+    files: &ServerFiles,
+    options: &EtcdOptions,
+    members: &str,
+) -> Process {
     let client_url = format!("https://{}", address.socket(CLIENT_PORT));
-    let peer_url = format!("http://{}", address.socket(PEER_PORT));
+    let peer_url = peer_url(address);
     let mut command = Command::new(&options.binary);
     command
-        .arg("--name=test")
+        .arg(format!("--name={}", name(address)))
         .arg(format!("--data-dir={}", dir.join("data").display()))
         .arg(format!("--listen-client-urls={client_url}"))
         .arg(format!("--advertise-client-urls={client_url}"))
         .arg(format!("--listen-peer-urls={peer_url}"))
         .arg(format!("--initial-advertise-peer-urls={peer_url}"))
-        .arg(format!("--initial-cluster=test={peer_url}"))
+        .arg(format!("--initial-cluster={members}"))
         .arg(format!("--cert-file={}", files.cert))
         .arg(format!("--key-file={}", files.key))
         .arg(format!("--trusted-ca-file={}", files.ca))

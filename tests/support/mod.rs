@@ -16,14 +16,17 @@
 
 pub mod addr;
 pub mod client;
+pub mod cut;
 pub mod etcd;
 pub mod kube;
 pub mod kubectl;
 pub mod pki;
 pub mod process;
 pub mod proxy;
+pub mod registry;
 #[cfg(test)]
 mod selftest;
+pub mod steady;
 pub mod streaming;
 pub mod tls;
 pub mod wait;

@@ -1,0 +1,253 @@
+//! etcd that dies, freezes and comes back, and a peer that dies while etcd is well.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, HPAS, LONG, Single, assert_refused};
+use crate::support::client::Client;
+use crate::support::proxy::{Proxy, Until};
+use crate::support::registry::Registry;
+use crate::support::steady::Steady;
+use crate::support::wait::{eventually, holds};
+
+pub const AGE: &str = "kube_interop_proxy_etcd_state_age_seconds";
+pub const LISTS: &str = "kube_interop_proxy_etcd_lists";
+/// `peer.leaseTTL` of these tests' proxies.
+const LEASE_TTL: Duration = Duration::from_secs(3);
+
+/// Whether a request is answered with 200.
+pub async fn answered(client: &Client, path: &str) -> Result<(), String> {
+    match client.try_get(path).await {
+        Ok(answer) if answer.code() == 200 => Ok(()),
+        Ok(answer) => Err(format!("{path}: {} {}", answer.code(), answer.text())),
+        Err(error) => Err(format!("{path}: {error:#}")),
+    }
+}
+
+/// Requests for `path` that must all be answered with 200, for a hundred seconds at most.
+pub fn asking(client: &Client, path: &'static str) -> Steady {
+    let client = client.clone();
+    Steady::start(path, Duration::from_millis(50), 2000, move || {
+        let client = client.clone();
+        async move { answered(&client, path).await }
+    })
+}
+
+/// What a status page says of peers and resources, without the servers `except`.
+fn cluster_view(status: &Value, except: &[&str]) -> Value {
+    let other = |id: &Value| !except.iter().any(|except| id == except);
+    let peers: BTreeMap<_, _> = status["peers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|peer| other(&peer["id"]))
+        .map(|peer| (peer["id"].to_string(), peer.clone()))
+        .collect();
+    let mut resources = status["resources"].clone();
+    for resource in resources.as_array_mut().unwrap() {
+        let peers = resource["peers"].as_array_mut().unwrap();
+        peers.retain(other);
+        peers.sort_by_key(Value::to_string);
+    }
+    json!({"peers": peers, "resources": resources})
+}
+
+/// Thirty servers that come and go, and custom resources that do: the same every time.
+struct Changes {
+    registry: Registry,
+    state: u64,
+    /// Revisions of the records.
+    records: [i64; 30],
+}
+
+impl Changes {
+    async fn one_more(&mut self) {
+        self.state = self
+            .state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let number = usize::try_from((self.state >> 40) % 30).unwrap();
+        let (id, port) = (format!("w-{number:02}"), 20000 + number as u16);
+        let (things, extra) = (
+            format!("things{number}"),
+            format!("extra{}", self.state >> 60),
+        );
+        let registry = &self.registry;
+        match (self.state >> 33) % 8 {
+            0..=2 => {
+                let resources = [&*things, &*extra];
+                self.records[number] = registry
+                    .put_record(&id, port, "w.example/v1", &resources)
+                    .await;
+            }
+            3 => registry.delete(&registry.server(&id)).await,
+            4 | 5 => {
+                let (initialized, meant) = (self.state >> 63 == 0, self.records[number]);
+                registry.put_live(&id, port, initialized, meant).await;
+            }
+            6 => registry.delete(&registry.live(&id)).await,
+            _ if self.state >> 63 == 0 => {
+                registry
+                    .put_definition(&format!("{things}.w.example"))
+                    .await;
+            }
+            _ => {
+                let definition = registry.definition(&format!("{things}.w.example"));
+                registry.delete(&definition).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn etcd_killed_twenty_times_under_changes_loses_and_repeats_nothing() {
+    let mut single = Single::new().await;
+    let lists = single.proxy.metric(LISTS, &[]).await;
+    let mut changes = Changes {
+        registry: Registry::new(single.ground.etcd.client().await, "/registry"),
+        state: 1,
+        records: [0; 30],
+    };
+    let (count, done) = (Cell::new(0), Cell::new(false));
+    let writer = async {
+        while !done.get() {
+            assert!(count.get() < 10_000, "written without end");
+            changes.one_more().await;
+            count.set(count.get() + 1);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let killer = async {
+        for round in 0..20 {
+            let so_far = count.get();
+            eventually("more is written", LONG, async || count.get() > so_far + 10).await;
+            if round % 4 == 3 {
+                let id = format!("mark-{round}");
+                let registry = Registry::new(single.ground.etcd.client().await, "/registry");
+                registry
+                    .put_record(&id, 30000 + round, "w.example/v1", &[])
+                    .await;
+                eventually("the proxy follows again", LONG, async || {
+                    single.proxy.statusz().await["peers"]
+                        .to_string()
+                        .contains(&id)
+                })
+                .await;
+            }
+            single.ground.etcd.kill();
+            single.ground.etcd.start_again().await;
+        }
+        done.set(true);
+    };
+    tokio::join!(writer, killer);
+    assert!(count.get() > 200, "{}", count.get());
+
+    let options = single.ground.proxy("fresh", single.double.addr());
+    let fresh = Proxy::start(options.until(Until::Ready)).await;
+    eventually("both proxies know the same", LONG, async || {
+        let ours = cluster_view(&single.proxy.statusz().await, &["a", "fresh"]);
+        let theirs = cluster_view(&fresh.statusz().await, &["a", "fresh"]);
+        if ours == theirs {
+            Ok(())
+        } else {
+            Err(format!("{ours:#}\n\na fresh proxy: {theirs:#}"))
+        }
+    })
+    .await;
+    let status = fresh.statusz().await;
+    assert!(status["peers"].as_array().unwrap().len() > 10, "{status:#}");
+    let resources = status["resources"].to_string();
+    assert!(
+        resources.contains("things") && resources.contains("extra"),
+        "{resources}"
+    );
+    assert_eq!(single.proxy.metric(LISTS, &[]).await, lists);
+}
+
+#[tokio::test]
+async fn etcd_frozen_for_a_minute_is_not_noticed_by_clients() {
+    let age = frozen_for(Duration::from_secs(60)).await;
+    assert!(age > 30.0, "{age}");
+}
+
+/// Not long enough for a watch to break off: what etcd does in its first instant back is seen at once.
+#[tokio::test]
+async fn etcd_frozen_for_longer_than_a_lease_is_not_noticed_by_clients() {
+    let age = frozen_for(LEASE_TTL * 2 + Duration::from_secs(2)).await;
+    assert!(age > 3.0, "{age}");
+}
+
+/// The age of what is known of etcd at the end of the freeze.
+async fn frozen_for(time: Duration) -> f64 {
+    let mut cluster = Cluster::new().await;
+    let admin = cluster.client().cert("admin");
+    let lists = cluster.proxy_a.metric(LISTS, &[]).await;
+    let local = asking(&admin, "/api/v1/pods");
+    let rerouted = asking(&admin.fresh(), HPAS);
+
+    cluster.ground.etcd.stop();
+    tokio::time::sleep(time).await;
+    let age = cluster.proxy_a.metric(AGE, &[]).await;
+    cluster.ground.etcd.cont();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+
+    let least = usize::try_from(time.as_secs()).unwrap() * 10;
+    assert!(local.stop().await > least);
+    assert!(rerouted.stop().await > least);
+    eventually("etcd is heard of again", LONG, async || {
+        let age = cluster.proxy_a.metric(AGE, &[]).await;
+        if age < 5.0 { Ok(()) } else { Err(age) }
+    })
+    .await;
+    eventually("B is a target", LONG, async || {
+        cluster.proxy_a.statusz().await["peers"][0]["target"] == true
+    })
+    .await;
+    assert_eq!(cluster.proxy_a.metric(LISTS, &[]).await, lists);
+    age
+}
+
+#[tokio::test]
+async fn a_killed_peer_is_no_target_soon_and_what_it_served_is_never_a_404() {
+    let mut cluster = Cluster::new().await;
+    let admin = cluster.client().cert("admin");
+    assert_eq!(admin.get(HPAS).await.code(), 200);
+    let stream = {
+        let client = admin.fresh();
+        Steady::start("200 or 503", Duration::from_millis(50), 2000, move || {
+            let client = client.clone();
+            async move {
+                match client.try_get(HPAS).await.map(|answer| answer.code()) {
+                    Ok(200 | 503) => Ok(()),
+                    other => Err(format!("{other:?}")),
+                }
+            }
+        })
+    };
+
+    cluster.proxy_b.kill();
+    // etcd lets go of a lease within a second or so of its end.
+    eventually("B is no target", LEASE_TTL * 3, async || {
+        let status = cluster.proxy_a.statusz().await;
+        status["peers"][0]["id"] == "b" && status["peers"][0]["target"] == false
+    })
+    .await;
+    let after = LEASE_TTL * 2;
+    holds("what only B served is a 503", after, async || {
+        match admin.get(HPAS).await.code() {
+            503 => Ok(()),
+            code => Err(code),
+        }
+    })
+    .await;
+    assert_refused(
+        &admin.get(HPAS).await,
+        "no apiserver that serves the requested resource",
+    );
+    stream.stop().await;
+    let direct = Client::new(cluster.b.addr(), &cluster.ground.pki).cert("admin");
+    assert_eq!(direct.get(HPAS).await.code(), 200, "its apiserver is well");
+}
