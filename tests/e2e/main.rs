@@ -24,6 +24,7 @@ mod if_ready;
 mod misconfigured;
 mod outages;
 mod real;
+mod reconnecting;
 mod rerouting;
 mod stop;
 mod unsynced;

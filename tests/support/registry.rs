@@ -67,6 +67,15 @@ impl Registry {
         )
     }
 
+    pub async fn get(&self, key: &str) -> Option<Vec<u8>> {
+        let answer = eventually(&format!("{key} is read"), LONG, async || {
+            let mut client = self.client.clone();
+            attempt(client.get(key, None)).await
+        })
+        .await;
+        answer.kvs().first().map(|kv| kv.value().to_vec())
+    }
+
     pub async fn delete(&self, key: &str) {
         eventually(&format!("{key} is deleted"), LONG, async || {
             let mut client = self.client.clone();
