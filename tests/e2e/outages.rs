@@ -215,7 +215,7 @@ async fn etcd_frozen_for_a_minute_is_not_noticed_by_clients() {
     let age = cluster.proxy_a.metric(AGE, &[]).await;
     assert!(age > 30.0, "{age}");
     cluster.ground.etcd.cont();
-    before.is_all_well(&cluster).await;
+    before.ends_well(&cluster).await;
 }
 
 #[tokio::test]
@@ -234,7 +234,7 @@ async fn a_peer_whose_live_key_etcd_drops_in_its_first_instant_back_is_not_gone(
     })
     .await;
     cut.restore();
-    before.is_all_well(&cluster).await;
+    before.ends_well(&cluster).await;
 }
 
 /// Requests for what is local and what the peer has, from before something happens until it is over.
@@ -252,7 +252,7 @@ impl Asked {
     }
 
     /// Watches for ten seconds more: everything was answered, nothing listed again, etcd is followed again.
-    async fn is_all_well(self, cluster: &Cluster) {
+    async fn ends_well(self, cluster: &Cluster) {
         tokio::time::sleep(Duration::from_secs(10)).await;
         for stream in self.streams {
             assert!(stream.stop().await > 100);
