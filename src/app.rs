@@ -32,6 +32,7 @@ use crate::local::probe;
 use crate::local::state::LocalState;
 use crate::publish::identify::Identify;
 use crate::publish::identity::host_name;
+use crate::publish::lease::LeaseKeeper;
 use crate::publish::record::Publisher;
 use crate::relay::shared::{Phase, Shared};
 use crate::request::headers::Privileged;
@@ -87,8 +88,8 @@ pub struct Bound {
     cut: watch::Sender<bool>,
     connections: mpsc::Receiver<()>,
     workers: Vec<JoinHandle<()>>,
-    stop_publishing: oneshot::Sender<()>,
-    publisher: tokio::task::JoinHandle<()>,
+    stop_publishing: Vec<oneshot::Sender<()>>,
+    publishers: Vec<tokio::task::JoinHandle<()>>,
     _control: JoinSet<()>,
 }
 
@@ -136,9 +137,11 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     });
 
     let mut control = JoinSet::new();
-    let publisher = start_control(&shared, keys, id_sender, ends, &mut control)?;
-    let (stop_publishing, stop) = oneshot::channel();
+    let (publisher, keeper) = start_control(&shared, keys, id_sender, ends, &mut control)?;
+    let (stop_publisher, stop) = oneshot::channel();
     let publisher = tokio::spawn(publisher.run(stop));
+    let (stop_keeper, stop) = oneshot::channel();
+    let keeper = tokio::spawn(keeper.run(stop));
     control.spawn(serve_admin(
         admin_listener,
         Arc::new(Pages::new(shared.clone())),
@@ -170,8 +173,8 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         cut,
         connections,
         workers,
-        stop_publishing,
-        publisher,
+        stop_publishing: vec![stop_publisher, stop_keeper],
+        publishers: vec![publisher, keeper],
         _control: control,
     })
 }
@@ -195,21 +198,23 @@ fn published(topics: usize) -> (Published, Ends) {
     (published, Ends { refused, reports })
 }
 
-/// Followers of etcd, the catalog, the probe and discovery; the publisher is returned, because it ends in its own way.
+/// Followers of etcd, the catalog, the probe and discovery; those that tell others of us are returned, because they end
+/// in their own way.
 fn start_control(
     shared: &Arc<Shared>,
     keys: Keys,
     id: watch::Sender<Option<Arc<str>>>,
     ends: Ends,
     control: &mut JoinSet<()>,
-) -> Result<Publisher, BuildError> {
+) -> Result<(Publisher, LeaseKeeper), BuildError> {
     let config = &shared.config;
     let (view_sender, view) = watch::channel(LocalView::default());
     let (custom_sender, custom) = watch::channel(None);
     let (peers_sender, native_peers) = watch::channel(BTreeMap::new());
     let (natives_sender, natives) = mpsc::channel(QUEUE);
     let (leases_sender, leases) = watch::channel(None);
-    let (wanted, _) = watch::channel(false);
+    let (wanted_sender, wanted) = watch::channel(false);
+    let (observed_sender, observed) = watch::channel(Arc::default());
 
     let (sink, messages) = mpsc::channel(QUEUE);
     for topic in keys.topics() {
@@ -251,7 +256,9 @@ fn start_control(
         leases,
         state: shared.local.clone(),
         id,
-        wanted,
+        wanted: wanted_sender,
+        observed: observed_sender,
+        metrics: shared.metrics.clone(),
     };
     control.spawn(identify.run());
 
@@ -268,7 +275,26 @@ fn start_control(
         custom.clone(),
         view_sender,
     ));
-    Ok(Publisher {
+    let identity = &config.identity;
+    let keeper = LeaseKeeper {
+        client: maker.client(),
+        namespace: identity
+            .lease_namespaces
+            .first()
+            .cloned()
+            .unwrap_or_default(),
+        renew_interval: identity.renew_interval,
+        lease_duration: identity.lease_duration,
+        hostname: host_name(),
+        endpoint: shared.own.endpoint,
+        id: shared.own.id.clone(),
+        wanted,
+        view: view.clone(),
+        state: shared.local.clone(),
+        leases: observed,
+        metrics: shared.metrics.lease.clone(),
+    };
+    let publisher = Publisher {
         connector: Connector::new(&config.etcd, keys.topics().count())?,
         keys,
         own: shared.own.clone(),
@@ -278,7 +304,8 @@ fn start_control(
         duplicate: shared.metrics.duplicate_id.clone(),
         live_ttl: config.peer.lease_ttl,
         record_ttl: config.rerouting.absent_server_grace,
-    })
+    };
+    Ok((publisher, keeper))
 }
 
 /// Clients for the local apiserver, as `apiServer.internalUser`.
@@ -301,13 +328,21 @@ impl Bound {
         let config = &self.shared.config.shutdown;
         tracing::info!(delay = ?config.delay, drain = ?config.drain, "stopping");
         self.phase.send_replace(Phase::Leaving);
-        // The publisher has ended already if sending fails.
-        let _ = self.stop_publishing.send(());
-        let farewell = tokio::time::timeout(FAREWELL, self.publisher);
+        for stop in self.stop_publishing {
+            // It has ended already if sending fails.
+            let _ = stop.send(());
+        }
+        let farewell = async {
+            for publisher in self.publishers {
+                // One that panicked has nothing more to say.
+                let _ = publisher.await;
+            }
+        };
+        let farewell = tokio::time::timeout(FAREWELL, farewell);
         let (farewell, ()) = tokio::join!(farewell, tokio::time::sleep(config.delay));
         if farewell.is_err() {
             tracing::warn!(
-                "own keys could not be removed from etcd in time, they expire by themselves"
+                "own keys and Lease could not be removed in time, they expire by themselves"
             );
         }
         self.phase.send_replace(Phase::Draining);

@@ -153,7 +153,7 @@ pub struct Identity {
     pub lease_duration: Duration,
 }
 
-/// Whether the proxy keeps an identity Lease. Default `Never` for now.
+/// Whether the proxy keeps an identity Lease. Default `Auto`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PublishLease {
     /// Where the kube-apiserver publishes none.

@@ -136,7 +136,7 @@ fn everything_but_the_required_keys_has_the_default_of_the_documentation() {
 #[test]
 fn what_is_not_built_is_off_by_default() {
     let config = parse(MINIMAL).unwrap();
-    assert_eq!(config.identity.publish_lease, PublishLease::Never);
+    assert_eq!(config.identity.publish_lease, PublishLease::Auto);
     assert!(!config.version_awareness.enabled);
     assert_eq!(config.discovery.mode, DiscoveryMode::Local);
     assert!(!config.watch.resume_routing);

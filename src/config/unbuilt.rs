@@ -10,7 +10,6 @@ pub(super) fn only(key: &str) -> Option<Node> {
     let value: Node = match key {
         "ifReady.mode" => "Retry".into(),
         "ifReady.enforce" => "OptIn".into(),
-        "identity.publishLease" => "Never".into(),
         "versionAwareness.enabled" => false.into(),
         "discovery.mode" => "Local".into(),
         "watch.resumeRouting" => false.into(),

@@ -18,8 +18,9 @@ pub async fn run(mut client: Client, state: Arc<LocalState>, every: Duration) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let suspected = tokio::select! {
-            _ = ticks.tick() => false,
+            biased;
             () = state.suspicion() => true,
+            _ = ticks.tick() => false,
         };
         if suspected {
             client.reset();

@@ -11,6 +11,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::identity::{self, Candidate};
+use super::lease::ObservedLease;
+use crate::admin::metrics::Metrics;
 use crate::cluster::catalog::SeenLease;
 use crate::config::{Identity, PublishLease};
 use crate::local::state::LocalState;
@@ -33,6 +35,10 @@ pub struct Identify {
     pub id: watch::Sender<Option<Arc<str>>>,
     /// Whether the proxy keeps the Lease.
     pub wanted: watch::Sender<bool>,
+    /// All identity leases, for whoever collects those of dead proxies.
+    pub observed: watch::Sender<Arc<Vec<ObservedLease>>>,
+    /// Where the ID is shown.
+    pub metrics: Arc<Metrics>,
 }
 
 impl Identify {
@@ -49,6 +55,8 @@ impl Identify {
                 let waited = initialized.is_some_and(|since| since.elapsed() >= PATIENCE);
                 self.decide(&leases, waited);
                 self.look_at_holder(&leases, &mut holder);
+                let observed = leases.iter().filter_map(|lease| self.observe(lease));
+                self.observed.send_replace(Arc::new(observed.collect()));
             }
             let unknown = self.id.borrow().is_none();
             tokio::select! {
@@ -68,6 +76,7 @@ impl Identify {
                 None if id.is_none() && waited => identity::own(),
                 _ => return false,
             };
+            self.metrics.identity(&new);
             tracing::info!(server_id = &*new, before = id.as_deref(), "server ID");
             *id = Some(new);
             true
@@ -83,6 +92,19 @@ impl Identify {
         };
         self.wanted
             .send_if_modified(|before| std::mem::replace(before, wanted) != wanted);
+    }
+
+    fn observe(&self, lease: &SeenLease) -> Option<ObservedLease> {
+        let SeenLease { name, at, .. } = lease;
+        let namespace = self.config.lease_namespaces.get(lease.namespace)?;
+        Some(ObservedLease {
+            namespace: namespace.clone(),
+            name: name.clone(),
+            revision: at.revision,
+            uid: at.value.uid.clone(),
+            duration: at.value.duration?,
+            published: at.value.published,
+        })
     }
 
     /// An apiserver names a new holder each time it starts.

@@ -52,7 +52,6 @@ pub struct Publisher {
 }
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A stop waits no longer than this for etcd.
 const FAREWELL: Duration = Duration::from_secs(3);
 
@@ -139,7 +138,7 @@ impl Publisher {
                         failures,
                         "own keys cannot be written to etcd"
                     );
-                    jittered((self.live_ttl / 10 * failures).min(LONGEST_PAUSE))
+                    jittered((self.live_ttl / 10 * failures).min(self.live_ttl / 3))
                 }
             };
             let rest = tokio::time::sleep(SHORTEST_PAUSE);

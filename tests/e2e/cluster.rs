@@ -148,10 +148,19 @@ impl Cluster {
     pub async fn until_a_knows(&self, peer: &str, group: &str) {
         let what = format!("A's proxy knows that {peer} serves {group}");
         eventually(&what, LONG, async || {
-            lists(&self.proxy_a.statusz().await, peer, group)
+            let status = self.proxy_a.statusz().await;
+            lists(&status, peer, group) && is_known(&status, peer)
         })
         .await;
     }
+}
+
+/// Whether what `peer` serves is known as it is now.
+fn is_known(status: &Value, peer: &str) -> bool {
+    let peers = status["peers"].as_array().into_iter().flatten();
+    peers
+        .filter(|found| found["id"] == peer)
+        .any(|found| found["known"] == true)
 }
 
 /// Forgets what the proxies asked for themselves so far.

@@ -17,6 +17,7 @@ mod support;
 mod admin;
 mod check;
 mod cluster;
+mod facts;
 mod fidelity;
 mod hostile;
 mod identity;

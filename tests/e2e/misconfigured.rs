@@ -98,7 +98,7 @@ async fn a_peer_that_is_not_who_it_should_be() {
 #[tokio::test]
 async fn a_proxy_with_a_peers_id_does_no_harm() {
     let World { ground, a, b } = world().await;
-    let (proxy_a, _proxy_b) = tokio::join!(
+    let (proxy_a, proxy_b) = tokio::join!(
         Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)),
         Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)),
     );
@@ -116,6 +116,17 @@ async fn a_proxy_with_a_peers_id_does_no_harm() {
             .await
             == 1.0
     })
+    .await;
+    eventually(
+        "and so does the one that was there first",
+        LONG,
+        async || {
+            proxy_b
+                .metric("kube_interop_proxy_duplicate_server_id", &[])
+                .await
+                == 1.0
+        },
+    )
     .await;
     assert!(
         twin.log_tail().contains("claims this server ID"),
@@ -146,12 +157,22 @@ async fn keys_that_somebody_deletes_come_back() {
     let knows = async || lists(&proxy_a.statusz().await, "b", "autoscaling");
     eventually("A knows B", LONG, knows).await;
     let mut etcd = ground.etcd.client().await;
+    const OURS: &str = "/kube-interop-proxy/";
     let everything = etcd_client::DeleteOptions::new().with_prefix();
-    let deleted = etcd
-        .delete("/kube-interop-proxy/", Some(everything))
-        .await
-        .unwrap();
+    let deleted = etcd.delete(OURS, Some(everything)).await.unwrap();
     assert_eq!(deleted.deleted(), 4);
-    eventually("A has forgotten B", LONG, async || !knows().await).await;
+    let at = deleted.header().unwrap().revision();
+    eventually("all four keys are written anew", LONG, async || {
+        let below = etcd_client::GetOptions::new().with_prefix();
+        let there = ground
+            .etcd
+            .client()
+            .await
+            .get(OURS, Some(below))
+            .await
+            .unwrap();
+        there.kvs().len() == 4 && there.kvs().iter().all(|kv| kv.mod_revision() > at)
+    })
+    .await;
     eventually("A knows B again", LONG, knows).await;
 }

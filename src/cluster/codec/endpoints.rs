@@ -136,7 +136,7 @@ pub fn encode_endpoints(endpoint: &PeerEndpoint, generation: i64) -> Vec<u8> {
         }),
         subsets: vec![protobuf::EndpointSubset {
             addresses: vec![protobuf::EndpointAddress {
-                ip: Some(endpoint.address.ip().to_string()),
+                ip: Some(endpoint.address.ip().to_canonical().to_string()),
                 hostname: empty(),
                 ..protobuf::EndpointAddress::default()
             }],

@@ -125,10 +125,6 @@ fn features_that_are_not_built_only_take_their_off_value() {
             "ifReady.enforce (line 21): Always is not built yet in this version; set it to OptIn",
         ),
         (
-            "identity: {publishLease: Auto}",
-            "identity.publishLease (line 21): Auto is not built yet in this version; set it to Never",
-        ),
-        (
             "versionAwareness: {enabled: true}",
             "versionAwareness.enabled (line 21): true is not built yet in this version; set it to false",
         ),

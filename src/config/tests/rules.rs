@@ -98,9 +98,13 @@ fn a_lease_that_is_kept_needs_a_namespace() {
     assert_eq!(
         problems(&text),
         [
-            "identity.publishLease (line 22): Always is not built yet in this version; set it to Never",
             "identity.leaseNamespaces (line 23): must not be empty: the first is where the Lease is kept",
         ]
     );
-    assert!(parse(&minimal_and("identity: {leaseNamespaces: []}")).is_ok());
+    assert!(
+        parse(&minimal_and(
+            "identity: {publishLease: Never, leaseNamespaces: []}"
+        ))
+        .is_ok()
+    );
 }
