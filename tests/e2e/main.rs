@@ -22,6 +22,7 @@ mod fidelity;
 mod hostile;
 mod identity;
 mod if_ready;
+mod lease;
 mod misconfigured;
 mod outages;
 mod real;
