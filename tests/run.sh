@@ -14,7 +14,7 @@ command -v cargo >/dev/null || {
     exit 1
 }
 tests/install.sh --tests
-tests/build-kubernetes.sh
+tests/build-kubernetes.sh kube-apiserver kube-controller-manager
 # The tests hold thousands of connections, and both of their ends.
 ulimit -n "$(ulimit -Hn)" || echo "run: the limit of open files stays at $(ulimit -n)" >&2
 
