@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::header::{EXPECT, HeaderValue};
+use http::header::EXPECT;
 use http::{Method, StatusCode};
 use pingora_core::ErrorType;
 use pingora_core::protocols::http::ServerSession;
@@ -14,12 +14,11 @@ use pingora_core::protocols::http::client::HttpSession;
 use pingora_http::{RequestHeader, ResponseHeader};
 
 use super::answer::Refusal;
-use super::framing::{frame_for_http1, is_unprocessed, strip_hop_by_hop, write_header};
+use super::framing::{is_unprocessed, write_header};
 use super::not_found;
 use super::shared::Shared;
 use super::upload::{Gone, Listening, Upload};
 use super::upstream::{Destination, Group, Kind};
-use crate::request::headers::READY;
 
 /// Which kind of server is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -200,7 +199,7 @@ impl Exchange<'_> {
 
     /// Puts a connection back for the next request, if nothing of this one is left on it: a server that still waits for
     /// a body would take the next user's request for it.
-    async fn give_back(&self, up: HttpSession, upload: &Upload) {
+    pub(super) async fn give_back(&self, up: HttpSession, upload: &Upload) {
         if upload.is_sent() && self.kind != Kind::Upgrade {
             self.group
                 .release(up, &self.destination, self.kind, self.certificate)
@@ -240,120 +239,6 @@ impl Exchange<'_> {
                 }
             }
         }
-    }
-
-    /// Whether the answer ended with what has been read.
-    fn is_complete(&self, up: &mut HttpSession) -> bool {
-        match up {
-            // `response_finished` is also true of a stream that was reset.
-            HttpSession::H2(session) => session.check_response_end_or_error().unwrap_or(false),
-            session => session.response_done(),
-        }
-    }
-
-    async fn start_response(
-        &self,
-        down: &mut ServerSession,
-        mut response: Box<ResponseHeader>,
-        method: &Method,
-        end: bool,
-    ) -> pingora_core::Result<()> {
-        if self.kind != Kind::Upgrade {
-            strip_hop_by_hop(&mut response);
-        }
-        if let Some(ready) = self.tell {
-            response.insert_header(
-                READY,
-                HeaderValue::from_static(if ready { "true" } else { "false" }),
-            )?;
-        }
-        match down {
-            ServerSession::H2(session) => session.write_response_header(response, end),
-            session => {
-                frame_for_http1(session.req_header().version, &mut response, method)?;
-                session.write_response_header(response).await
-            }
-        }
-    }
-
-    /// Both bodies, until the answer's end.
-    async fn stream(
-        &self,
-        down: &mut ServerSession,
-        mut up: HttpSession,
-        mut upload: Upload,
-        code: u16,
-    ) -> Outcome {
-        let upgraded = code == 101;
-        if upgraded && let HttpSession::H1(session) = &mut up {
-            session.maybe_upgrade_body_writer();
-            upload = Upload::to(&mut up);
-        }
-        // What is cut off may have been in the middle of a request's body.
-        let cut = Outcome::Answered {
-            code,
-            reusable: false,
-        };
-        let long = self.kind != Kind::Short;
-        let turn = self.shared.turn_to_end();
-        tokio::pin!(turn);
-        loop {
-            let Listening {
-                pending,
-                followed,
-                read,
-            } = upload.listening();
-            tokio::select! {
-                piece = up.read_response_body() => match piece {
-                    Ok(Some(data)) => {
-                        let end = self.is_complete(&mut up);
-                        if down.write_response_body(data, end).await.is_err() {
-                            return Outcome::Broken;
-                        }
-                        if end {
-                            break;
-                        }
-                    }
-                    Ok(None) => match self.pass_trailers(down, &mut up).await {
-                        Ok(()) => break,
-                        Err(_) => return Outcome::Broken,
-                    },
-                    Err(error) => {
-                        tracing::info!(destination = %self.destination, %error, "answer broke off");
-                        return Outcome::Broken;
-                    }
-                },
-                () = upload.progress(), if pending => {}
-                piece = down.read_body_or_idle(read), if followed => {
-                    let end = down.is_body_done();
-                    let gone = upload.take(piece, end, &mut up).await.is_err();
-                    // An upgraded connection has come to its end when either side ends it.
-                    if upgraded && (gone || upload.is_over()) {
-                        return cut;
-                    }
-                    if gone {
-                        return Outcome::Broken;
-                    }
-                }
-                () = &mut turn, if long => return cut,
-            }
-        }
-        let outcome = upload.answered(code);
-        self.give_back(up, &upload).await;
-        outcome
-    }
-
-    async fn pass_trailers(
-        &self,
-        down: &mut ServerSession,
-        up: &mut HttpSession,
-    ) -> pingora_core::Result<()> {
-        if let HttpSession::H2(session) = up
-            && let Some(trailers) = session.read_trailers().await?
-        {
-            down.write_response_trailers(trailers).await?;
-        }
-        Ok(())
     }
 
     /// A 404 that might be a false one: its body decides.

@@ -1,7 +1,7 @@
 //! One request to one answer.
 //!
 //! The way of a request: read it, judge who asks, gate on readiness ([`if_ready`]), decide where it goes
-//! ([`plan`], by [`crate::routing`]'s table), write the headers that belong there, forward it and stream the answer back ([`forward`]).
+//! ([`plan`], by [`crate::routing`]'s table), write the headers that belong there, forward it ([`forward`]) and stream the answer back ([`stream`]).
 //! What the proxy answers itself is made in [`answer`]. One snapshot a request, taken once; no locks.
 
 pub mod answer;
@@ -12,5 +12,6 @@ pub mod if_ready;
 pub mod not_found;
 pub mod plan;
 pub mod shared;
+pub mod stream;
 pub mod upload;
 pub mod upstream;

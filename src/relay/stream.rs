@@ -1,0 +1,130 @@
+//! The answer on its way to the client: its header at once, then both bodies, each piece as it comes.
+
+use http::Method;
+use http::header::HeaderValue;
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::protocols::http::client::HttpSession;
+use pingora_http::ResponseHeader;
+
+use super::forward::{Exchange, Outcome};
+use super::framing::{frame_for_http1, strip_hop_by_hop};
+use super::upload::{Listening, Upload};
+use super::upstream::Kind;
+use crate::request::headers::READY;
+
+impl Exchange<'_> {
+    /// Writes the response header; `end`: there is no body.
+    pub(super) async fn start_response(
+        &self,
+        down: &mut ServerSession,
+        mut response: Box<ResponseHeader>,
+        method: &Method,
+        end: bool,
+    ) -> pingora_core::Result<()> {
+        if self.kind != Kind::Upgrade {
+            strip_hop_by_hop(&mut response);
+        }
+        if let Some(ready) = self.tell {
+            response.insert_header(
+                READY,
+                HeaderValue::from_static(if ready { "true" } else { "false" }),
+            )?;
+        }
+        match down {
+            ServerSession::H2(session) => session.write_response_header(response, end),
+            session => {
+                frame_for_http1(session.req_header().version, &mut response, method)?;
+                session.write_response_header(response).await
+            }
+        }
+    }
+
+    /// Whether the answer ended with what has been read.
+    pub(super) fn is_complete(&self, up: &mut HttpSession) -> bool {
+        match up {
+            // `response_finished` is also true of a stream that was reset.
+            HttpSession::H2(session) => session.check_response_end_or_error().unwrap_or(false),
+            session => session.response_done(),
+        }
+    }
+
+    /// Both bodies, until the answer's end.
+    pub(super) async fn stream(
+        &self,
+        down: &mut ServerSession,
+        mut up: HttpSession,
+        mut upload: Upload,
+        code: u16,
+    ) -> Outcome {
+        let upgraded = code == 101;
+        if upgraded && let HttpSession::H1(session) = &mut up {
+            session.maybe_upgrade_body_writer();
+            upload = Upload::to(&mut up);
+        }
+        // What is cut off may have been in the middle of a request's body.
+        let cut = Outcome::Answered {
+            code,
+            reusable: false,
+        };
+        let long = self.kind != Kind::Short;
+        let turn = self.shared.turn_to_end();
+        tokio::pin!(turn);
+        loop {
+            let Listening {
+                pending,
+                followed,
+                read,
+            } = upload.listening();
+            tokio::select! {
+                piece = up.read_response_body() => match piece {
+                    Ok(Some(data)) => {
+                        let end = self.is_complete(&mut up);
+                        if down.write_response_body(data, end).await.is_err() {
+                            return Outcome::Broken;
+                        }
+                        if end {
+                            break;
+                        }
+                    }
+                    Ok(None) => match self.pass_trailers(down, &mut up).await {
+                        Ok(()) => break,
+                        Err(_) => return Outcome::Broken,
+                    },
+                    Err(error) => {
+                        tracing::info!(destination = %self.destination, %error, "answer broke off");
+                        return Outcome::Broken;
+                    }
+                },
+                () = upload.progress(), if pending => {}
+                piece = down.read_body_or_idle(read), if followed => {
+                    let end = down.is_body_done();
+                    let gone = upload.take(piece, end, &mut up).await.is_err();
+                    // An upgraded connection has come to its end when either side ends it.
+                    if upgraded && (gone || upload.is_over()) {
+                        return cut;
+                    }
+                    if gone {
+                        return Outcome::Broken;
+                    }
+                }
+                () = &mut turn, if long => return cut,
+            }
+        }
+        let outcome = upload.answered(code);
+        self.give_back(up, &upload).await;
+        outcome
+    }
+
+    async fn pass_trailers(
+        &self,
+        down: &mut ServerSession,
+        up: &mut HttpSession,
+    ) -> pingora_core::Result<()> {
+        if let HttpSession::H2(session) = up
+            && let Some(trailers) = session.read_trailers().await?
+        {
+            down.write_response_trailers(trailers).await?;
+        }
+        Ok(())
+    }
+}
