@@ -34,6 +34,7 @@ use crate::publish::identify::Identify;
 use crate::publish::identity::host_name;
 use crate::publish::lease::LeaseKeeper;
 use crate::publish::record::Publisher;
+use crate::relay::health::{self, Health};
 use crate::relay::shared::{Phase, Shared};
 use crate::request::headers::Privileged;
 use crate::request::who::Judge;
@@ -131,6 +132,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         },
         published,
         local: local.clone(),
+        health: Health::default(),
         metrics: Arc::new(Metrics::new()?),
         phase: phases,
         config,
@@ -142,6 +144,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     let publisher = tokio::spawn(publisher.run(stop));
     let (stop_keeper, stop) = oneshot::channel();
     let keeper = tokio::spawn(keeper.run(stop));
+    control.spawn(health::run(shared.clone()));
     control.spawn(serve_admin(
         admin_listener,
         Arc::new(Pages::new(shared.clone())),

@@ -8,6 +8,7 @@ use prometheus::{
 use time::OffsetDateTime;
 
 use crate::relay::answer::Refusal;
+use crate::relay::forward::Failure;
 use crate::routing::decide::Row;
 use crate::routing::table::Gvr;
 
@@ -17,6 +18,7 @@ pub struct Metrics {
     rerouted: IntCounterVec,
     decisions: [IntCounter; Row::ALL.len()],
     refusals: IntCounterVec,
+    failovers: IntCounterVec,
     /// Requests that had headers which only peers may send.
     pub rejected_headers: IntCounter,
     /// Time that the proxy itself took for a request.
@@ -180,6 +182,12 @@ impl Metrics {
                 "Answers that the proxy gave itself, by reason.",
                 &["reason"],
             )?,
+            failovers: counter_vec(
+                &registry,
+                "kube_interop_proxy_failovers_total",
+                "Times that a request went on to another server, by what was wrong with the one before.",
+                &["reason"],
+            )?,
             rejected_headers: counter(
                 &registry,
                 "kube_interop_proxy_rejected_headers_total",
@@ -245,6 +253,11 @@ impl Metrics {
     /// The proxy answered by itself.
     pub fn refused(&self, refusal: Refusal) {
         self.refusals.with_label_values(&[refusal.name()]).inc();
+    }
+
+    /// A request goes on to another server.
+    pub fn failed_over(&self, failure: &Failure) {
+        self.failovers.with_label_values(&[failure.name()]).inc();
     }
 
     /// A rerouted request was answered with `code`; `gvr` is a name from the snapshot.

@@ -8,7 +8,7 @@ use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RET
 use pingora_core::protocols::http::ServerSession;
 use pingora_http::ResponseHeader;
 
-use crate::request::headers::READY;
+use crate::request::headers::{NOT_EXECUTED, READY};
 
 /// Why the proxy answers instead of an apiserver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +66,13 @@ impl Refusal {
         }
     }
 
+    /// Whether the request may have been executed, and must not be sent again.
+    pub fn forbids_repetition(self) -> bool {
+        self == (Refusal::Failed {
+            maybe_executed: true,
+        })
+    }
+
     fn message(self) -> &'static str {
         match self {
             Refusal::NotInitialized | Refusal::PeerNotInitialized => {
@@ -94,11 +101,7 @@ impl Refusal {
     }
 
     fn retry_after(self, seconds: u32) -> Option<u32> {
-        let retry = self.code() == 503
-            && self
-                != (Refusal::Failed {
-                    maybe_executed: true,
-                });
+        let retry = self.code() == 503 && !self.forbids_repetition();
         retry.then_some(seconds)
     }
 
@@ -121,11 +124,13 @@ impl Refusal {
         body.into()
     }
 
-    /// Header and body; `ready`: the value of `X-Kubernetes-Ready`, for a client that asked.
+    /// Header and body; `ready`: the value of `X-Kubernetes-Ready`, for a client that asked; `peer`: told to a peer's
+    /// proxy, which may ask others.
     pub fn response(
         self,
         retry_after_seconds: u32,
         ready: Option<bool>,
+        peer: bool,
     ) -> pingora_core::Result<(Box<ResponseHeader>, Bytes)> {
         let body = self.body(retry_after_seconds);
         let mut header = ResponseHeader::build_no_case(self.code(), Some(6))?;
@@ -134,6 +139,9 @@ impl Refusal {
         header.insert_header(CONTENT_LENGTH, body.len())?;
         if let Some(seconds) = self.retry_after(retry_after_seconds) {
             header.insert_header(RETRY_AFTER, seconds)?;
+        }
+        if peer && self.code() == 503 && !self.forbids_repetition() {
+            header.insert_header(NOT_EXECUTED, HeaderValue::from_static("true"))?;
         }
         if let Some(ready) = ready {
             header.insert_header(
@@ -173,7 +181,7 @@ mod tests {
         let (header, body) = Refusal::Failed {
             maybe_executed: true,
         }
-        .response(5, None)
+        .response(5, None, false)
         .unwrap();
         assert_eq!(header.status, 503);
         assert!(!header.headers.contains_key(RETRY_AFTER));
@@ -187,7 +195,9 @@ mod tests {
 
     #[test]
     fn what_can_be_retried_says_when_in_header_and_status() {
-        let (header, body) = Refusal::NotInitialized.response(7, Some(false)).unwrap();
+        let (header, body) = Refusal::NotInitialized
+            .response(7, Some(false), false)
+            .unwrap();
         assert_eq!(header.headers[RETRY_AFTER], "7");
         assert_eq!(header.headers[READY], "false");
         let status: serde_json::Value = serde_json::from_slice(&body).unwrap();
@@ -201,7 +211,7 @@ mod tests {
 
     #[test]
     fn unauthorized_is_as_kube_apiserver_says_it() {
-        let (header, body) = Refusal::Unauthorized.response(7, None).unwrap();
+        let (header, body) = Refusal::Unauthorized.response(7, None, false).unwrap();
         assert_eq!(header.status, 401);
         assert!(!header.headers.contains_key(RETRY_AFTER));
         let status: serde_json::Value = serde_json::from_slice(&body).unwrap();

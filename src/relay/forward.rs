@@ -1,24 +1,25 @@
 //! One exchange with one apiserver: the request's body up, the answer's body down, both at once.
 //!
 //! A response header is passed on as soon as it is there, each piece of a body as it comes. No timeout ends an
-//! exchange: when either side goes away the other is closed.
+//! exchange: when either side goes away the other is closed. An exchange that came to nothing before anything was sent
+//! to the client says so, and whether the request may have been executed ([`Failure`]).
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::header::EXPECT;
 use http::{Method, StatusCode};
 use pingora_core::ErrorType;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::client::HttpSession;
 use pingora_http::{RequestHeader, ResponseHeader};
 
-use super::answer::Refusal;
 use super::framing::{is_unprocessed, write_header};
 use super::not_found;
 use super::shared::Shared;
 use super::upload::{Gone, Listening, Upload};
 use super::upstream::{Destination, Group, Kind};
+use crate::request::headers::NOT_EXECUTED;
 
 /// Which kind of server is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,8 +32,8 @@ pub enum Side {
     Native,
 }
 
-/// How an exchange ended for the client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How an exchange ended.
+#[derive(Debug)]
 pub enum Outcome {
     /// An answer was delivered to its end.
     Answered {
@@ -41,10 +42,71 @@ pub enum Outcome {
         /// The client's connection can take another request.
         reusable: bool,
     },
-    /// Nothing was sent to the client yet: it is to be told this.
-    Refused(Refusal),
+    /// Nothing was sent to the client yet.
+    Failed(Failure),
     /// The client went away, or was left with half an answer: its stream is to be reset.
     Broken,
+}
+
+/// Why an exchange came to nothing.
+#[derive(Debug)]
+pub enum Failure {
+    /// No connection, or nothing could be written to it: nothing was executed.
+    Unsent(Box<pingora_core::Error>),
+    /// The server says that it did not process the request (REFUSED_STREAM, or a GOAWAY below the stream).
+    Unprocessed(Box<pingora_core::Error>),
+    /// A peer's proxy says that nothing was executed.
+    NotExecuted,
+    /// "No such resource", from a server that was said to list it.
+    DoubtfulNotFound,
+    /// The exchange broke off after some of the request was sent: it may have been executed.
+    BrokeOff {
+        /// How.
+        error: Box<pingora_core::Error>,
+        /// The connection had been used before. A server may close such a one at any time, and serve on another.
+        reused: bool,
+    },
+}
+
+impl Failure {
+    /// Whether the request may have been executed.
+    pub fn maybe_executed(&self) -> bool {
+        matches!(self, Failure::BrokeOff { .. })
+    }
+
+    /// Whether nobody listens there.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Failure::Unsent(error) if *error.etype() == ErrorType::ConnectRefused)
+    }
+
+    /// Whether another connection to the same server may do better.
+    pub fn is_of_the_connection(&self) -> bool {
+        matches!(
+            self,
+            Failure::Unprocessed(_) | Failure::BrokeOff { reused: true, .. }
+        )
+    }
+
+    /// Name for metrics and logs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Failure::Unsent(_) => "unsent",
+            Failure::Unprocessed(_) => "unprocessed",
+            Failure::NotExecuted => "not_executed",
+            Failure::DoubtfulNotFound => "doubtful_not_found",
+            Failure::BrokeOff { .. } => "broke_off",
+        }
+    }
+
+    /// What went wrong, where that is an error.
+    pub fn error(&self) -> Option<&pingora_core::Error> {
+        match self {
+            Failure::Unsent(error)
+            | Failure::Unprocessed(error)
+            | Failure::BrokeOff { error, .. } => Some(error),
+            Failure::NotExecuted | Failure::DoubtfulNotFound => None,
+        }
+    }
 }
 
 /// All that one exchange needs to know.
@@ -69,120 +131,70 @@ pub struct Exchange<'a> {
     pub started: Instant,
 }
 
-/// The request broke before a response header came.
-struct Failure {
-    error: Box<pingora_core::Error>,
-    /// Nothing was executed for certain, and another connection may do better.
-    again: bool,
-    /// Bytes of the request may have been executed.
-    sent: bool,
-}
-
 impl Exchange<'_> {
-    /// Runs the exchange to its end.
+    /// Runs the exchange to its end. `upload` has what was read of the request's body by exchanges before.
     pub async fn run(
         &self,
         down: &mut ServerSession,
         header: Box<RequestHeader>,
-        body_expected: bool,
+        upload: &mut Upload,
     ) -> Outcome {
-        let method = header.method.clone();
-        let safe = matches!(method, Method::GET | Method::HEAD | Method::OPTIONS);
-        // A pooled connection can be dead without anybody having noticed: what cannot have been executed, or may be
-        // executed twice, gets a second connection. A body that was read cannot be read again.
-        let spare = (!body_expected).then(|| header.clone());
-        let mut failure = match self.attempt(down, header, body_expected, &method).await {
-            Ok(outcome) => return outcome,
-            Err(failure) => failure,
-        };
-        if let Some(header) = spare
-            && (failure.again || (safe && failure.sent))
-        {
-            failure = match self.attempt(down, header, false, &method).await {
-                Ok(outcome) => return outcome,
-                Err(failure) => failure,
-            };
-        }
-        self.report(&failure);
-        Outcome::Refused(Refusal::Failed {
-            maybe_executed: failure.sent && !failure.again && !safe,
-        })
-    }
-
-    fn report(&self, failure: &Failure) {
-        let refused = *failure.error.etype() == ErrorType::ConnectRefused;
-        match self.side {
-            Side::Local if refused => self.shared.local.refused(),
-            _ => {
-                if refused && let Some(address) = self.destination.address() {
-                    // Only wanted while it is doubted that somebody lives; there is no harm in dropping it.
-                    let _ = self.shared.published.refused.try_send(address);
-                }
-                tracing::info!(destination = %self.destination, error = %failure.error, "exchange failed")
-            }
+        match self.answer(down, header, upload).await {
+            Ok(outcome) => outcome,
+            Err(failure) => Outcome::Failed(failure),
         }
     }
 
-    async fn attempt(
+    async fn answer(
         &self,
         down: &mut ServerSession,
-        mut header: Box<RequestHeader>,
-        body_expected: bool,
-        method: &Method,
+        header: Box<RequestHeader>,
+        upload: &mut Upload,
     ) -> Result<Outcome, Failure> {
-        let (mut up, _) = self
+        let method = header.method.clone();
+        let (mut up, reused) = self
             .group
             .session(&self.destination, self.kind, self.certificate)
             .await
-            .map_err(|error| Failure {
-                error,
-                again: false,
-                sent: false,
-            })?;
+            .map_err(Failure::Unsent)?;
         up.set_read_timeout(None);
-        let failed = |error: Box<pingora_core::Error>, sent: bool| Failure {
-            again: !sent || is_unprocessed(&error),
-            error,
-            sent,
+        let broke_off = |error: Box<pingora_core::Error>| match is_unprocessed(&error) {
+            true => Failure::Unprocessed(error),
+            false => Failure::BrokeOff { error, reused },
         };
 
-        let expects = header.headers.contains_key(EXPECT);
-        if expects {
-            // Over HTTP/2 pingora drops the apiserver's own 100, and curl would wait a second for it.
-            header.remove_header(&EXPECT);
-        }
-        let sending = write_header(&mut up, header, body_expected, self.destination.name()).await;
+        let name = self.destination.name();
+        let sending = write_header(&mut up, header, upload.is_expected(), name).await;
         let before = self.started.elapsed();
-        // Over HTTP/1 some of it may have arrived.
-        sending.map_err(|error| failed(error, matches!(up, HttpSession::H1(_))))?;
-        if expects && body_expected && down.write_continue_response().await.is_err() {
+        sending.map_err(|error| match up {
+            // Some of it may have arrived.
+            HttpSession::H1(_) => broke_off(error),
+            _ => Failure::Unsent(error),
+        })?;
+        if upload.is_continue_owed() && down.write_continue_response().await.is_err() {
             return Ok(Outcome::Broken);
         }
-
-        let mut upload = if body_expected {
-            Upload::to(&mut up)
-        } else {
-            Upload::none()
-        };
-        match self.await_response(down, &mut up, &mut upload).await {
+        upload.begin(&mut up).await;
+        match self.await_response(down, &mut up, upload).await {
             Ok(()) => {}
             Err(Gone::Client) => return Ok(Outcome::Broken),
-            Err(Gone::Server(error)) => return Err(failed(error, true)),
+            Err(Gone::Server(error)) => return Err(broke_off(error)),
         }
         let answered = Instant::now();
         let Some(response) = up.response_header().cloned().map(Box::new) else {
             return Ok(Outcome::Broken);
         };
-        if response.status == StatusCode::NOT_FOUND && !self.pass_no_such_resource {
-            return Ok(self.examine(down, up, response, method, upload).await);
+        if self.is_not_executed(&response) {
+            return Err(Failure::NotExecuted);
         }
+        if response.status == StatusCode::NOT_FOUND && !self.pass_no_such_resource {
+            return self.examine(down, up, response, &method, upload).await;
+        }
+        upload.forget();
         let code = response.status.as_u16();
         let end = self.is_complete(&mut up);
-        if self
-            .start_response(down, response, method, end)
-            .await
-            .is_err()
-        {
+        let starting = self.start_response(down, response, &method, end).await;
+        if starting.is_err() {
             return Ok(Outcome::Broken);
         }
         self.shared
@@ -191,10 +203,22 @@ impl Exchange<'_> {
             .observe((before + answered.elapsed()).as_secs_f64());
         if end {
             let outcome = upload.answered(code);
-            self.give_back(up, &upload).await;
+            self.give_back(up, upload).await;
             return Ok(outcome);
         }
         Ok(self.stream(down, up, upload, code).await)
+    }
+
+    /// Whether a peer's proxy says that nobody executed the request.
+    fn is_not_executed(&self, response: &ResponseHeader) -> bool {
+        self.side == Side::Peer
+            && response.status == StatusCode::SERVICE_UNAVAILABLE
+            && response.headers.contains_key(NOT_EXECUTED)
+    }
+
+    /// Where the exchange is with.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.destination.address()
     }
 
     /// Puts a connection back for the next request, if nothing of this one is left on it: a server that still waits for
@@ -248,8 +272,8 @@ impl Exchange<'_> {
         mut up: HttpSession,
         response: Box<ResponseHeader>,
         method: &Method,
-        upload: Upload,
-    ) -> Outcome {
+        upload: &mut Upload,
+    ) -> Result<Outcome, Failure> {
         let mut body = Vec::new();
         let mut complete = self.is_complete(&mut up);
         let deadline = tokio::time::Instant::now() + EXAMINE_TIMEOUT;
@@ -257,16 +281,17 @@ impl Exchange<'_> {
             match tokio::time::timeout_at(deadline, up.read_response_body()).await {
                 Ok(Ok(Some(data))) => body.extend_from_slice(&data),
                 Ok(Ok(None)) => complete = true,
-                Ok(Err(_)) | Err(_) => return Outcome::Refused(Refusal::DoubtfulNotFound),
+                Ok(Err(_)) | Err(_) => return Err(Failure::DoubtfulNotFound),
             }
             complete = complete || self.is_complete(&mut up);
         }
         // To HEAD there is no body to judge by: an object that is missing is rare, a false 404 is never told.
         let unknown = *method == Method::HEAD && body.is_empty();
         if complete && (unknown || not_found::is_no_such_resource(&response.headers, &body)) {
-            self.give_back(up, &upload).await;
-            return Outcome::Refused(Refusal::DoubtfulNotFound);
+            self.give_back(up, upload).await;
+            return Err(Failure::DoubtfulNotFound);
         }
+        upload.forget();
         let code = response.status.as_u16();
         let end = complete && body.is_empty();
         if self
@@ -274,7 +299,7 @@ impl Exchange<'_> {
             .await
             .is_err()
         {
-            return Outcome::Broken;
+            return Ok(Outcome::Broken);
         }
         if !end
             && down
@@ -282,14 +307,14 @@ impl Exchange<'_> {
                 .await
                 .is_err()
         {
-            return Outcome::Broken;
+            return Ok(Outcome::Broken);
         }
         if !complete {
-            return self.stream(down, up, upload, code).await;
+            return Ok(self.stream(down, up, upload, code).await);
         }
         let outcome = upload.answered(code);
-        self.give_back(up, &upload).await;
-        outcome
+        self.give_back(up, upload).await;
+        Ok(outcome)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
-use http::header::{AUTHORIZATION, HOST};
+use http::header::{AUTHORIZATION, EXPECT, HOST};
 use http::{Method, Version};
 use pingora_core::apps::{
     HttpPersistentSettings, HttpServerApp, HttpServerOptions, ReusedHttpStream,
@@ -15,13 +15,13 @@ use pingora_core::server::ShutdownWatch;
 use pingora_http::RequestHeader;
 
 use super::answer::{self, Refusal};
-use super::forward::{Exchange, Outcome, Side};
-use super::plan::{Asked, Plan, Step, Way, plan};
+use super::attempts::{End, Request};
+use super::dress;
+use super::plan::{Asked, Plan, Step, plan};
 use super::shared::{Phase, Shared};
+use super::upload::Upload;
 use super::upstream::{Kind, Upstreams};
-use crate::request::headers::{
-    FORWARDED_FOR, IF_READY, PEER_PROXIED, REROUTED, stamp_address, strip_hop_by_hop,
-};
+use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED};
 use crate::request::info;
 use crate::request::who::{Caller, Connection};
 
@@ -91,7 +91,7 @@ impl Front {
         let started = Instant::now();
         let body_expected = !session.is_body_empty();
         let upgrade = session.is_upgrade_req();
-        let header = take_header(session);
+        let mut header = take_header(session);
         let Some(connection) = connection(session) else {
             return Served::Broken;
         };
@@ -107,36 +107,58 @@ impl Front {
             .as_ref()
             .map_or(("/", None), |target| (target.path(), target.query()));
         let info = info::read(&method, path, query);
+        let marked = |name| header.headers.contains_key(name);
         let asked = Asked {
-            header: &header,
+            method: &method,
             path,
             info: &info,
             well_formed: is_well_formed(&header) && info::is_well_formed(path, query),
             caller: &caller,
+            rerouted: caller == Caller::Peer && (marked(REROUTED) || marked(PEER_PROXIED)),
+            if_ready: marked(IF_READY),
             seed: connection.seed,
         };
-        let Plan { tell, step } = plan(&self.shared, &asked);
         let kind = match info.long_running {
             _ if upgrade => Kind::Upgrade,
             true => Kind::Long,
             false => Kind::Short,
         };
-        let result = match step {
-            Step::Answer(refusal) => {
-                self.refuse(session, refusal, tell, method == Method::HEAD)
-                    .await
-            }
+        let upload = Upload::new(body_expected, header.headers.contains_key(EXPECT));
+        let Plan { tell, step } = plan(&self.shared, &asked);
+        let end = match step {
+            Step::Answer(refusal) => End::Refused(refusal),
             Step::Forward(way) => {
-                let request = Request {
-                    header,
-                    connection: &connection,
-                    caller: &caller,
-                    kind,
-                    tell,
-                    body_expected,
-                };
-                self.forward(session, request, way, started).await
+                let open =
+                    (kind != Kind::Short).then(|| Open::new(&self.shared.metrics.long_running));
+                let end =
+                    match dress::for_anybody(&self.shared, &mut header, &connection, &caller, kind)
+                    {
+                        Ok(certificate) => {
+                            let request = Request {
+                                asked: &asked,
+                                header,
+                                kind,
+                                certificate,
+                                tell,
+                                started,
+                            };
+                            request
+                                .run(&self.shared, &self.upstreams, session, upload, way)
+                                .await
+                        }
+                        Err(error) => {
+                            tracing::warn!(%error, "request headers cannot be written");
+                            End::Refused(Refusal::BadTarget)
+                        }
+                    };
+                drop(open);
+                end
             }
+        };
+        let result = match end {
+            End::Answered { code, reusable } => Served::Answered { code, reusable },
+            End::Broken => Served::Broken,
+            End::Refused(refusal) => self.refuse(session, refusal, tell, &asked).await,
         };
         tracing::info!(
             target: "access",
@@ -150,122 +172,21 @@ impl Front {
         result
     }
 
-    async fn forward(
-        &self,
-        session: &mut ServerSession,
-        mut request: Request<'_>,
-        way: Way,
-        started: Instant,
-    ) -> Served {
-        let shared = &*self.shared;
-        let head = request.header.method == Method::HEAD;
-        let Request {
-            tell,
-            kind,
-            body_expected,
-            ..
-        } = request;
-        let group = match way.side {
-            Side::Local => &self.upstreams.local,
-            Side::Peer | Side::Native => &self.upstreams.peers,
-        };
-        let certificate = match self.dress(&mut request, way.side) {
-            Ok(certificate) => certificate,
-            Err(error) => {
-                tracing::warn!(%error, "request headers cannot be written");
-                return self.refuse(session, Refusal::BadTarget, tell, head).await;
-            }
-        };
-        let exchange = Exchange {
-            shared,
-            group,
-            destination: group.at(way.address, kind),
-            kind,
-            certificate,
-            side: way.side,
-            tell,
-            pass_no_such_resource: way.pass_no_such_resource,
-            started,
-        };
-        let open = (kind != Kind::Short).then(|| Open::new(&shared.metrics.long_running));
-        let outcome = exchange.run(session, request.header, body_expected).await;
-        drop(open);
-        let served = match outcome {
-            Outcome::Answered { code, reusable } => Served::Answered { code, reusable },
-            Outcome::Broken => Served::Broken,
-            Outcome::Refused(refusal) => {
-                if refusal == Refusal::DoubtfulNotFound {
-                    shared.local.doubt();
-                }
-                self.refuse(session, refusal, tell, head).await
-            }
-        };
-        if let (Side::Peer | Side::Native, Served::Answered { code, .. }) = (way.side, served) {
-            shared.metrics.rerouted(code, way.rerouted_as.as_ref());
-        }
-        served
-    }
-
-    /// Writes the headers that belong to where the request goes; whether our certificate goes with it.
-    fn dress(&self, request: &mut Request<'_>, side: Side) -> pingora_core::Result<bool> {
-        let Request {
-            header,
-            connection,
-            caller,
-            kind,
-            ..
-        } = request;
-        let shared = &*self.shared;
-        if **caller != Caller::Peer {
-            let forged = shared.privileged.strip(header);
-            if forged > 0 {
-                shared.metrics.rejected_headers.inc_by(forged as u64);
-            }
-        }
-        if shared.config.if_ready.enabled && header.headers.contains_key(IF_READY) {
-            header.remove_header(&IF_READY);
-        }
-        strip_hop_by_hop(header, *kind == Kind::Upgrade)?;
-        // Identity comes last: nothing that the client listed in `Connection` can take it away.
-        let certificate = match caller {
-            Caller::User(who) => {
-                shared.privileged.stamp(header, who)?;
-                true
-            }
-            Caller::Peer => shared.privileged.names_user(&header.headers),
-            Caller::Bearer | Caller::Anonymous | Caller::Unverifiable => false,
-        };
-        if **caller != Caller::Peer || !header.headers.contains_key(FORWARDED_FOR) {
-            stamp_address(header, &connection.address)?;
-        }
-        match side {
-            Side::Peer | Side::Native => {
-                header.insert_header(REROUTED, http::HeaderValue::from_static("true"))?;
-                header.insert_header(PEER_PROXIED, http::HeaderValue::from_static("true"))?;
-            }
-            // The apiserver is told in its own words only: a native one would else pass the request on for ever.
-            Side::Local if header.headers.contains_key(REROUTED) => {
-                header.remove_header(&REROUTED);
-                header.insert_header(PEER_PROXIED, http::HeaderValue::from_static("true"))?;
-            }
-            Side::Local => {}
-        }
-        // Tokens and anonymous requests go to a proxy under our certificate: only a peer's reroute mark is believed. An
-        // apiserver would take an anonymous request with our certificate for one with a bad certificate.
-        Ok(certificate || side == Side::Peer)
-    }
-
     async fn refuse(
         &self,
         session: &mut ServerSession,
         refusal: Refusal,
         tell: Option<bool>,
-        head: bool,
+        asked: &Asked<'_>,
     ) -> Served {
         self.shared.metrics.refused(refusal);
         let seconds = self.shared.config.if_ready.retry_after_seconds;
-        let written = match refusal.response(seconds, tell) {
-            Ok((header, body)) => answer::write(session, header, body, head).await,
+        // A local apiserver that went down meanwhile is not what a client that asked for readiness was promised.
+        let tell = tell.map(|tell| tell && refusal != Refusal::NotInitialized);
+        let written = match refusal.response(seconds, tell, asked.rerouted) {
+            Ok((header, body)) => {
+                answer::write(session, header, body, *asked.method == Method::HEAD).await
+            }
             Err(error) => Err(error),
         };
         match written {
@@ -276,16 +197,6 @@ impl Front {
             Err(_) => Served::Broken,
         }
     }
-}
-
-/// A request on its way.
-struct Request<'a> {
-    header: Box<RequestHeader>,
-    connection: &'a Connection,
-    caller: &'a Caller,
-    kind: Kind,
-    tell: Option<bool>,
-    body_expected: bool,
 }
 
 /// Whether Go's HTTP server would take a request of this form. CONNECT names no path, and means something else to

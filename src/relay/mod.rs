@@ -5,9 +5,12 @@
 //! What the proxy answers itself is made in [`answer`]. One snapshot a request, taken once; no locks.
 
 pub mod answer;
+pub mod attempts;
+pub mod dress;
 pub mod forward;
 pub mod framing;
 pub mod front;
+pub mod health;
 pub mod if_ready;
 pub mod not_found;
 pub mod plan;

@@ -1,27 +1,28 @@
-//! What to do with a request, decided as a whole before anything is sent: answer it, or forward it to one place.
+//! What to do with a request: answer it, or forward it to one place; and, when that place cannot answer, to whom next.
 //!
-//! The snapshot is let go of here: a watch that stays open for days must not keep the cluster of its first moment in
-//! memory.
+//! Each time the table is asked with what is known at that moment: a local apiserver found down meanwhile is not
+//! initialized any more. The snapshot is let go of here: a watch that stays open for days must not keep the cluster of
+//! its first moment in memory.
 
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::net::SocketAddr;
 
 use http::Method;
-use pingora_http::RequestHeader;
 
 use super::answer::Refusal;
 use super::forward::Side;
+use super::health::Health;
 use super::if_ready::{Gate, gate};
 use super::shared::Shared;
-use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED};
 use crate::request::info::{RequestInfo, Target, Verb};
 use crate::request::who::Caller;
 use crate::routing::decide::{Decision, Place, Question, Row, decide};
-use crate::routing::table::{Gvr, GvrRef, Snapshot};
+use crate::routing::table::{Gvr, GvrRef, Server, Snapshot};
 
 /// A request as it was read.
 pub struct Asked<'a> {
-    /// Its header.
-    pub header: &'a RequestHeader,
+    /// Its method.
+    pub method: &'a Method,
     /// Its path, as on the wire.
     pub path: &'a str,
     /// What it asks for.
@@ -30,6 +31,10 @@ pub struct Asked<'a> {
     pub well_formed: bool,
     /// Who asks.
     pub caller: &'a Caller,
+    /// It is from a peer, and was rerouted once.
+    pub rerouted: bool,
+    /// It has `X-Kubernetes-If-Ready`.
+    pub if_ready: bool,
     /// Drawn for the client's connection.
     pub seed: u64,
 }
@@ -64,9 +69,8 @@ pub struct Way {
 
 /// Plans. No effect but on counters.
 pub fn plan(shared: &Shared, asked: &Asked<'_>) -> Plan {
-    let wanted = asked.header.headers.contains_key(IF_READY);
     let initialized = shared.local.is_initialized();
-    let tell = match gate(&shared.config.if_ready, wanted, initialized) {
+    let tell = match gate(&shared.config.if_ready, asked.if_ready, initialized) {
         Gate::Refuse => {
             let step = Step::Answer(Refusal::NotInitialized);
             return Plan {
@@ -78,14 +82,14 @@ pub fn plan(shared: &Shared, asked: &Asked<'_>) -> Plan {
     };
     let step = match refusal(shared, asked) {
         Some(refusal) => Step::Answer(refusal),
-        None => route(shared, asked, initialized),
+        None => first(shared, asked, initialized),
     };
     Plan { tell, step }
 }
 
 /// What needs no routing to be refused.
 fn refusal(shared: &Shared, asked: &Asked<'_>) -> Option<Refusal> {
-    let reads = matches!(asked.header.method, Method::GET | Method::HEAD);
+    let reads = matches!(*asked.method, Method::GET | Method::HEAD);
     if !asked.well_formed {
         Some(Refusal::BadTarget)
     } else if *asked.caller == Caller::Unverifiable {
@@ -97,62 +101,100 @@ fn refusal(shared: &Shared, asked: &Asked<'_>) -> Option<Refusal> {
     }
 }
 
-fn route(shared: &Shared, asked: &Asked<'_>, initialized: bool) -> Step {
+fn first(shared: &Shared, asked: &Asked<'_>, initialized: bool) -> Step {
     let snapshot = shared.published.snapshot.load();
-    let headers = &asked.header.headers;
-    let marked = headers.contains_key(REROUTED) || headers.contains_key(PEER_PROXIED);
-    let question = Question {
-        resource: gvr(asked.info),
-        rerouted: marked && *asked.caller == Caller::Peer,
-    };
-    let decision = decide(question, shared.policy, initialized, &snapshot, || {
-        shared.is_stale()
-    });
+    let decision = ask(shared, asked, initialized, &snapshot);
     shared.metrics.decided(decision.row);
-    let pass_no_such_resource =
-        decision.pass_no_such_resource || is_proxied_path(asked.info, &snapshot);
-    match decision {
-        Decision {
-            to: Place::Local, ..
-        } => Step::Forward(Way {
-            side: Side::Local,
-            address: shared.config.api_server.address,
-            rerouted_as: None,
-            pass_no_such_resource,
+    match way(shared, asked, &decision, &snapshot, &[]) {
+        Some(way) => Step::Forward(way),
+        None => Step::Answer(match decision.row {
+            Row::Rerouted => Refusal::PeerNotInitialized,
+            Row::Unsynced => Refusal::Unsynced,
+            _ => Refusal::Unreachable,
         }),
-        Decision {
-            to: Place::Peers(servers, gvr),
-            ..
-        } => match choose(servers, asked.seed) {
-            Some(index) => Step::Forward(Way {
-                side: match snapshot.servers[index].native {
-                    true => Side::Native,
-                    false => Side::Peer,
-                },
-                address: snapshot.servers[index].endpoint,
-                rerouted_as: gvr.cloned(),
-                pass_no_such_resource,
-            }),
-            None => Step::Answer(Refusal::Unreachable),
-        },
-        Decision {
-            row: Row::Rerouted, ..
-        } => Step::Answer(Refusal::PeerNotInitialized),
-        Decision {
-            row: Row::Unsynced, ..
-        } => Step::Answer(Refusal::Unsynced),
-        Decision {
-            to: Place::Nowhere, ..
-        } => Step::Answer(Refusal::Unreachable),
     }
 }
 
-/// One of several, the same for all requests of a connection while they stay the same.
-fn choose(servers: &[usize], seed: u64) -> Option<usize> {
-    let count = u64::try_from(servers.len())
-        .ok()
-        .filter(|count| *count > 0)?;
-    servers.get(usize::try_from(seed % count).ok()?).copied()
+/// What to do now that those at `tried` could not answer; `last`: the refusal if nobody is left.
+pub fn next(
+    shared: &Shared,
+    asked: &Asked<'_>,
+    tried: &[SocketAddr],
+    last: Refusal,
+) -> Result<Way, Refusal> {
+    let initialized = shared.local.is_initialized();
+    if gate(&shared.config.if_ready, asked.if_ready, initialized) == Gate::Refuse {
+        return Err(Refusal::NotInitialized);
+    }
+    let snapshot = shared.published.snapshot.load();
+    let decision = ask(shared, asked, initialized, &snapshot);
+    way(shared, asked, &decision, &snapshot, tried).ok_or(last)
+}
+
+fn ask<'s>(
+    shared: &Shared,
+    asked: &Asked<'_>,
+    initialized: bool,
+    snapshot: &'s Snapshot,
+) -> Decision<'s> {
+    let question = Question {
+        resource: gvr(asked.info),
+        rerouted: asked.rerouted,
+    };
+    let stale = || shared.is_stale();
+    decide(question, shared.policy, initialized, snapshot, stale)
+}
+
+/// The first place of a decision that was not tried.
+fn way(
+    shared: &Shared,
+    asked: &Asked<'_>,
+    decision: &Decision<'_>,
+    snapshot: &Snapshot,
+    tried: &[SocketAddr],
+) -> Option<Way> {
+    let local = shared.config.api_server.address;
+    let at = |place: &Place<'_>, pass_no_such_resource| match place {
+        Place::Local if !tried.contains(&local) => Some(Way {
+            side: Side::Local,
+            address: local,
+            rerouted_as: None,
+            pass_no_such_resource,
+        }),
+        Place::Peers(indices, gvr) => {
+            let servers = indices
+                .iter()
+                .filter_map(|index| snapshot.servers.get(*index));
+            let untried = servers.filter(|server| !tried.contains(&server.endpoint));
+            choose(untried, asked.seed, &shared.health).map(|server| Way {
+                side: match server.native {
+                    true => Side::Native,
+                    false => Side::Peer,
+                },
+                address: server.endpoint,
+                rerouted_as: gvr.cloned(),
+                pass_no_such_resource,
+            })
+        }
+        Place::Local | Place::Nowhere => None,
+    };
+    let proxied = is_proxied_path(asked.info, snapshot);
+    at(&decision.to, decision.pass_no_such_resource || proxied)
+        .or_else(|| at(&decision.then, proxied))
+}
+
+/// One of several, the unhealthy last; the same for all requests of a connection while they stay the same. When one
+/// goes away, its connections spread over all that are left (rendezvous hashing).
+fn choose<'s>(
+    servers: impl Iterator<Item = &'s Server>,
+    seed: u64,
+    health: &Health,
+) -> Option<&'s Server> {
+    let hasher = BuildHasherDefault::<DefaultHasher>::default();
+    servers.max_by_key(|server| {
+        let score = hasher.hash_one((seed, server.endpoint));
+        (!health.is_suspect(server.endpoint), score)
+    })
 }
 
 fn gvr<'a>(info: &'a RequestInfo<'_>) -> Option<GvrRef<'a>> {
@@ -174,18 +216,4 @@ fn is_proxied_path(info: &RequestInfo<'_>, snapshot: &Snapshot) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_connection_keeps_to_its_choice_and_connections_spread() {
-        let servers = [4, 7, 9];
-        for seed in [0, 1, u64::MAX] {
-            assert_eq!(choose(&servers, seed), choose(&servers, seed));
-        }
-        let chosen: std::collections::BTreeSet<_> =
-            (0..100).filter_map(|seed| choose(&servers, seed)).collect();
-        assert_eq!(chosen, servers.into());
-        assert_eq!(choose(&[], 3), None);
-    }
-}
+mod tests;

@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use rand::Rng;
 use tokio::sync::watch;
 
+use super::health::Health;
 use crate::admin::metrics::Metrics;
 use crate::cluster::catalog::{Own, Published};
 use crate::config::Config;
@@ -31,6 +32,8 @@ pub struct Shared {
     pub published: Published,
     /// The apiserver beside us.
     pub local: Arc<LocalState>,
+    /// Which peers failed lately.
+    pub health: Health,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// How far a stop has come.

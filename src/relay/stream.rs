@@ -1,7 +1,7 @@
 //! The answer on its way to the client: its header at once, then both bodies, each piece as it comes.
 
-use http::Method;
 use http::header::HeaderValue;
+use http::{Method, StatusCode};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::client::HttpSession;
 use pingora_http::ResponseHeader;
@@ -10,7 +10,7 @@ use super::forward::{Exchange, Outcome};
 use super::framing::{frame_for_http1, strip_hop_by_hop};
 use super::upload::{Listening, Upload};
 use super::upstream::Kind;
-use crate::request::headers::READY;
+use crate::request::headers::{NOT_EXECUTED, READY};
 
 impl Exchange<'_> {
     /// Writes the response header; `end`: there is no body.
@@ -23,6 +23,10 @@ impl Exchange<'_> {
     ) -> pingora_core::Result<()> {
         if self.kind != Kind::Upgrade {
             strip_hop_by_hop(&mut response);
+        }
+        // Between proxies only: whoever else says it is no proxy.
+        if response.status == StatusCode::SERVICE_UNAVAILABLE {
+            response.remove_header(&NOT_EXECUTED);
         }
         if let Some(ready) = self.tell {
             response.insert_header(
@@ -53,13 +57,13 @@ impl Exchange<'_> {
         &self,
         down: &mut ServerSession,
         mut up: HttpSession,
-        mut upload: Upload,
+        upload: &mut Upload,
         code: u16,
     ) -> Outcome {
         let upgraded = code == 101;
         if upgraded && let HttpSession::H1(session) = &mut up {
             session.maybe_upgrade_body_writer();
-            upload = Upload::to(&mut up);
+            *upload = Upload::endless(&mut up);
         }
         // What is cut off may have been in the middle of a request's body.
         let cut = Outcome::Answered {
@@ -111,7 +115,7 @@ impl Exchange<'_> {
             }
         }
         let outcome = upload.answered(code);
-        self.give_back(up, &upload).await;
+        self.give_back(up, upload).await;
         outcome
     }
 

@@ -2,6 +2,8 @@
 //!
 //! Over HTTP/2 a piece waits for the server's window without keeping anybody from reading the answer: a server may
 //! answer while it reads, and stop reading until its answer is taken.
+//!
+//! The beginning of a body is kept until an answer comes, so that another server can be asked.
 
 use std::future::poll_fn;
 
@@ -19,8 +21,17 @@ pub enum Gone {
     Server(Box<pingora_core::Error>),
 }
 
+/// How much of a body is kept to be sent again. Most objects are smaller than this.
+const KEPT: usize = 64 << 10;
+
 /// The request's body on its way up.
 pub struct Upload {
+    /// There is a body.
+    expected: bool,
+    /// The client waits for a `100 Continue` before it sends its body.
+    continue_owed: bool,
+    /// What was read so far, for another server to be sent; `None` if it is too much, or not needed any more.
+    kept: Option<Vec<u8>>,
     /// The client's body was read to its end.
     read: bool,
     /// The server takes no more of it. Mostly it has answered early, and its answer is what counts.
@@ -44,27 +55,70 @@ pub struct Listening {
 }
 
 impl Upload {
-    /// Nothing to send.
-    pub fn none() -> Self {
+    /// The body of a request that was just read. `expected`: there is one; `expects_continue`: the client waits for a
+    /// `100 Continue`.
+    pub fn new(expected: bool, expects_continue: bool) -> Self {
         Self {
-            read: true,
+            expected,
+            continue_owed: expected && expects_continue,
+            kept: Some(Vec::new()),
+            read: !expected,
             refused: false,
             pending: None,
             writer: None,
         }
     }
 
-    /// A body that follows the header just written to `up`.
-    pub fn to(up: &mut HttpSession) -> Self {
-        let writer = match up {
-            HttpSession::H2(session) => session.take_request_body_writer(),
-            _ => None,
-        };
+    /// What comes from the client of an upgraded connection.
+    pub fn endless(up: &mut HttpSession) -> Self {
         Self {
-            read: false,
-            refused: false,
-            pending: None,
-            writer,
+            kept: None,
+            writer: writer(up),
+            ..Self::new(true, false)
+        }
+    }
+
+    /// Whether there is a body.
+    pub fn is_expected(&self) -> bool {
+        self.expected
+    }
+
+    /// Whether the client is to be told to go on, now that somebody will read its body. Once.
+    pub fn is_continue_owed(&mut self) -> bool {
+        std::mem::take(&mut self.continue_owed)
+    }
+
+    /// The body follows the header just written to `up`: what another server was sent of it already, first.
+    pub async fn begin(&mut self, up: &mut HttpSession) {
+        if !self.expected {
+            return;
+        }
+        self.writer = writer(up);
+        self.refused = false;
+        self.pending = None;
+        let kept = self.kept.as_deref().unwrap_or_default();
+        if self.read || !kept.is_empty() {
+            let again = Bytes::copy_from_slice(kept);
+            self.send(again, self.read, up).await;
+        }
+    }
+
+    /// Whether another server can be sent all of it.
+    pub fn can_begin_again(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// No other server will be asked.
+    pub fn forget(&mut self) {
+        self.kept = None;
+    }
+
+    fn keep(&mut self, piece: &[u8]) {
+        if let Some(kept) = &mut self.kept {
+            match kept.len() + piece.len() <= KEPT {
+                true => kept.extend_from_slice(piece),
+                false => self.kept = None,
+            }
         }
     }
 
@@ -99,12 +153,16 @@ impl Upload {
         let end = end || piece.is_none();
         self.read = end;
         let data = piece.unwrap_or_default();
-        if self.writer.is_some() {
-            self.pending = Some((data, end));
-        } else {
-            self.refused = send(data, end, up).await.is_err();
-        }
+        self.keep(&data);
+        self.send(data, end, up).await;
         Ok(())
+    }
+
+    async fn send(&mut self, data: Bytes, end: bool, up: &mut HttpSession) {
+        match self.writer {
+            Some(_) => self.pending = Some((data, end)),
+            None => self.refused = send(data, end, up).await.is_err(),
+        }
     }
 
     /// Sends of what is pending as much as the server's window allows. May be given up and called again.
@@ -128,6 +186,13 @@ impl Upload {
             code,
             reusable: self.read,
         }
+    }
+}
+
+fn writer(up: &mut HttpSession) -> Option<SendStream<Bytes>> {
+    match up {
+        HttpSession::H2(session) => session.take_request_body_writer(),
+        _ => None,
     }
 }
 

@@ -18,6 +18,8 @@ pub const PEER_PROXIED: HeaderName = HeaderName::from_static("x-kubernetes-peer-
 pub const IF_READY: HeaderName = HeaderName::from_static("x-kubernetes-if-ready");
 /// KEP-3028: whether the apiserver that answered was initialized.
 pub const READY: HeaderName = HeaderName::from_static("x-kubernetes-ready");
+/// Between proxies, on a 503: nothing was executed, another server can be asked whatever the verb.
+pub const NOT_EXECUTED: HeaderName = HeaderName::from_static("x-kube-interop-proxy-not-executed");
 /// The client's address, for the apiserver's audit log.
 pub const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");

@@ -95,8 +95,16 @@ pub struct Decision<'s> {
     pub row: Row,
     /// Where.
     pub to: Place<'s>,
+    /// Where to if nobody there can answer: what the rows after this one would say.
+    pub then: Place<'s>,
     /// Whether an apiserver's "no such resource" may reach the client.
     pub pass_no_such_resource: bool,
+}
+
+impl<'s> Decision<'s> {
+    fn or(self, then: Place<'s>) -> Self {
+        Self { then, ..self }
+    }
 }
 
 /// A place to send a request to.
@@ -122,12 +130,12 @@ pub fn decide<'s>(
     let guarded = |row, to| Decision {
         row,
         to,
+        then: Place::Nowhere,
         pass_no_such_resource: false,
     };
     let open = |row, to| Decision {
-        row,
-        to,
         pass_no_such_resource: true,
+        ..guarded(row, to)
     };
 
     let Some(gvr) = question.resource else {
@@ -153,21 +161,23 @@ pub fn decide<'s>(
         };
     }
     if snapshot.custom.contains(gvr) {
-        return match &snapshot.targets[..] {
-            targets if !initialized && !targets.is_empty() => {
-                guarded(Row::Custom, Place::Peers(targets, None))
-            }
-            _ => Decision {
-                row: Row::Custom,
-                to: Place::Local,
-                pass_no_such_resource: initialized,
-            },
+        let targets = Place::Peers(&snapshot.targets, None);
+        return match initialized {
+            true => open(Row::Custom, Place::Local).or(targets),
+            false if snapshot.targets.is_empty() => guarded(Row::Custom, Place::Local),
+            false => guarded(Row::Custom, targets).or(Place::Local),
         };
     }
     match snapshot.holders(gvr) {
-        Some((_, holders)) if holders.local && initialized => guarded(Row::Local, Place::Local),
+        Some((gvr, holders)) if holders.local && initialized => {
+            guarded(Row::Local, Place::Local).or(Place::Peers(&holders.targets, Some(gvr)))
+        }
         Some((gvr, holders)) if !holders.targets.is_empty() => {
-            guarded(Row::Peers, Place::Peers(&holders.targets, Some(gvr)))
+            let peers = guarded(Row::Peers, Place::Peers(&holders.targets, Some(gvr)));
+            match holders.local {
+                true => peers.or(Place::Local),
+                false => peers,
+            }
         }
         Some((_, holders)) if holders.local => guarded(Row::LocalUninitialized, Place::Local),
         // What local serves is not known yet, so it may well be that it is not only the others that list it.

@@ -1,0 +1,181 @@
+//! One request to one server after the other, until one answers.
+//!
+//! Nothing is sent twice that could write: when an exchange broke off after some of it was sent, only what just reads
+//! is tried elsewhere. What was certainly not executed is tried elsewhere whatever the verb, as long as its body can be
+//! sent again.
+//!
+//! When nobody is left, the client gets a 503 in one of two forms. With `Retry-After` client-go sends the request
+//! again, whatever its verb; so a write that may have been executed gets the one without.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use http::Method;
+use pingora_core::protocols::http::ServerSession;
+use pingora_http::RequestHeader;
+
+use super::answer::Refusal;
+use super::dress;
+use super::forward::{Exchange, Failure, Outcome, Side};
+use super::plan::{self, Asked, Way};
+use super::shared::Shared;
+use super::upload::Upload;
+use super::upstream::{Kind, Upstreams};
+
+/// New tries with one server over other connections: each of those that are pooled may have been closed meanwhile.
+const CONNECTIONS: u32 = 4;
+
+/// A request, dressed for anybody.
+pub struct Request<'a> {
+    /// What it asks for.
+    pub asked: &'a Asked<'a>,
+    /// Its header, without the marks of a hop.
+    pub header: Box<RequestHeader>,
+    /// How it travels.
+    pub kind: Kind,
+    /// Whether the proxy client certificate goes with it.
+    pub certificate: bool,
+    /// `X-Kubernetes-Ready` on the answer.
+    pub tell: Option<bool>,
+    /// When it was read.
+    pub started: Instant,
+}
+
+/// What came of a request.
+pub enum End {
+    /// A server answered.
+    Answered {
+        /// Its status.
+        code: u16,
+        /// The client's connection can take another request.
+        reusable: bool,
+    },
+    /// The client is to be told this.
+    Refused(Refusal),
+    /// The client's stream is to be reset.
+    Broken,
+}
+
+impl Request<'_> {
+    /// Whether it may be executed twice. `exec` over WebSocket is a GET too, and no reading.
+    fn is_safe(&self) -> bool {
+        let reads = matches!(
+            *self.asked.method,
+            Method::GET | Method::HEAD | Method::OPTIONS
+        );
+        reads && self.kind != Kind::Upgrade
+    }
+
+    /// Tries `way`, and then whoever else can serve it.
+    pub async fn run(
+        self,
+        shared: &Shared,
+        upstreams: &Upstreams,
+        session: &mut ServerSession,
+        mut upload: Upload,
+        mut way: Way,
+    ) -> End {
+        let mut tried: Vec<SocketAddr> = Vec::new();
+        let mut connections = 0;
+        loop {
+            let exchange = match self.exchange(shared, upstreams, &way) {
+                Ok((exchange, header)) => exchange.run(session, header, &mut upload).await,
+                Err(error) => {
+                    tracing::warn!(%error, "request headers cannot be written");
+                    return End::Refused(Refusal::BadTarget);
+                }
+            };
+            let failure = match exchange {
+                Outcome::Broken => return End::Broken,
+                Outcome::Answered { code, reusable } => {
+                    answered(shared, &way, code);
+                    return End::Answered { code, reusable };
+                }
+                Outcome::Failed(failure) => failure,
+            };
+            connections += 1;
+            let same = failure.is_of_the_connection() && connections < CONNECTIONS;
+            if !same {
+                report(shared, &way, &failure);
+                tried.push(way.address);
+                connections = 0;
+            }
+            let last = self.refusal(&failure);
+            if last.forbids_repetition() || !upload.can_begin_again() {
+                return End::Refused(last);
+            }
+            match plan::next(shared, self.asked, &tried, last) {
+                Ok(next) => {
+                    if next.address != way.address {
+                        shared.metrics.failed_over(&failure);
+                    }
+                    way = next;
+                }
+                Err(refusal) => return End::Refused(refusal),
+            }
+        }
+    }
+
+    fn exchange<'s>(
+        &self,
+        shared: &'s Shared,
+        upstreams: &'s Upstreams,
+        way: &Way,
+    ) -> pingora_core::Result<(Exchange<'s>, Box<RequestHeader>)> {
+        let mut header = self.header.clone();
+        dress::for_side(&mut header, way.side)?;
+        let group = match way.side {
+            Side::Local => &upstreams.local,
+            Side::Peer | Side::Native => &upstreams.peers,
+        };
+        let exchange = Exchange {
+            shared,
+            group,
+            destination: group.at(way.address, self.kind),
+            kind: self.kind,
+            // Tokens and anonymous requests go to a proxy under our certificate: only a peer's reroute mark is
+            // believed. An apiserver would take an anonymous request with our certificate for one with a bad one.
+            certificate: self.certificate || way.side == Side::Peer,
+            side: way.side,
+            tell: self.tell,
+            pass_no_such_resource: way.pass_no_such_resource,
+            started: self.started,
+        };
+        Ok((exchange, header))
+    }
+
+    /// What the client is told if nobody else can be asked after `failure`.
+    fn refusal(&self, failure: &Failure) -> Refusal {
+        match failure {
+            Failure::DoubtfulNotFound => Refusal::DoubtfulNotFound,
+            _ => Refusal::Failed {
+                maybe_executed: failure.maybe_executed() && !self.is_safe(),
+            },
+        }
+    }
+}
+
+fn answered(shared: &Shared, way: &Way, code: u16) {
+    if way.side != Side::Local {
+        shared.health.answered(way.address);
+        shared.metrics.rerouted(code, way.rerouted_as.as_ref());
+    }
+}
+
+/// Tells those who want to know of a server's failure.
+fn report(shared: &Shared, way: &Way, failure: &Failure) {
+    let refused = failure.is_refused();
+    match (way.side, failure) {
+        (Side::Local, _) if refused => shared.local.refused(),
+        // It is there, and serves something else than was believed.
+        (_, Failure::DoubtfulNotFound) => shared.local.doubt(),
+        (Side::Local, _) => {}
+        _ => shared.health.failed(way.address),
+    }
+    if refused && way.side != Side::Local {
+        // Only wanted while it is doubted that somebody lives; there is no harm in dropping it.
+        let _ = shared.published.refused.try_send(way.address);
+    }
+    let error = failure.error().map(tracing::field::display);
+    tracing::info!(to = ?way.side, address = %way.address, failure = failure.name(), error, "exchange failed");
+}

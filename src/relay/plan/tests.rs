@@ -1,0 +1,69 @@
+use std::collections::BTreeSet;
+
+use super::*;
+
+fn server(last: u8) -> Server {
+    Server {
+        id: last.to_string().into(),
+        endpoint: ([10, 0, 0, last], 6443).into(),
+        native: false,
+        live: true,
+        initialized: true,
+        target: true,
+        binary_version: None,
+        known: true,
+        served: None,
+    }
+}
+
+fn chosen(servers: &[Server], seed: u64, health: &Health) -> Option<SocketAddr> {
+    choose(servers.iter(), seed, health).map(|server| server.endpoint)
+}
+
+#[test]
+fn a_connection_keeps_to_its_choice_and_connections_spread() {
+    let servers = [server(1), server(2), server(3)];
+    let health = Health::default();
+    for seed in [0, 1, u64::MAX] {
+        assert_eq!(
+            chosen(&servers, seed, &health),
+            chosen(&servers, seed, &health)
+        );
+    }
+    let all: BTreeSet<_> = (0..100)
+        .filter_map(|seed| chosen(&servers, seed, &health))
+        .collect();
+    assert_eq!(all.len(), 3);
+    assert_eq!(chosen(&[], 3, &health), None);
+}
+
+#[test]
+fn what_goes_away_leaves_the_choices_of_others_alone_and_is_taken_over_by_all() {
+    let servers = [server(1), server(2), server(3)];
+    let health = Health::default();
+    let gone = servers[0].endpoint;
+    let mut heirs = BTreeSet::new();
+    for seed in 0..100 {
+        let before = chosen(&servers, seed, &health);
+        let after = chosen(&servers[1..], seed, &health);
+        match before == Some(gone) {
+            true => heirs.extend(after),
+            false => assert_eq!(before, after),
+        }
+    }
+    assert_eq!(heirs.len(), 2);
+}
+
+#[tokio::test]
+async fn the_unhealthy_are_last_but_better_than_nobody() {
+    let servers = [server(1), server(2)];
+    let health = Health::default();
+    health.failed(servers[0].endpoint);
+    for seed in 0..100 {
+        assert_eq!(chosen(&servers, seed, &health), Some(servers[1].endpoint));
+        assert_eq!(
+            chosen(&servers[..1], seed, &health),
+            Some(servers[0].endpoint)
+        );
+    }
+}
