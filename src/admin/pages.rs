@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::metrics::Gauges;
+use crate::relay::health::Health;
 use crate::relay::shared::{Phase, Shared};
 use crate::request::info::query_values;
 use crate::routing::table::{Gvr, Holders, Server, Snapshot};
@@ -193,7 +194,7 @@ impl Pages {
                 "undecodable": gauges.etcd_undecodable,
             },
             "facts": facts,
-            "peers": snapshot.servers.iter().map(peer).collect::<Vec<_>>(),
+            "peers": snapshot.servers.iter().map(|server| peer(server, &shared.health)).collect::<Vec<_>>(),
             "resources": snapshot
                 .resources()
                 .into_iter()
@@ -203,7 +204,7 @@ impl Pages {
     }
 }
 
-fn peer(server: &Server) -> Value {
+fn peer(server: &Server, health: &Health) -> Value {
     json!({
         "id": &*server.id,
         "endpoint": server.endpoint,
@@ -211,6 +212,7 @@ fn peer(server: &Server) -> Value {
         "live": server.live,
         "initialized": server.initialized,
         "target": server.target,
+        "unhealthy": health.is_suspect(server.endpoint),
         "known": server.known,
         "binaryVersion": server.binary_version,
         "resources": server.served.as_ref().map(|served| served.len()),

@@ -18,6 +18,7 @@ mod admin;
 mod check;
 mod cluster;
 mod facts;
+mod failover;
 mod fidelity;
 mod hostile;
 mod identity;

@@ -386,3 +386,52 @@ fn freshness_is_asked_only_where_absence_is_to_be_proved() {
         });
     }
 }
+
+#[test]
+fn who_is_asked_next_is_what_the_later_rows_say() {
+    let both = snapshot(Some(&[PODS]), vec![peer("b", &[PODS, HPA])]);
+    let then = |gvr, initialized| ask(gvr, initialized, &both).then;
+    // Row 7, then row 8; row 8, then row 9.
+    assert!(matches!(then(PODS, true), Place::Peers(&[0], Some(_))));
+    assert_eq!(then(PODS, false), Place::Local);
+    assert_eq!(then(HPA, true), Place::Nowhere);
+    // Row 5, both ways.
+    assert_eq!(then(WIDGETS, true), Place::Peers(&[0], None));
+    assert_eq!(then(WIDGETS, false), Place::Local);
+}
+
+#[test]
+fn without_a_target_nobody_is_asked_next() {
+    let gone = Server {
+        target: false,
+        live: false,
+        ..peer("b", &[PODS, HPA])
+    };
+    let alone = snapshot(Some(&[PODS]), vec![gone]);
+    for (gvr, initialized) in [(PODS, false), (HPA, true), (HPA, false), (WIDGETS, false)] {
+        let then = ask(gvr, initialized, &alone).then;
+        assert_eq!(then, Place::Nowhere, "{gvr:?} {initialized}");
+    }
+    for gvr in [PODS, WIDGETS] {
+        let then = ask(gvr, true, &alone).then;
+        assert!(matches!(then, Place::Peers(&[], _)), "{gvr:?}");
+    }
+}
+
+#[test]
+fn what_is_not_to_be_rerouted_has_nowhere_else_to_go() {
+    let both = snapshot(Some(&[PODS]), vec![peer("b", &[PODS])]);
+    let off = Policy {
+        rerouting: false,
+        ..POLICY
+    };
+    for (resource, rerouted, policy) in [
+        (None, false, POLICY),
+        (Some(PODS), true, POLICY),
+        (Some(PODS), false, off),
+    ] {
+        let question = Question { resource, rerouted };
+        let decision = decide(question, policy, true, &both, || false);
+        assert_eq!((decision.to, decision.then), (Place::Local, Place::Nowhere));
+    }
+}
