@@ -27,6 +27,7 @@ mod lease;
 mod misconfigured;
 mod outages;
 mod real;
+mod real_failover;
 mod reconnecting;
 mod rerouting;
 mod stop;

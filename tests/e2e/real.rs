@@ -11,7 +11,7 @@ use crate::support::kubectl::Kubectl;
 use crate::support::proxy::{Proxy, Until};
 use crate::support::wait::eventually;
 
-const LONGER: Duration = Duration::from_secs(90);
+pub const LONGER: Duration = Duration::from_secs(90);
 
 struct World {
     a: KubeApiServer,
@@ -21,11 +21,11 @@ struct World {
     ground: Ground,
 }
 
-fn options(ground: &Ground, host: &str) -> KubeOptions {
+pub fn options(ground: &Ground, host: &str) -> KubeOptions {
     KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, host)
 }
 
-fn without_autoscaling(options: KubeOptions) -> KubeOptions {
+pub fn without_autoscaling(options: KubeOptions) -> KubeOptions {
     ["v1", "v2beta1", "v2beta2"]
         .iter()
         .fold(options, |options, version| {

@@ -1,0 +1,186 @@
+//! Three real kube-apiservers v1.20.2, of which two serve autoscaling: one of them is killed, and then its proxy, in
+//! the middle of reads and creates.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::cluster::{Ground, HPAS, HPAS_IN_DEFAULT, LONG, lists};
+use crate::real::{LONGER, options, without_autoscaling};
+use crate::support::client::Client;
+use crate::support::kube::KubeApiServer;
+use crate::support::proxy::{Proxy, Until};
+use crate::support::wait::eventually;
+
+const READERS: usize = 16;
+const READS: usize = 10_000;
+const WRITERS: usize = 8;
+const CREATES: usize = 2_000;
+
+/// What a client was told of one create.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Told {
+    Created,
+    /// 503 without `Retry-After`: it may have happened.
+    MaybeCreated,
+    /// 503 with `Retry-After`: client-go sends it again.
+    Retry,
+    /// Anything else, or no answer.
+    Else,
+}
+
+fn hpa(number: usize) -> String {
+    json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler",
+        "metadata": {"generateName": "load-", "labels": {"number": number.to_string()}},
+        "spec": {"maxReplicas": 1, "scaleTargetRef": {"kind": "Deployment", "name": "load"}}})
+    .to_string()
+}
+
+async fn read(client: &Client, done: &AtomicUsize) -> (usize, usize) {
+    let (mut failed, mut broken) = (0, 0);
+    for _ in 0..READS / READERS {
+        match client.try_open("GET", &format!("{HPAS}?limit=5"), "").await {
+            Ok(answer) if answer.status == 200 => {
+                broken += usize::from(answer.collect().await.is_err());
+            }
+            Ok(answer) => {
+                failed += 1;
+                println!("read: {:?}", answer.collect().await.map(|it| it.text()));
+            }
+            Err(error) => {
+                failed += 1;
+                println!("read: {error:#}");
+            }
+        }
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+    (failed, broken)
+}
+
+async fn create(client: &Client, first: usize, done: &AtomicUsize) -> Vec<(usize, Told)> {
+    let mut told = Vec::new();
+    for number in first..first + CREATES / WRITERS {
+        let answer = client
+            .try_request("POST", HPAS_IN_DEFAULT, hpa(number))
+            .await;
+        let said = match &answer {
+            Ok(answer) if answer.code() == 201 => Told::Created,
+            Ok(answer) if answer.code() == 503 && answer.header("retry-after").is_empty() => {
+                Told::MaybeCreated
+            }
+            Ok(answer) if answer.code() == 503 => Told::Retry,
+            _ => Told::Else,
+        };
+        if said != Told::Created {
+            println!("create {number}: {said:?} {:?}", answer.map(|it| it.text()));
+        }
+        told.push((number, said));
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+    told
+}
+
+/// How many objects there are by the number that their create had.
+async fn existing(admin: &Client) -> BTreeMap<usize, usize> {
+    let answer = admin.get(HPAS_IN_DEFAULT).await;
+    assert_eq!(answer.code(), 200, "{}", answer.text());
+    let mut found = BTreeMap::new();
+    for object in answer.json()["items"].as_array().unwrap() {
+        let number: &Value = &object["metadata"]["labels"]["number"];
+        let number: usize = number.as_str().unwrap().parse().unwrap();
+        *found.entry(number).or_default() += 1;
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_and_its_proxy_die_under_load_and_clients_do_not_notice() {
+    let ground = Ground::new().await;
+    let start = |options| KubeApiServer::start(options, &ground.pki);
+    let mut b = start(options(&ground, "cp-b")).await;
+    let c = start(options(&ground, "cp-c")).await;
+    let a = start(without_autoscaling(options(&ground, "cp-a"))).await;
+    let proxy = |id: &str, server: &KubeApiServer| {
+        Proxy::start(ground.proxy(id, server.addr()).until(Until::Ready))
+    };
+    let (proxy_a, mut proxy_b, _proxy_c) =
+        tokio::join!(proxy("a", &a), proxy("b", &b), proxy("c", &c));
+    eventually("A's proxy knows both", LONGER, async || {
+        let status = proxy_a.statusz().await;
+        ["b", "c"]
+            .iter()
+            .all(|peer| lists(&status, peer, "autoscaling"))
+    })
+    .await;
+
+    let admin = proxy_a.client(&ground.pki).cert("admin");
+    let done = Arc::new(AtomicUsize::new(0));
+    let readers: Vec<_> = (0..READERS)
+        .map(|_| {
+            let (client, done) = (admin.fresh(), done.clone());
+            tokio::spawn(async move { read(&client, &done).await })
+        })
+        .collect();
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|writer| {
+            let (client, done) = (admin.fresh(), done.clone());
+            let first = writer * (CREATES / WRITERS);
+            tokio::spawn(async move { create(&client, first, &done).await })
+        })
+        .collect();
+    let reached = async |part: usize| {
+        let wanted = (READS + CREATES) * part / 4;
+        eventually("enough was asked", LONGER * 2, async || {
+            done.load(Ordering::Relaxed) >= wanted
+        })
+        .await;
+    };
+    reached(1).await;
+    b.kill();
+    reached(2).await;
+    proxy_b.kill();
+
+    let (mut failed, mut broken) = (0, 0);
+    for reader in readers {
+        let (more_failed, more_broken) = reader.await.unwrap();
+        failed += more_failed;
+        broken += more_broken;
+    }
+    let mut told = Vec::new();
+    for writer in writers {
+        told.extend(writer.await.unwrap());
+    }
+    let existing = existing(&admin).await;
+    let count = |wanted| told.iter().filter(|(_, said)| *said == wanted).count();
+    println!(
+        "{READS} reads: {failed} failed before a response header, {broken} broke off after one; {CREATES} creates: \
+         {} created, {} may have happened, {} to be sent again, {} else; {} objects",
+        count(Told::Created),
+        count(Told::MaybeCreated),
+        count(Told::Retry),
+        count(Told::Else),
+        existing.values().sum::<usize>(),
+    );
+
+    assert_eq!(failed, 0, "reads that failed before a response header");
+    for (number, said) in &told {
+        let objects = existing.get(number).copied().unwrap_or_default();
+        let possible = match said {
+            Told::Created => objects == 1,
+            Told::MaybeCreated => objects <= 1,
+            Told::Retry => objects == 0,
+            Told::Else => false,
+        };
+        assert!(possible, "create {number}: {said:?}, and {objects} objects");
+    }
+    // Each of the writers can have had one request on its way at each of the two deaths.
+    assert!(count(Told::MaybeCreated) <= 2 * WRITERS);
+    assert_eq!(count(Told::Retry), 0, "C could have served them");
+    eventually("B is gone for A", LONG, async || {
+        let status = proxy_a.statusz().await;
+        !lists(&status, "b", "autoscaling")
+    })
+    .await;
+}
