@@ -14,6 +14,7 @@ mod double;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod absent;
 mod admin;
 mod check;
 mod cluster;
