@@ -161,10 +161,10 @@ impl ClientMaker {
 
     fn request(
         &self,
-        method: &Method,
+        method: Method,
         path: &str,
         headers: &[(HeaderName, HeaderValue)],
-        body: Option<&Bytes>,
+        body: Option<Bytes>,
     ) -> Result<Request<Full<Bytes>>, ClientError> {
         let mut request = Request::builder()
             .method(method)
@@ -185,7 +185,7 @@ impl ClientMaker {
             map.extend(self.identity.clone());
         }
         request
-            .body(Full::new(body.cloned().unwrap_or_default()))
+            .body(Full::new(body.unwrap_or_default()))
             .map_err(|error| ClientError::Exchange(error.into()))
     }
 }
@@ -203,8 +203,8 @@ impl Client {
         path: &str,
         headers: &[(HeaderName, HeaderValue)],
     ) -> Result<Answer, ClientError> {
-        let time = self.maker.timeout;
-        self.once(&Method::GET, path, headers, None, time).await
+        let request = self.maker.request(Method::GET, path, headers, None)?;
+        self.once(request, self.maker.timeout).await
     }
 
     /// Any request, tried until there is an answer that stands, but not beyond `deadline`; then the last answer or error
@@ -217,13 +217,14 @@ impl Client {
         body: Option<Bytes>,
         deadline: Instant,
     ) -> Result<Answer, ClientError> {
+        let request = self.maker.request(method, path, headers, body)?;
         let mut tries = 0;
         loop {
             let time = left(deadline).min(self.maker.timeout);
-            let outcome = self.once(&method, path, headers, body.as_ref(), time).await;
+            let outcome = self.once(request.clone(), time).await;
             tries += 1;
             let random = rand::thread_rng().r#gen();
-            match retry::pause(&method, tries, &outcome, left(deadline), random) {
+            match retry::pause(request.method(), tries, &outcome, left(deadline), random) {
                 None => return outcome,
                 Some(pause) => tokio::time::sleep(pause).await,
             }
@@ -237,15 +238,11 @@ impl Client {
 
     async fn once(
         &mut self,
-        method: &Method,
-        path: &str,
-        headers: &[(HeaderName, HeaderValue)],
-        body: Option<&Bytes>,
+        request: Request<Full<Bytes>>,
         time: Duration,
     ) -> Result<Answer, ClientError> {
-        let exchange = self.exchange(method, path, headers, body);
         // A connection with half an exchange on it is of no use: `exchange` puts it back only at its end.
-        tokio::time::timeout(time, exchange)
+        tokio::time::timeout(time, self.exchange(request))
             .await
             .unwrap_or(Err(ClientError::Timeout(time)))
     }
@@ -256,18 +253,11 @@ impl Client {
         sender.ready().await.is_ok().then_some(sender)
     }
 
-    async fn exchange(
-        &mut self,
-        method: &Method,
-        path: &str,
-        headers: &[(HeaderName, HeaderValue)],
-        body: Option<&Bytes>,
-    ) -> Result<Answer, ClientError> {
+    async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, ClientError> {
         let mut sender = match self.reused().await {
             Some(sender) => sender,
             None => self.maker.connect().await?,
         };
-        let request = self.maker.request(method, path, headers, body)?;
         let (head, body) = sender
             .send_request(request)
             .await
