@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 
 use crate::admin::metrics::Metrics;
 use crate::admin::pages::Pages;
-use crate::client::{self, ClientMaker, MakerError};
+use crate::client::MakerError;
 use crate::cluster::catalog::{Catalog, Own, Published};
 use crate::cluster::etcd::{Connector, EtcdSource, FileError};
 use crate::cluster::freshness::Freshness;
@@ -28,8 +28,8 @@ use crate::cluster::state::State;
 use crate::cluster::watch::follow;
 use crate::config::Config;
 use crate::local::discovery::{self, LocalView};
-use crate::local::probe;
 use crate::local::state::LocalState;
+use crate::local::{self, probe};
 use crate::publish::identify::Identify;
 use crate::publish::identity::host_name;
 use crate::publish::lease::LeaseKeeper;
@@ -59,7 +59,7 @@ pub enum BuildError {
     /// Certificate files.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The client for the local apiserver.
+    /// The clients for the local apiserver and for native peers.
     #[error(transparent)]
     Client(#[from] MakerError),
     /// etcd's certificate files.
@@ -70,8 +70,6 @@ pub enum BuildError {
     Metrics(#[from] prometheus::Error),
 }
 
-/// Longest wait for an answer to the proxy's own requests.
-const OWN_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for own keys to leave etcd.
 const FAREWELL: Duration = Duration::from_secs(5);
 /// Messages of one list that may wait to be read.
@@ -251,8 +249,12 @@ fn start_control(
         ),
     };
     control.spawn(catalog.run());
-    let shared_config = Arc::new(config.clone());
-    control.spawn(native::run(shared_config, native_peers, natives_sender));
+    control.spawn(native::run(
+        Arc::new(native::maker(config)?),
+        config.api_server.discovery_interval,
+        native_peers,
+        natives_sender,
+    ));
     let identify = Identify {
         config: config.identity.clone(),
         host: host_name(),
@@ -265,14 +267,15 @@ fn start_control(
     };
     control.spawn(identify.run());
 
-    let maker = Arc::new(own_requests(config)?);
+    let maker = Arc::new(local::maker(config)?);
+    let api_server = config.api_server.address;
     control.spawn(probe::run(
-        maker.client(),
+        maker.client(api_server),
         shared.local.clone(),
         config.api_server.probe_interval,
     ));
     control.spawn(discovery::run(
-        maker.client(),
+        maker.client(api_server),
         shared.local.clone(),
         config.api_server.discovery_interval,
         custom.clone(),
@@ -280,7 +283,7 @@ fn start_control(
     ));
     let identity = &config.identity;
     let keeper = LeaseKeeper {
-        client: maker.client(),
+        client: maker.client(api_server),
         namespace: identity
             .lease_namespaces
             .first()
@@ -309,20 +312,6 @@ fn start_control(
         record_ttl: config.rerouting.absent_server_grace,
     };
     Ok((publisher, keeper))
-}
-
-/// Clients for the local apiserver, as `apiServer.internalUser`.
-fn own_requests(config: &Config) -> Result<ClientMaker, MakerError> {
-    let server = &config.api_server;
-    let names = &config.serving.request_headers;
-    ClientMaker::new(
-        server.address,
-        &server.server_name,
-        &server.ca_file,
-        &server.proxy_client,
-        client::identity(names, &server.internal_user, &["system:masters"])?,
-        OWN_REQUEST_TIMEOUT,
-    )
 }
 
 impl Bound {

@@ -108,8 +108,8 @@ impl Server {
             cert_file: cert.clone(),
             key_file: self.files.path().join("key"),
         };
-        let maker = ClientMaker::new(address, name, &cert, &pair, identity, timeout).unwrap();
-        Arc::new(maker).client()
+        let maker = ClientMaker::new(name, &cert, &pair, identity, timeout).unwrap();
+        Arc::new(maker).client(address)
     }
 }
 

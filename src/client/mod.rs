@@ -1,7 +1,7 @@
 //! The one HTTP client for requests that the proxy makes itself.
 //!
-//! A [`ClientMaker`] knows a server, the proxy client certificate and the identity that is asserted with it; a
-//! [`Client`] has one connection, made anew when it broke. [`Client::get`] tries once, [`Client::call`] as often as
+//! A [`ClientMaker`] knows what servers are trusted, the proxy client certificate and the identity that is asserted with
+//! it; a [`Client`] has one connection to one of them, made anew when it broke. [`Client::get`] tries once, [`Client::call`] as often as
 //! client-go would ([`retry`]).
 
 pub mod retry;
@@ -68,7 +68,6 @@ pub struct Answer {
 
 /// Makes clients that share one TLS configuration.
 pub struct ClientMaker {
-    address: SocketAddr,
     name: ServerName<'static>,
     tls: TlsConnector,
     identity: HeaderMap,
@@ -112,7 +111,6 @@ pub fn identity(
 impl ClientMaker {
     /// Reads the certificate files. `identity`: headers of every request; `timeout`: of one try.
     pub fn new(
-        address: SocketAddr,
         server_name: &str,
         ca_file: &Path,
         proxy_client: &KeyPair,
@@ -123,7 +121,6 @@ impl ClientMaker {
             .map_err(|_| MakerError::Name(server_name.to_owned()))?;
         let tls = store::client(ca_file, Some(proxy_client))?;
         Ok(Self {
-            address,
             name,
             tls: TlsConnector::from(Arc::new(tls)),
             identity,
@@ -131,16 +128,17 @@ impl ClientMaker {
         })
     }
 
-    /// A client without a connection yet.
-    pub fn client(self: &Arc<Self>) -> Client {
+    /// A client of the server at `address`, without a connection yet.
+    pub fn client(self: &Arc<Self>, address: SocketAddr) -> Client {
         Client {
             maker: self.clone(),
+            address,
             connection: None,
         }
     }
 
-    async fn connect(&self) -> Result<Connection, ClientError> {
-        let tcp = TcpStream::connect(self.address)
+    async fn connect(&self, address: SocketAddr) -> Result<Connection, ClientError> {
+        let tcp = TcpStream::connect(address)
             .await
             .map_err(|error| match error.kind() {
                 io::ErrorKind::ConnectionRefused => ClientError::Refused,
@@ -193,6 +191,7 @@ impl ClientMaker {
 /// One keep-alive connection's worth of requests.
 pub struct Client {
     maker: Arc<ClientMaker>,
+    address: SocketAddr,
     connection: Option<Connection>,
 }
 
@@ -256,7 +255,7 @@ impl Client {
     async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, ClientError> {
         let mut sender = match self.reused().await {
             Some(sender) => sender,
-            None => self.maker.connect().await?,
+            None => self.maker.connect(self.address).await?,
         };
         let (head, body) = sender
             .send_request(request)

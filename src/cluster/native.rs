@@ -24,9 +24,22 @@ const GROUP: &str = "system:authenticated";
 /// Longest wait for one document.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Follows `peers` until nobody tells of them any more.
+/// Clients for native peers. Reads the certificate files.
+pub fn maker(config: &Config) -> Result<ClientMaker, MakerError> {
+    let names = &config.serving.request_headers;
+    ClientMaker::new(
+        &config.peer.server_name,
+        &config.peer.ca_file,
+        &config.api_server.proxy_client,
+        client::identity(names, USER, &[GROUP])?,
+        TIMEOUT,
+    )
+}
+
+/// Follows `peers` until nobody tells of them any more; asks each of them about once in `every`.
 pub async fn run(
-    config: Arc<Config>,
+    maker: Arc<ClientMaker>,
+    every: Duration,
     mut peers: watch::Receiver<BTreeMap<String, SocketAddr>>,
     found: mpsc::Sender<(String, Native)>,
 ) {
@@ -37,7 +50,8 @@ pub async fn run(
         for (id, address) in now {
             asking.entry((id.clone(), address)).or_insert_with(|| {
                 tracing::info!(id, %address, "asking a native peer for its discovery");
-                let task = tokio::spawn(ask(config.clone(), id, address, found.clone()));
+                let reader = Reader::new(maker.client(address));
+                let task = tokio::spawn(ask(reader, every, id, address, found.clone()));
                 Asking(task.abort_handle())
             });
         }
@@ -57,22 +71,12 @@ impl Drop for Asking {
 }
 
 async fn ask(
-    config: Arc<Config>,
+    mut reader: Reader,
+    every: Duration,
     id: String,
     address: SocketAddr,
     found: mpsc::Sender<(String, Native)>,
 ) {
-    let client = match maker(&config, address) {
-        Ok(maker) => Arc::new(maker).client(),
-        Err(error) => {
-            tracing::error!(
-                error = &error as &dyn std::error::Error,
-                "cannot ask native peers"
-            );
-            return;
-        }
-    };
-    let mut reader = Reader::new(client);
     loop {
         match reader.read(&Custom::default()).await {
             Ok((served, versions)) => {
@@ -91,18 +95,6 @@ async fn ask(
                 "discovery of a native peer cannot be read"
             ),
         }
-        tokio::time::sleep(jittered(config.api_server.discovery_interval)).await;
+        tokio::time::sleep(jittered(every)).await;
     }
-}
-
-fn maker(config: &Config, address: SocketAddr) -> Result<ClientMaker, MakerError> {
-    let names = &config.serving.request_headers;
-    ClientMaker::new(
-        address,
-        &config.peer.server_name,
-        &config.peer.ca_file,
-        &config.api_server.proxy_client,
-        client::identity(names, USER, &[GROUP])?,
-        TIMEOUT,
-    )
 }
