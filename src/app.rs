@@ -217,9 +217,10 @@ fn start_control(
     let (wanted_sender, wanted) = watch::channel(false);
     let (observed_sender, observed) = watch::channel(Arc::default());
 
+    let connector = Connector::new(&config.etcd)?;
     let (sink, messages) = mpsc::channel(QUEUE);
     for topic in keys.topics() {
-        let connector = Connector::new(&config.etcd, topic.index())?;
+        let connector = connector.starting_at(topic.index());
         let source = EtcdSource::new(connector, config.peer.lease_ttl);
         let keys_only = topic == Topic::Definitions;
         control.spawn(follow(
@@ -301,7 +302,7 @@ fn start_control(
         metrics: shared.metrics.lease.clone(),
     };
     let publisher = Publisher {
-        connector: Connector::new(&config.etcd, keys.topics().count())?,
+        connector: connector.starting_at(keys.topics().count()),
         keys,
         own: shared.own.clone(),
         state: shared.local.clone(),

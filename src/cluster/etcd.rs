@@ -42,8 +42,8 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Reads the certificate files. `start`: which endpoint to begin with, so that connections spread.
-    pub fn new(config: &Etcd, start: usize) -> Result<Self, FileError> {
+    /// Reads the certificate files.
+    pub fn new(config: &Etcd) -> Result<Self, FileError> {
         let mut options = ConnectOptions::new()
             .with_connect_timeout(CONNECT_TIMEOUT)
             .with_keep_alive(PING_INTERVAL, PING_TIMEOUT)
@@ -54,9 +54,17 @@ impl Connector {
         }
         Ok(Self {
             endpoints: config.endpoints.clone(),
-            next: start,
+            next: 0,
             options,
         })
+    }
+
+    /// Another one, that begins with the `start`th endpoint, so that connections spread.
+    pub fn starting_at(&self, start: usize) -> Self {
+        Self {
+            next: start,
+            ..self.clone()
+        }
     }
 
     /// A client for the next endpoint.
