@@ -16,7 +16,7 @@ use super::source::{Batch, Change, Changes, Item, Listing, Source, SourceError};
 use crate::config::Etcd;
 
 /// Time for one request, the opening of a watch included.
-pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// HTTP/2 pings: connections are not trusted to report their own death.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
@@ -221,16 +221,11 @@ struct EtcdChanges {
 impl Changes for EtcdChanges {
     async fn next(&mut self) -> Result<Batch, SourceError> {
         loop {
-            let Ok(message) = tokio::time::timeout(self.patience, self.stream.message()).await
-            else {
-                if let Some(batch) = self.ask().await? {
-                    return Ok(batch);
-                }
-                continue;
+            let batch = match self.message(self.patience).await {
+                Err(SourceError::Timeout) => self.ask().await?,
+                message => self.read(&message?)?,
             };
-            let message = message.map_err(failed)?;
-            let message = message.ok_or_else(|| SourceError::Ended("end of stream".to_owned()))?;
-            if let Some(batch) = self.read(&message)? {
+            if let Some(batch) = batch {
                 return Ok(batch);
             }
         }
@@ -247,12 +242,17 @@ impl EtcdChanges {
             return Ok(Some(Batch::default()));
         }
         within(self.stream.request_progress()).await?;
-        let Ok(message) = tokio::time::timeout(REQUEST_TIMEOUT, self.stream.message()).await else {
-            return Err(SourceError::Timeout);
-        };
-        let message = message.map_err(failed)?;
-        let message = message.ok_or_else(|| SourceError::Ended("end of stream".to_owned()))?;
+        let message = self.message(REQUEST_TIMEOUT).await?;
         self.read(&message)
+    }
+
+    async fn message(&mut self, patience: Duration) -> Result<WatchResponse, SourceError> {
+        match tokio::time::timeout(patience, self.stream.message()).await {
+            Ok(message) => message
+                .map_err(failed)?
+                .ok_or_else(|| SourceError::Ended("end of stream".to_owned())),
+            Err(_) => Err(SourceError::Timeout),
+        }
     }
 
     /// What a message says; `None`: nothing.
