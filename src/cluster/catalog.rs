@@ -164,22 +164,18 @@ impl Catalog {
         let own = self.own.id.borrow_and_update().clone();
         self.state.discovery_read(view.reads);
         let custom = self.state.synced().then(|| self.state.custom().clone());
-        self.custom.send_if_modified(|before| {
-            let same = before
-                .as_ref()
-                .zip(custom.as_ref())
-                .is_some_and(|(a, b)| Arc::ptr_eq(a, b) || a == b);
-            let same = same || (before.is_none() && custom.is_none());
-            before.clone_from(&custom);
-            !same
-        });
-        let natives = self.state.native_peers(own.as_deref());
-        self.native_peers.send_if_modified(|before| {
-            let changed = *before != natives;
-            *before = natives;
-            changed
-        });
+        tell(&self.custom, custom);
+        tell(&self.native_peers, self.state.native_peers(own.as_deref()));
         let snapshot = self.state.compile(own.as_deref(), &view);
         self.published.snapshot.store(Arc::new(snapshot));
     }
+}
+
+/// Wakes nobody for what is as before.
+fn tell<T: PartialEq>(whom: &watch::Sender<T>, now: T) {
+    whom.send_if_modified(|before| {
+        let changed = *before != now;
+        *before = now;
+        changed
+    });
 }
