@@ -84,10 +84,11 @@ impl<T: Clone + PartialEq> Listed<T> {
             Event::InitDone(_) => return self.replace(),
             Event::Apply(item) => {
                 if let Some(value) = at(&item) {
-                    let new = value.value.clone();
-                    let before = self.current.insert(item.key, value);
+                    let before = self.current.get(&item.key);
+                    let changed = before.is_none_or(|before| before.value != value.value);
+                    self.current.insert(item.key, value);
                     return Effect {
-                        changed: before.is_none_or(|before| before.value != new),
+                        changed,
                         removed: Vec::new(),
                     };
                 }

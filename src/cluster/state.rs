@@ -134,11 +134,10 @@ impl State {
         };
         changes.snapshot = match topic {
             Topic::Servers => {
-                let sets = &mut self.sets;
-                sets.retain(|set| Arc::strong_count(set) > 1);
                 let decode = |item: &Item| {
                     let record = notes.decode(item, record)?;
-                    let served = shared(unpack(&record.resources), sets);
+                    let served = Arc::new(unpack(&record.resources));
+                    let served = shared(served, &mut self.sets);
                     Some(Known { record, served })
                 };
                 // Live keys name the revision of the record that is true now.
@@ -227,7 +226,7 @@ impl State {
 
     /// A native server's discovery was read.
     pub fn native_read(&mut self, id: String, mut native: Native, now: Instant) {
-        native.served = shared(ServedSet::clone(&native.served), &mut self.sets);
+        native.served = shared(native.served, &mut self.sets);
         self.natives.insert(id, (native, now + self.grace));
     }
 
@@ -315,11 +314,11 @@ fn lease(value: &[u8]) -> Result<Option<Lease>, codec::Undecodable> {
 }
 
 /// Servers of one version have the same set: it is kept once, and gone through once.
-fn shared(served: ServedSet, sets: &mut Vec<Arc<ServedSet>>) -> Arc<ServedSet> {
-    if let Some(same) = sets.iter().find(|set| ***set == served) {
+fn shared(served: Arc<ServedSet>, sets: &mut Vec<Arc<ServedSet>>) -> Arc<ServedSet> {
+    sets.retain(|set| Arc::strong_count(set) > 1);
+    if let Some(same) = sets.iter().find(|set| **set == served) {
         return same.clone();
     }
-    let served = Arc::new(served);
     sets.push(served.clone());
     served
 }
