@@ -38,7 +38,8 @@ impl State {
             .collect()
     }
 
-    fn ids(&self) -> BTreeSet<&str> {
+    /// Every server that may be one of the cluster.
+    pub(super) fn ids(&self) -> BTreeSet<&str> {
         let known = self.servers.current.keys();
         let live = self.live_keys().map(|(id, _)| id);
         let entries = self.entries().map(|(id, _)| id);

@@ -1,5 +1,6 @@
 //! Everything that is known, for an operator: each fact with its source, revision and age. Pure.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -46,29 +47,21 @@ impl State {
                 "ageSeconds": freshness.age_of(topic.index()).as_secs_f64(),
             })
         });
-        let mut ids: Vec<&str> = self.named();
-        ids.sort_unstable();
-        ids.dedup();
         json!({
             "topics": topics.collect::<Vec<_>>(),
             "undecodable": self.undecodables.list(),
-            "servers": ids.into_iter().map(|id| self.facts(id)).collect::<Vec<_>>(),
+            "servers": self.named().into_iter().map(|id| self.facts(id)).collect::<Vec<_>>(),
         })
     }
 
     /// Every server that anything names.
-    fn named(&self) -> Vec<&str> {
+    fn named(&self) -> BTreeSet<&str> {
         let leases = self.leases.iter().flat_map(|leases| &leases.current);
         let leases = leases.filter(|(_, at)| at.value.is_some());
         let stored = self.storage.current.values().flat_map(|at| &at.value);
-        let mut ids: Vec<&str> = stored.map(|versions| versions.server.as_str()).collect();
+        let mut ids = self.ids();
         ids.extend(leases.map(|(name, _)| name.as_str()));
-        ids.extend(self.servers.current.keys().map(String::as_str));
-        ids.extend(self.live.current.keys().map(String::as_str));
-        ids.extend(self.vanished_live.iter().map(|(id, _)| id.as_str()));
-        ids.extend(self.endpoints.current.keys().map(String::as_str));
-        ids.extend(self.vanished_endpoints.iter().map(|(id, _)| id.as_str()));
-        ids.extend(self.natives.keys().map(String::as_str));
+        ids.extend(stored.map(|versions| versions.server.as_str()));
         ids
     }
 
