@@ -23,17 +23,17 @@ impl Freshness {
     /// Time since the quietest topic was last heard of, or since start.
     pub fn age(&self) -> Duration {
         let oldest = self.heard.iter().map(|at| at.load(Ordering::Relaxed)).min();
-        let heard = Duration::from_millis(oldest.unwrap_or(0));
-        self.start.elapsed().saturating_sub(heard)
+        self.since(oldest)
     }
 
     /// Time since a topic was last heard of, by its place.
     pub fn age_of(&self, topic: usize) -> Duration {
-        let heard = self
-            .heard
-            .get(topic)
-            .map_or(0, |at| at.load(Ordering::Relaxed));
-        let heard = Duration::from_millis(heard);
+        let heard = self.heard.get(topic);
+        self.since(heard.map(|at| at.load(Ordering::Relaxed)))
+    }
+
+    fn since(&self, millis: Option<u64>) -> Duration {
+        let heard = Duration::from_millis(millis.unwrap_or(0));
         self.start.elapsed().saturating_sub(heard)
     }
 
