@@ -1,5 +1,7 @@
 //! The named cases of who is in the cluster.
 
+mod vanishing;
+
 use std::time::{Duration, Instant};
 
 use super::*;
@@ -28,7 +30,7 @@ const WIDGETS: GvrRef<'_> = GvrRef {
     subresource: "",
 };
 
-fn item(key: &str, value: &str, mod_revision: i64) -> Item {
+fn item(key: &str, value: impl Into<Vec<u8>>, mod_revision: i64) -> Item {
     Item {
         key: key.into(),
         value: value.into(),
@@ -40,7 +42,7 @@ fn record(id: &str, endpoint: &str, revision: i64) -> Item {
     let resources = r#"{"autoscaling/v1":["horizontalpodautoscalers"]}"#;
     item(
         id,
-        &format!(r#"{{"endpoint":"{endpoint}","resources":{resources}}}"#),
+        format!(r#"{{"endpoint":"{endpoint}","resources":{resources}}}"#),
         revision,
     )
 }
@@ -49,7 +51,7 @@ fn record(id: &str, endpoint: &str, revision: i64) -> Item {
 fn live(id: &str, endpoint: &str, initialized: bool, revision: i64) -> Item {
     let value =
         format!(r#"{{"endpoint":"{endpoint}","initialized":{initialized},"recordRevision":2}}"#);
-    item(id, &value, revision)
+    item(id, value, revision)
 }
 
 /// A state that took these in after empty lists.
@@ -189,7 +191,7 @@ fn a_live_key_without_a_record_is_a_server_whose_set_is_unknown() {
 fn a_record_older_than_the_live_key_means_is_not_what_is_served_now() {
     let live = |meant: &str| {
         let value = format!(r#"{{"endpoint":"{B}","initialized":true{meant}}}"#);
-        (Topic::Live, item("b", &value, 9))
+        (Topic::Live, item("b", value, 9))
     };
     for (meant, unknown) in [
         ("", true),
@@ -262,12 +264,7 @@ fn entry(id: &str, address: &str, revision: i64) -> (Topic, Item) {
         server: id.into(),
         address: address.parse().unwrap(),
     };
-    let value = encode_endpoints(&endpoint, 1);
-    let item = Item {
-        key: id.into(),
-        value,
-        mod_revision: revision,
-    };
+    let item = item(id, encode_endpoints(&endpoint, 1), revision);
     (Topic::PeerEndpoints, item)
 }
 
@@ -275,14 +272,14 @@ fn lease(id: &str, renewed: &str) -> (Topic, Item) {
     let value = format!(
         r#"{{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{{"name":"{id}","uid":"u","labels":{{"apiserver.kubernetes.io/identity":"kube-apiserver"}}}},"spec":{{"holderIdentity":"{id}_1","leaseDurationSeconds":3600,"renewTime":"{renewed}"}}}}"#
     );
-    (Topic::Leases(0), item(id, &value, 5))
+    (Topic::Leases(0), item(id, value, 5))
 }
 
 fn storage_version(id: &str) -> (Topic, Item) {
     let value = format!(
         r#"{{"apiVersion":"internal.apiserver.k8s.io/v1alpha1","kind":"StorageVersion","metadata":{{"name":"autoscaling.horizontalpodautoscalers"}},"status":{{"storageVersions":[{{"apiServerID":"{id}","encodingVersion":"autoscaling/v1","decodableVersions":["autoscaling/v2"],"servedVersions":["autoscaling/v1"]}}]}}}}"#
     );
-    let item = item("autoscaling.horizontalpodautoscalers", &value, 5);
+    let item = item("autoscaling.horizontalpodautoscalers", value, 5);
     (Topic::StorageVersions, item)
 }
 
@@ -367,44 +364,4 @@ fn a_clock_that_is_an_hour_off_changes_nothing() {
         ]);
         assert_eq!(holders(&snapshot), (vec!["b"], false));
     }
-}
-
-#[test]
-fn live_keys_that_all_vanish_after_a_gap_are_still_targets_for_another_ttl() {
-    let mut state = state(vec![(Topic::Servers, record("b", B, 2))]);
-    let start = Instant::now();
-    let at = |seconds| start + Duration::from_secs(seconds);
-    let apply = Event::Apply(live("b", B, true, 3));
-    state.take((Topic::Live, apply), 1, at(1));
-    let delete = Event::Delete("b".into());
-    state.take((Topic::Live, delete), 1, at(61));
-    let targets = |state: &State| state.compile(Some("a"), &view(&[])).targets.len();
-    assert_eq!(targets(&state), 1);
-    assert_eq!(state.next_expiry(), Some(at(76)));
-    state.expire(at(76));
-    assert_eq!(targets(&state), 0);
-}
-
-#[test]
-fn live_keys_that_a_new_list_after_a_gap_lacks_are_still_targets_until_refused() {
-    let mut state = state(vec![(Topic::Servers, record("b", B, 2))]);
-    let later = Instant::now() + Duration::from_secs(60);
-    let apply = Event::Apply(live("b", B, true, 3));
-    state.take((Topic::Live, apply), 1, Instant::now());
-    state.take((Topic::Live, Event::Init), 1, later);
-    state.take((Topic::Live, Event::InitDone(9)), 1, later);
-    let targets = |state: &State| state.compile(Some("a"), &view(&[])).targets.len();
-    assert_eq!(targets(&state), 1);
-    assert!(state.refused(B.parse().unwrap()));
-    assert_eq!(targets(&state), 0);
-}
-
-#[test]
-fn a_live_key_that_vanishes_while_etcd_answers_is_gone_at_once() {
-    let mut state = state(vec![
-        (Topic::Servers, record("b", B, 2)),
-        (Topic::Live, live("b", B, true, 3)),
-    ]);
-    take(&mut state, Topic::Live, Event::Delete("b".into()));
-    assert!(state.compile(Some("a"), &view(&[])).targets.is_empty());
 }

@@ -1,0 +1,45 @@
+//! Live keys that vanish, with and without a gap in etcd's answers before.
+
+use super::*;
+
+fn targets(state: &State) -> usize {
+    state.compile(Some("a"), &view(&[])).targets.len()
+}
+
+#[test]
+fn live_keys_that_all_vanish_after_a_gap_are_still_targets_for_another_ttl() {
+    let mut state = state(vec![(Topic::Servers, record("b", B, 2))]);
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    let apply = Event::Apply(live("b", B, true, 3));
+    state.take((Topic::Live, apply), 1, at(1));
+    let delete = Event::Delete("b".into());
+    state.take((Topic::Live, delete), 1, at(61));
+    assert_eq!(targets(&state), 1);
+    assert_eq!(state.next_expiry(), Some(at(76)));
+    state.expire(at(76));
+    assert_eq!(targets(&state), 0);
+}
+
+#[test]
+fn live_keys_that_a_new_list_after_a_gap_lacks_are_still_targets_until_refused() {
+    let mut state = state(vec![(Topic::Servers, record("b", B, 2))]);
+    let later = Instant::now() + Duration::from_secs(60);
+    let apply = Event::Apply(live("b", B, true, 3));
+    state.take((Topic::Live, apply), 1, Instant::now());
+    state.take((Topic::Live, Event::Init), 1, later);
+    state.take((Topic::Live, Event::InitDone(9)), 1, later);
+    assert_eq!(targets(&state), 1);
+    assert!(state.refused(B.parse().unwrap()));
+    assert_eq!(targets(&state), 0);
+}
+
+#[test]
+fn a_live_key_that_vanishes_while_etcd_answers_is_gone_at_once() {
+    let mut state = state(vec![
+        (Topic::Servers, record("b", B, 2)),
+        (Topic::Live, live("b", B, true, 3)),
+    ]);
+    take(&mut state, Topic::Live, Event::Delete("b".into()));
+    assert_eq!(targets(&state), 0);
+}
