@@ -163,15 +163,8 @@ async fn keys_that_somebody_deletes_come_back() {
     assert_eq!(deleted.deleted(), 4);
     let at = deleted.header().unwrap().revision();
     eventually("all four keys are written anew", LONG, async || {
-        let below = etcd_client::GetOptions::new().with_prefix();
-        let there = ground
-            .etcd
-            .client()
-            .await
-            .get(OURS, Some(below))
-            .await
-            .unwrap();
-        there.kvs().len() == 4 && there.kvs().iter().all(|kv| kv.mod_revision() > at)
+        let there = ground.etcd.below(OURS).await;
+        there.len() == 4 && there.iter().all(|kv| kv.mod_revision() > at)
     })
     .await;
     eventually("A knows B again", LONG, knows).await;

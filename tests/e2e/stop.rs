@@ -7,21 +7,9 @@ use crate::support::process::Signal;
 use crate::support::wait::eventually;
 
 async fn keys(ground: &Ground, prefix: &str) -> Vec<String> {
-    let options = etcd_client::GetOptions::new()
-        .with_prefix()
-        .with_keys_only();
-    let answer = ground
-        .etcd
-        .client()
-        .await
-        .get(prefix, Some(options))
-        .await
-        .unwrap();
-    answer
-        .kvs()
-        .iter()
-        .map(|kv| kv.key_str().unwrap().to_owned())
-        .collect()
+    let there = ground.etcd.below(prefix).await;
+    let key = |kv: &etcd_client::KeyValue| kv.key_str().unwrap().to_owned();
+    there.iter().map(key).collect()
 }
 
 #[tokio::test]

@@ -6,7 +6,9 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
+use etcd_client::{
+    Certificate, Client, ConnectOptions, GetOptions, Identity, KeyValue, TlsOptions,
+};
 
 use super::addr::Loopback;
 use super::pki::{LeafOptions, Pki};
@@ -149,6 +151,13 @@ impl Etcd {
         connect(&self.endpoint(), &self.client)
             .await
             .expect("a connection to etcd")
+    }
+
+    /// All keys that begin with `prefix`.
+    pub async fn below(&self, prefix: &str) -> Vec<KeyValue> {
+        let options = GetOptions::new().with_prefix();
+        let answer = self.client().await.get(prefix, Some(options)).await;
+        answer.expect("an answer of etcd").kvs().to_vec()
     }
 
     /// SIGTERM, and up again with the same data at the same address.

@@ -57,13 +57,8 @@ async fn two_real_apiservers_on_one_etcd_serve_different_groups() {
         (404, "404 page not found\n")
     );
 
-    let mut client = etcd.client().await;
     eventually("an identity lease", Duration::from_secs(10), async || {
-        let prefix = etcd_client::GetOptions::new().with_prefix();
-        let leases = client
-            .get("/registry/leases/kube-system/", Some(prefix))
-            .await;
-        leases.map_or(0, |leases| leases.count()) > 0
+        !etcd.below("/registry/leases/kube-system/").await.is_empty()
     })
     .await;
 
