@@ -128,14 +128,12 @@ impl Metrics {
             "Requests by the row of the routing table that decided.",
             &["decision"],
         )?;
-        let build = prometheus::IntGaugeVec::new(
-            Opts::new(
-                "kube_interop_proxy_build_info",
-                "Always 1; the version is a label.",
-            ),
+        let build = gauge_vec(
+            &registry,
+            "kube_interop_proxy_build_info",
+            "Always 1; the version is a label.",
             &["version"],
         )?;
-        registry.register(Box::new(build.clone()))?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         let own_time = Histogram::with_opts(
             HistogramOpts::new(
@@ -145,22 +143,18 @@ impl Metrics {
             .buckets(vec![10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 1e-3, 5e-3, 25e-3, 100e-3, 1.0]),
         )?;
         registry.register(Box::new(own_time.clone()))?;
-        let peers = prometheus::IntGaugeVec::new(
-            Opts::new(
-                "kube_interop_proxy_peers",
-                "Other servers by state: target, live, absent.",
-            ),
+        let peers = gauge_vec(
+            &registry,
+            "kube_interop_proxy_peers",
+            "Other servers by state: target, live, absent.",
             &["state"],
         )?;
-        registry.register(Box::new(peers.clone()))?;
-        let identity = prometheus::IntGaugeVec::new(
-            Opts::new(
-                "apiserver_identity",
-                "Always 1; the server ID is a label (KEP-1965).",
-            ),
+        let identity = gauge_vec(
+            &registry,
+            "apiserver_identity",
+            "Always 1; the server ID is a label (KEP-1965).",
             &["id"],
         )?;
-        registry.register(Box::new(identity.clone()))?;
         let etcd_age = gauge(
             &registry,
             "kube_interop_proxy_etcd_state_age_seconds",
@@ -337,6 +331,17 @@ fn gauge(
 
 fn int_gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
     let gauge = IntGauge::new(name, help)?;
+    registry.register(Box::new(gauge.clone()))?;
+    Ok(gauge)
+}
+
+fn gauge_vec(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+) -> Result<prometheus::IntGaugeVec, prometheus::Error> {
+    let gauge = prometheus::IntGaugeVec::new(Opts::new(name, help), labels)?;
     registry.register(Box::new(gauge.clone()))?;
     Ok(gauge)
 }
