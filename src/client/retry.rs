@@ -12,7 +12,7 @@ use http::{Method, StatusCode};
 use super::{Answer, ClientError};
 
 /// Most retries of one request, so one try more than that.
-pub const MOST_RETRIES: u32 = 10;
+const MOST_RETRIES: u32 = 10;
 
 /// Longest wait after the first broken exchange; doubles with each, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
