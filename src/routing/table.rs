@@ -66,9 +66,10 @@ impl Gvr {
     }
 }
 
+#[cfg(test)]
 impl GvrRef<'_> {
     /// The same, owned.
-    pub fn owned(self) -> Gvr {
+    pub(crate) fn owned(self) -> Gvr {
         Gvr {
             group: self.group.to_owned(),
             version: self.version.to_owned(),
