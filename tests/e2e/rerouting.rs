@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::cluster::{Cluster, HPAS, HPAS_IN_DEFAULT, LONG, REROUTED, assert_refused};
 use crate::double::ServedResource;
+use crate::support::registry::Registry;
 use crate::support::wait::{eventually, holds};
 
 #[tokio::test]
@@ -315,9 +316,8 @@ async fn a_group_that_the_peer_gains_is_routed_to_it() {
 async fn custom_resources_are_always_local() {
     let cluster = Cluster::new().await;
     // The definition is in etcd, and for a while only B has noticed.
-    let mut etcd = cluster.ground.etcd.client().await;
-    let key = "/registry/apiextensions.k8s.io/customresourcedefinitions/widgets.example.com";
-    etcd.put(key, "{}", None).await.unwrap();
+    let registry = Registry::new(cluster.ground.etcd.client().await, "/registry");
+    registry.put_definition("widgets.example.com").await;
     cluster.b.add_resource(ServedResource::custom(
         "example.com",
         "v1",
