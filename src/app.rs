@@ -142,7 +142,8 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     let publisher = tokio::spawn(publisher.run(stop));
     let (stop_keeper, stop) = oneshot::channel();
     let keeper = tokio::spawn(keeper.run(stop));
-    control.spawn(health::run(shared.clone()));
+    let peers = Arc::new(health::maker(&shared.config)?);
+    control.spawn(health::run(peers, shared.clone()));
     control.spawn(serve_admin(
         admin_listener,
         Arc::new(Pages::new(shared.clone())),

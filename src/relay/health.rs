@@ -1,4 +1,4 @@
-//! Which peers failed lately: those are tried last until they answer again (SPEC: KEP-4020's "unhealthy" peers).
+//! Which peers failed lately: those are tried last until they answer again.
 //!
 //! Written by requests whose exchange failed or was answered, and by [`run`], which asks a failed peer again after a
 //! pause that grows from failure to failure. Read when one of several peers is chosen; nothing is locked for that.
@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::shared::Shared;
-use crate::client::ClientMaker;
+use crate::client::{ClientMaker, MakerError};
 use crate::cluster::watch::jittered;
 use crate::config::Config;
 
@@ -100,7 +100,7 @@ impl Health {
 }
 
 /// Asks peers that failed until they answer or are not there any more. Runs until dropped.
-pub async fn run(shared: Arc<Shared>) {
+pub async fn run(maker: Arc<ClientMaker>, shared: Arc<Shared>) {
     let health = &shared.health;
     loop {
         let address = health.due().await;
@@ -108,7 +108,7 @@ pub async fn run(shared: Arc<Shared>) {
         let known = |address| snapshot.servers.iter().any(|it| it.endpoint == address);
         health.forget(|suspect| !known(suspect));
         if known(address) {
-            match answers(&shared.config, address).await {
+            match answers(&maker, address).await {
                 true => {
                     tracing::info!(peer = %address, "the peer answers again");
                     health.answered(address);
@@ -121,25 +121,20 @@ pub async fn run(shared: Arc<Shared>) {
 
 /// Whether a request sent there would be answered: a proxy says 503 to this for an apiserver that is not ready, an
 /// apiserver may say anything else.
-async fn answers(config: &Config, address: SocketAddr) -> bool {
-    let maker = ClientMaker::new(
-        address,
+async fn answers(maker: &Arc<ClientMaker>, address: SocketAddr) -> bool {
+    let answer = maker.client(address).get("/readyz", &[]).await;
+    answer.is_ok_and(|answer| answer.status != StatusCode::SERVICE_UNAVAILABLE)
+}
+
+/// Clients that ask peers whether they are there, as nobody in particular.
+pub fn maker(config: &Config) -> Result<ClientMaker, MakerError> {
+    ClientMaker::new(
         &config.peer.server_name,
         &config.peer.ca_file,
         &config.api_server.proxy_client,
         HeaderMap::new(),
         TIMEOUT,
-    );
-    match maker {
-        Ok(maker) => {
-            let answer = Arc::new(maker).client().get("/readyz", &[]).await;
-            answer.is_ok_and(|answer| answer.status != StatusCode::SERVICE_UNAVAILABLE)
-        }
-        Err(error) => {
-            tracing::warn!(error = &error as &dyn std::error::Error, "cannot ask peers");
-            false
-        }
-    }
+    )
 }
 
 #[cfg(test)]
