@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// State of the apiserver process beside us.
 #[derive(Debug, Default)]
@@ -13,8 +13,8 @@ pub struct LocalState {
     epoch_and_initialized: AtomicU64,
     /// The last `/readyz` was 200.
     ready: AtomicBool,
-    /// Wakes whoever follows changes.
-    changed: Notify,
+    /// Wakes all who follow changes.
+    changed: watch::Sender<()>,
     /// Wakes the probe: this may be another process now.
     suspected: Notify,
     /// Wakes discovery: what the apiserver serves may have changed.
@@ -56,14 +56,14 @@ impl LocalState {
             }
         }
         if self.ready.swap(ok, Ordering::Relaxed) != ok {
-            self.changed.notify_one();
+            self.changed.send_replace(());
         }
     }
 
     /// `/readyz` was not answered; the process may still be the same.
     pub fn silent(&self) {
         if self.ready.swap(false, Ordering::Relaxed) {
-            self.changed.notify_one();
+            self.changed.send_replace(());
         }
     }
 
@@ -83,7 +83,7 @@ impl LocalState {
         }
         // Every request of a client may end here: only a change is worth waking somebody.
         if was_ready || was_initialized {
-            self.changed.notify_one();
+            self.changed.send_replace(());
         }
     }
 
@@ -92,9 +92,9 @@ impl LocalState {
         self.reread.notify_one();
     }
 
-    /// Resolves when readiness changed. One waiter.
-    pub async fn changed(&self) {
-        self.changed.notified().await;
+    /// Tells of changes of readiness from now on, to any number of waiters.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
     }
 
     /// Something says that this may be another process now.
@@ -138,16 +138,25 @@ mod tests {
         assert!(state.is_initialized() && state.is_ready());
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn only_a_change_wakes_somebody() {
+    #[test]
+    fn a_change_wakes_everybody_and_nothing_else_does() {
         let state = LocalState::default();
+        let mut waiters = [state.changes(), state.changes()];
+        let mut woken = || {
+            waiters.each_mut().map(|waiter| {
+                let changed = waiter.has_changed().unwrap();
+                waiter.mark_unchanged();
+                changed
+            })
+        };
+        state.answered(false, state.epoch());
+        assert_eq!(woken(), [false; 2]);
         state.answered(true, state.epoch());
-        state.changed().await;
+        assert_eq!(woken(), [true; 2]);
         state.refused();
-        state.changed().await;
+        assert_eq!(woken(), [true; 2]);
         state.refused();
-        let woken = tokio::time::timeout(std::time::Duration::from_secs(9), state.changed()).await;
-        assert!(woken.is_err());
+        assert_eq!(woken(), [false; 2]);
     }
 
     #[test]

@@ -19,7 +19,6 @@ use crate::local::state::LocalState;
 
 /// An apiserver publishes its Lease when it starts, not quite before it is ready.
 const PATIENCE: Duration = Duration::from_secs(2);
-const POLL: Duration = Duration::from_millis(100);
 
 /// What is known and whom to tell.
 pub struct Identify {
@@ -45,23 +44,31 @@ impl Identify {
     /// Runs until nobody tells of leases any more.
     pub async fn run(mut self) {
         let mut initialized = None;
+        let mut changes = self.state.changes();
         let mut holder: Option<(Arc<str>, String)> = None;
         loop {
             let leases = self.leases.borrow_and_update().clone();
             if self.state.is_initialized() {
                 initialized.get_or_insert_with(Instant::now);
             }
+            let patience = initialized.map(|since: Instant| since + PATIENCE);
+            let waited = patience.is_some_and(|end| end <= Instant::now());
             if let Some(leases) = leases {
-                let waited = initialized.is_some_and(|since| since.elapsed() >= PATIENCE);
                 self.decide(&leases, waited);
                 self.look_at_holder(&leases, &mut holder);
                 let observed = leases.iter().filter_map(|lease| self.observe(lease));
                 self.observed.send_replace(Arc::new(observed.collect()));
             }
-            let unknown = self.id.borrow().is_none();
+            let patience = async {
+                match patience.filter(|_| !waited) {
+                    Some(end) => tokio::time::sleep_until(end).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 changed = self.leases.changed() => if changed.is_err() { return },
-                () = tokio::time::sleep(POLL), if unknown => {}
+                Ok(()) = changes.changed() => {}
+                () = patience => {}
             }
         }
     }

@@ -117,6 +117,7 @@ impl Publisher {
         let mut keeping: Option<Keeping> = None;
         let mut client = None;
         let mut failures = 0;
+        let mut changes = self.state.changes();
         loop {
             let id = self.own.id.borrow_and_update().clone();
             if keeping.as_ref().map(|keeping| &keeping.id) != id.as_ref() {
@@ -144,7 +145,7 @@ impl Publisher {
             let rest = tokio::time::sleep(SHORTEST_PAUSE);
             let stopped = tokio::select! {
                 () = tokio::time::sleep(pause) => false,
-                () = self.state.changed() => false,
+                Ok(()) = changes.changed() => false,
                 Ok(()) = self.view.changed() => false,
                 Ok(()) = self.custom.changed() => false,
                 Ok(()) = self.own.id.changed() => false,

@@ -63,8 +63,6 @@ pub struct LeaseKeeper {
     pub metrics: LeaseMetrics,
 }
 
-/// How often we look whether the apiserver is initialized.
-const POLL: Duration = Duration::from_millis(200);
 /// Shortest pause after a failure; doubles with each.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -78,6 +76,7 @@ const MOST_STEPS: usize = 6;
 impl LeaseKeeper {
     /// Keeps the Lease until told to stop, then deletes it.
     pub async fn run(self, mut stop: oneshot::Receiver<()>) {
+        let mut changes = self.state.changes();
         let mut work = Work::new(self);
         loop {
             // A stop may cut a request short: what became of it is read again before anything is deleted.
@@ -92,6 +91,7 @@ impl LeaseKeeper {
                 Ok(()) = keeper.id.changed() => {}
                 Ok(()) = keeper.wanted.changed() => {}
                 Ok(()) = keeper.view.changed() => {}
+                Ok(()) = changes.changed() => {}
                 _ = &mut stop => break,
             }
             rest.await;
@@ -145,7 +145,7 @@ impl Work {
         let versions = self.keeper.view.borrow_and_update().versions.clone();
         let changed = target != self.target || versions != self.versions;
         if !self.keeper.state.is_initialized() {
-            return POLL;
+            return self.keeper.renew_interval;
         }
         let left = self.due.saturating_duration_since(Instant::now());
         if !changed && !left.is_zero() {

@@ -222,12 +222,14 @@ async fn another_id_is_another_lease() {
 
 #[tokio::test]
 async fn an_apiserver_that_is_starting_is_asked_nothing() {
-    let scene = scene_with(LocalState::default(), FIRST_PAUSE, |_| ()).await;
+    // Long enough for nothing but the change to wake it.
+    let scene = scene_with(LocalState::default(), Duration::from_secs(3600), |_| ()).await;
     let mut changes = scene.store.subscribe();
-    let asked = tokio::time::timeout(POLL * 3, changes.changed()).await;
+    scene.id.send_replace(Some("cp-b".into()));
+    let asked = tokio::time::timeout(FIRST_PAUSE * 3, changes.changed()).await;
     assert!(asked.is_err());
     scene.state.answered(true, scene.state.epoch());
-    scene.until("created", is_there("cp-a")).await;
+    scene.until("created", is_there("cp-b")).await;
 }
 
 #[tokio::test]
@@ -269,14 +271,11 @@ async fn a_refused_connection_means_that_the_apiserver_is_gone() {
     let scene = scene(|_| ()).await;
     scene.until("created", is_there("cp-a")).await;
     let Scene { server, state, .. } = scene;
+    let mut changes = state.changes();
     drop(server);
-    tokio::time::timeout(Duration::from_secs(20), async {
-        while state.is_initialized() {
-            state.changed().await;
-        }
-    })
-    .await
-    .unwrap();
+    let change = tokio::time::timeout(Duration::from_secs(20), changes.changed()).await;
+    change.unwrap().unwrap();
+    assert!(!state.is_initialized());
 }
 
 /// A scene with the Lease `dead` in it, and that Lease.
