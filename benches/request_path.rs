@@ -8,7 +8,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use http::Method;
 use kube_interop_proxy::config::Unsynced;
 use kube_interop_proxy::request::info::{self, RequestInfo, Target};
-use kube_interop_proxy::routing::decide::{Policy, Question, decide};
+use kube_interop_proxy::routing::decide::{Local, Policy, Question, decide};
 use kube_interop_proxy::routing::table::{Custom, Gvr, GvrRef, Pair, ServedSet, Server, Snapshot};
 
 const PATHS: [(&str, &str); 4] = [
@@ -50,6 +50,7 @@ fn snapshot() -> Snapshot {
             target: true,
             known: true,
             binary_version: None,
+            history_start: None,
             served: Some(served.clone()),
         })
         .collect();
@@ -82,6 +83,10 @@ fn request_path(criterion: &mut Criterion) {
         rerouting: true,
         unsynced: Unsynced::Reject,
     };
+    let local = Local {
+        initialized: true,
+        history_start: 1,
+    };
     for (name, path) in PATHS {
         criterion.bench_function(&format!("read/{name}"), |bencher| {
             bencher.iter(|| info::read(&Method::GET, black_box(path), None).long_running);
@@ -92,8 +97,9 @@ fn request_path(criterion: &mut Criterion) {
                 let question = Question {
                     resource: resource(&info),
                     rerouted: false,
+                    resume: None,
                 };
-                decide(question, policy, true, &snapshot, || false).row
+                decide(question, policy, local, &snapshot, || false).row
             });
         });
     }

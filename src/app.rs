@@ -41,6 +41,7 @@ use crate::request::who::Judge;
 use crate::routing::decide::Policy;
 use crate::server::worker::{self, Common};
 use crate::tls::store::{self, TlsError};
+use crate::watches::history;
 
 /// Why the program cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -251,6 +252,11 @@ fn start_control(
         ),
     };
     control.spawn(catalog.run());
+    control.spawn(history::run(
+        connector.starting_at(keys.topics().count() + 1),
+        keys.of(Topic::Servers),
+        shared.local.clone(),
+    ));
     control.spawn(native::run(
         Arc::new(native::maker(config)?),
         config.api_server.discovery_interval,

@@ -185,6 +185,7 @@ impl Pages {
                 "missing": missing,
                 "initialized": gauges.initialized,
                 "discoveryKnown": snapshot.local_known,
+                "historyStart": Some(shared.local.history_start()).filter(|start| *start != i64::MAX),
             },
             "etcd": {
                 "synced": gauges.etcd_synced,
@@ -215,6 +216,7 @@ fn peer(server: &Server, health: &Health) -> Value {
         "unhealthy": health.is_suspect(server.endpoint),
         "known": server.known,
         "binaryVersion": server.binary_version,
+        "historyStart": server.history_start,
         "resources": server.served.as_ref().map(|served| served.len()),
     })
 }

@@ -115,6 +115,9 @@ impl State {
             initialized,
             target: initialized && newest && endpoint != self.own_endpoint,
             binary_version: record.and_then(|record| record.value.record.binary_version.clone()),
+            history_start: record
+                .filter(|_| known)
+                .and_then(|record| record.value.record.history_start),
             known,
             served,
         })
@@ -145,6 +148,7 @@ impl State {
             initialized: entry.is_some(),
             target: newest,
             binary_version: read.map(|read| read.binary_version.clone()),
+            history_start: None,
             known,
             served,
         })

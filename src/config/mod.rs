@@ -258,7 +258,7 @@ pub enum DiscoveryMode {
 /// Watches across restarts (KEP-1904).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Watch {
-    /// Whether a watch goes to a peer that still has the history it asks for. Default false for now.
+    /// Whether a watch goes to a peer that still has the history it asks for. Default true.
     pub resume_routing: bool,
     /// Whether watches get a last bookmark when the proxy stops. Default false for now.
     pub bookmark_on_shutdown: bool,

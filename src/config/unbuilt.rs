@@ -12,7 +12,6 @@ pub(super) fn only(key: &str) -> Option<Node> {
         "ifReady.enforce" => "OptIn".into(),
         "versionAwareness.enabled" => false.into(),
         "discovery.mode" => "Local".into(),
-        "watch.resumeRouting" => false.into(),
         "watch.bookmarkOnShutdown" => false.into(),
         _ => return None,
     };

@@ -1,8 +1,10 @@
 //! What is known of the local apiserver. Written by the probe (and by requests that find the connection refused),
 //! read by every request with one atomic load.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use arc_swap::ArcSwapOption;
 use tokio::sync::{Notify, watch};
 
 /// State of the apiserver process beside us.
@@ -13,6 +15,8 @@ pub struct LocalState {
     epoch_and_initialized: AtomicU64,
     /// The last `/readyz` was 200.
     ready: AtomicBool,
+    /// The epoch in which it was found, and the etcd revision since which the apiserver has watch history.
+    history: ArcSwapOption<(u64, i64)>,
     /// Wakes all who follow changes.
     changed: watch::Sender<()>,
     /// Wakes the probe: this may be another process now.
@@ -30,6 +34,22 @@ impl LocalState {
     /// Whether its last `/readyz` was 200.
     pub fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Relaxed)
+    }
+
+    /// The etcd revision since which the apiserver has watch history (KEP-1904), never too low; `i64::MAX` while
+    /// that is not known.
+    pub fn history_start(&self) -> i64 {
+        let history = self.history.load();
+        match history.as_deref() {
+            Some((epoch, start)) if *epoch == self.epoch() => *start,
+            _ => i64::MAX,
+        }
+    }
+
+    /// The apiserver that was asked in `epoch` had all of its watch history's beginning by etcd revision `start`.
+    pub fn begins_at(&self, start: i64, epoch: u64) {
+        self.history.store(Some(Arc::new((epoch, start))));
+        self.changed.send_replace(());
     }
 
     /// Changes with each refused connection; to be taken before `/readyz` is asked.
@@ -92,7 +112,7 @@ impl LocalState {
         self.reread.notify_one();
     }
 
-    /// Tells of changes of readiness from now on, to any number of waiters.
+    /// Tells of changes of readiness, and of the history's start, from now on, to any number of waiters.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
@@ -157,6 +177,19 @@ mod tests {
         assert_eq!(woken(), [true; 2]);
         state.refused();
         assert_eq!(woken(), [false; 2]);
+    }
+
+    #[test]
+    fn the_history_of_the_process_before_is_not_that_of_the_next() {
+        let state = LocalState::default();
+        assert_eq!(state.history_start(), i64::MAX);
+        let epoch = state.epoch();
+        state.begins_at(70, epoch);
+        assert_eq!(state.history_start(), 70);
+        state.refused();
+        assert_eq!(state.history_start(), i64::MAX);
+        state.begins_at(80, epoch);
+        assert_eq!(state.history_start(), i64::MAX);
     }
 
     #[test]

@@ -337,7 +337,7 @@ impl Publisher {
             endpoint: self.own.endpoint,
             binary_version: versions.map(|versions| versions.binary.clone()),
             compatibility_version: versions.and_then(|versions| versions.compatibility.clone()),
-            history_start: None,
+            history_start: Some(self.state.history_start()).filter(|start| *start != i64::MAX),
             resources: pack(&own_resources(served, custom)),
         })
     }

@@ -24,6 +24,7 @@ use super::upstream::{Kind, Upstreams};
 use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED};
 use crate::request::info;
 use crate::request::who::{Caller, Connection};
+use crate::watches::resume::Resume;
 
 /// As kube-apiserver: idle connections, and headers that do not come to an end, are closed after this.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
@@ -39,6 +40,7 @@ const LINGER_BYTES: usize = 32 << 20;
 pub struct Front {
     shared: Arc<Shared>,
     upstreams: Upstreams,
+    resume: Resume,
     options: HttpServerOptions,
 }
 
@@ -46,11 +48,13 @@ impl Front {
     /// With upstream connections of its own.
     pub fn new(shared: Arc<Shared>) -> Self {
         let upstreams = Upstreams::new(&shared.config);
+        let resume = Resume::new(&shared.config);
         let mut options = HttpServerOptions::default();
         options.h2_idle_timeout = Some(IDLE_TIMEOUT);
         Self {
             shared,
             upstreams,
+            resume,
             options,
         }
     }
@@ -115,6 +119,7 @@ impl Front {
             well_formed: is_well_formed(&header) && info::is_well_formed(path, query),
             caller: &caller,
             rerouted: caller == Caller::Peer && (marked(REROUTED) || marked(PEER_PROXIED)),
+            resume: self.resume.of(&info, query),
             if_ready: marked(IF_READY),
             seed: connection.seed,
         };

@@ -16,7 +16,7 @@ use super::if_ready::{Gate, gate};
 use super::shared::Shared;
 use crate::request::info::{RequestInfo, Target, Verb};
 use crate::request::who::Caller;
-use crate::routing::decide::{Decision, Place, Question, Row, decide};
+use crate::routing::decide::{Decision, Local, Place, Question, Row, decide};
 use crate::routing::table::{Gvr, GvrRef, Server, Snapshot};
 
 /// A request as it was read.
@@ -33,6 +33,8 @@ pub struct Asked<'a> {
     pub caller: &'a Caller,
     /// It is from a peer, and was rerouted once.
     pub rerouted: bool,
+    /// It is a watch that goes on after this etcd revision.
+    pub resume: Option<i64>,
     /// It has `X-Kubernetes-If-Ready`.
     pub if_ready: bool,
     /// Drawn for the client's connection.
@@ -140,9 +142,16 @@ fn ask<'s>(
     let question = Question {
         resource: gvr(asked.info),
         rerouted: asked.rerouted,
+        resume: asked.resume,
+    };
+    let local = Local {
+        initialized,
+        history_start: asked
+            .resume
+            .map_or(i64::MAX, |_| shared.local.history_start()),
     };
     let stale = || shared.is_stale();
-    decide(question, shared.policy, initialized, snapshot, stale)
+    decide(question, shared.policy, local, snapshot, stale)
 }
 
 /// The first place of a decision that was not tried.
@@ -154,6 +163,23 @@ fn way(
     tried: &[SocketAddr],
 ) -> Option<Way> {
     let local = shared.config.api_server.address;
+    let peer = |indices: &[usize], since: Option<i64>, gvr: Option<&Gvr>, pass_no_such_resource| {
+        let servers = indices
+            .iter()
+            .filter_map(|index| snapshot.servers.get(*index));
+        let untried = servers.filter(|server| {
+            !tried.contains(&server.endpoint) && since.is_none_or(|since| server.reaches(since))
+        });
+        choose(untried, asked.seed, &shared.health).map(|server| Way {
+            side: match server.native {
+                true => Side::Native,
+                false => Side::Peer,
+            },
+            address: server.endpoint,
+            rerouted_as: gvr.cloned(),
+            pass_no_such_resource,
+        })
+    };
     let at = |place: &Place<'_>, pass_no_such_resource| match place {
         Place::Local if !tried.contains(&local) => Some(Way {
             side: Side::Local,
@@ -161,20 +187,9 @@ fn way(
             rerouted_as: None,
             pass_no_such_resource,
         }),
-        Place::Peers(indices, gvr) => {
-            let servers = indices
-                .iter()
-                .filter_map(|index| snapshot.servers.get(*index));
-            let untried = servers.filter(|server| !tried.contains(&server.endpoint));
-            choose(untried, asked.seed, &shared.health).map(|server| Way {
-                side: match server.native {
-                    true => Side::Native,
-                    false => Side::Peer,
-                },
-                address: server.endpoint,
-                rerouted_as: gvr.cloned(),
-                pass_no_such_resource,
-            })
+        Place::Peers(indices, gvr) => peer(indices, None, *gvr, pass_no_such_resource),
+        Place::Historians(indices, gvr, since) => {
+            peer(indices, Some(*since), Some(*gvr), pass_no_such_resource)
         }
         Place::Local | Place::Nowhere => None,
     };

@@ -11,6 +11,17 @@ pub struct Question<'a> {
     pub resource: Option<GvrRef<'a>>,
     /// It comes from a peer and was rerouted once.
     pub rerouted: bool,
+    /// It is a watch that goes on after this etcd revision (KEP-1904), to be served by whoever still has what follows.
+    pub resume: Option<i64>,
+}
+
+/// What is known of the local apiserver at this moment.
+#[derive(Debug, Clone, Copy)]
+pub struct Local {
+    /// `/readyz` was 200 since it started.
+    pub initialized: bool,
+    /// The etcd revision since which it has watch history; `i64::MAX` while unknown.
+    pub history_start: i64,
 }
 
 /// What the operator decided.
@@ -114,19 +125,22 @@ pub enum Place<'s> {
     Local,
     /// Any of these servers of the snapshot, by index; the resource's own name for metrics, where it is listed.
     Peers(&'s [usize], Option<&'s Gvr>),
+    /// Those of these servers whose watch history reaches back to this etcd revision.
+    Historians(&'s [usize], &'s Gvr, i64),
     /// Nowhere: 503 with `Retry-After`.
     Nowhere,
 }
 
-/// Decides. `initialized`: the local apiserver; `stale`: whether the snapshot is too old to prove absence, asked only
+/// Decides. `stale`: whether the snapshot is too old to prove absence, asked only
 /// where it matters.
 pub fn decide<'s>(
     question: Question<'_>,
     policy: Policy,
-    initialized: bool,
+    local: Local,
     snapshot: &'s Snapshot,
     stale: impl FnOnce() -> bool,
 ) -> Decision<'s> {
+    let initialized = local.initialized;
     let guarded = |row, to| Decision {
         row,
         to,
@@ -168,7 +182,20 @@ pub fn decide<'s>(
             false => guarded(Row::Custom, targets).or(Place::Local),
         };
     }
-    match snapshot.holders(gvr) {
+    let listed = snapshot.holders(gvr);
+    if let (Some((gvr, holders)), Some(since)) = (listed, question.resume) {
+        let local_reaches = holders.local && initialized && since >= local.history_start;
+        let reaches = |index: &usize| snapshot.servers[*index].reaches(since);
+        if !local_reaches && holders.targets.iter().any(reaches) {
+            let historians = Place::Historians(&holders.targets, gvr, since);
+            let others = match holders.local {
+                true => Place::Local,
+                false => Place::Peers(&holders.targets, Some(gvr)),
+            };
+            return guarded(Row::Resume, historians).or(others);
+        }
+    }
+    match listed {
         Some((gvr, holders)) if holders.local && initialized => {
             guarded(Row::Local, Place::Local).or(Place::Peers(&holders.targets, Some(gvr)))
         }

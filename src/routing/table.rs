@@ -129,10 +129,19 @@ pub struct Server {
     pub target: bool,
     /// Version of its apiserver's binary, where known.
     pub binary_version: Option<String>,
+    /// The etcd revision since which its apiserver has watch history (KEP-1904), where known: never too low.
+    pub history_start: Option<i64>,
     /// What is said of it below is so now; otherwise it is what was known last.
     pub known: bool,
     /// What its apiserver serves; `None` if that was never known.
     pub served: Option<Arc<ServedSet>>,
+}
+
+impl Server {
+    /// Whether its watch history reaches back to an etcd revision.
+    pub fn reaches(&self, revision: i64) -> bool {
+        self.history_start.is_some_and(|start| start <= revision)
+    }
 }
 
 /// Who lists one resource.

@@ -1,1 +1,5 @@
-//! Watches across restarts (KEP-1904): resume routing, bookmarks at shutdown. Not built yet: `watch.*` is `false`.
+//! Watches across restarts (KEP-1904): since when each apiserver has history ([`history`]), and which watches a peer
+//! with a longer one serves better ([`resume`]).
+
+pub mod history;
+pub mod resume;

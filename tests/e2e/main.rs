@@ -31,5 +31,6 @@ mod real;
 mod real_failover;
 mod reconnecting;
 mod rerouting;
+mod resume;
 mod stop;
 mod unsynced;

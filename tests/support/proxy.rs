@@ -305,7 +305,7 @@ peer:
 ifReady: {{mode: Retry, enforce: OptIn}}
 versionAwareness: {{enabled: false}}
 discovery: {{mode: Local}}
-watch: {{resumeRouting: false, bookmarkOnShutdown: false}}
+watch: {{bookmarkOnShutdown: false}}
 shutdown: {{delay: 0s, drain: 5s}}
 admin: {{bindAddress: \"{admin}\"}}
 "

@@ -50,6 +50,7 @@ fn peer(id: &str, gvrs: &[GvrRef<'_>]) -> Server {
         live: true,
         initialized: true,
         target: true,
+        history_start: None,
         known: true,
         binary_version: None,
         served: Some(Arc::new(served(gvrs))),
@@ -68,14 +69,22 @@ fn snapshot(local: Option<&[GvrRef<'_>]>, servers: Vec<Server>) -> Snapshot {
     Snapshot::new(true, servers, local.map(served).as_ref(), Arc::new(custom))
 }
 
+fn local(initialized: bool) -> Local {
+    Local {
+        initialized,
+        history_start: 1000,
+    }
+}
+
 fn ask<'s>(gvr: GvrRef<'_>, initialized: bool, snapshot: &'s Snapshot) -> Decision<'s> {
     decide(
         Question {
             resource: Some(gvr),
             rerouted: false,
+            resume: None,
         },
         POLICY,
-        initialized,
+        local(initialized),
         snapshot,
         || false,
     )
@@ -94,13 +103,14 @@ fn row_1_what_is_not_a_resource_is_local_whatever_is_known() {
     let question = Question {
         resource: None,
         rerouted: false,
+        resume: None,
     };
     for (snapshot, initialized) in [
         (Snapshot::default(), false),
         (snapshot(Some(&[PODS]), vec![]), true),
     ] {
         expect(
-            &decide(question, POLICY, initialized, &snapshot, || true),
+            &decide(question, POLICY, local(initialized), &snapshot, || true),
             Row::NotAResource,
             &Place::Local,
             true,
@@ -113,6 +123,7 @@ fn row_2_a_rerouted_request_is_never_rerouted_again() {
     let question = Question {
         resource: Some(HPA),
         rerouted: true,
+        resume: None,
     };
     for snapshot in [
         Snapshot::default(),
@@ -126,13 +137,13 @@ fn row_2_a_rerouted_request_is_never_rerouted_again() {
             },
         ] {
             expect(
-                &decide(question, policy, true, &snapshot, || false),
+                &decide(question, policy, local(true), &snapshot, || false),
                 Row::Rerouted,
                 &Place::Local,
                 false,
             );
             expect(
-                &decide(question, policy, false, &snapshot, || false),
+                &decide(question, policy, local(false), &snapshot, || false),
                 Row::Rerouted,
                 &Place::Nowhere,
                 false,
@@ -150,10 +161,11 @@ fn row_3_switched_off_everything_is_local_and_untouched() {
     let question = Question {
         resource: Some(HPA),
         rerouted: false,
+        resume: None,
     };
     let snapshot = snapshot(Some(&[PODS]), vec![peer("b", &[HPA])]);
     expect(
-        &decide(question, policy, true, &snapshot, || false),
+        &decide(question, policy, local(true), &snapshot, || false),
         Row::Disabled,
         &Place::Local,
         true,
@@ -166,9 +178,10 @@ fn row_4_without_etcds_state_nothing_can_be_known() {
     let question = Question {
         resource: Some(PODS),
         rerouted: false,
+        resume: None,
     };
     expect(
-        &decide(question, POLICY, true, &unsynced, || false),
+        &decide(question, POLICY, local(true), &unsynced, || false),
         Row::Unsynced,
         &Place::Nowhere,
         false,
@@ -178,7 +191,7 @@ fn row_4_without_etcds_state_nothing_can_be_known() {
         ..POLICY
     };
     expect(
-        &decide(question, policy, true, &unsynced, || false),
+        &decide(question, policy, local(true), &unsynced, || false),
         Row::Unsynced,
         &Place::Local,
         false,
@@ -321,9 +334,10 @@ fn row_11_absence_is_not_proved_while_something_is_unknown() {
     let question = Question {
         resource: Some(HPA),
         rerouted: false,
+        resume: None,
     };
     expect(
-        &decide(question, POLICY, true, &stale, || true),
+        &decide(question, POLICY, local(true), &stale, || true),
         Row::Unknown,
         &Place::Local,
         false,
@@ -380,8 +394,9 @@ fn freshness_is_asked_only_where_absence_is_to_be_proved() {
         let question = Question {
             resource: Some(gvr),
             rerouted: false,
+            resume: None,
         };
-        decide(question, POLICY, true, &snapshot, || {
+        decide(question, POLICY, local(true), &snapshot, || {
             panic!("asked for {gvr:?}")
         });
     }
@@ -430,8 +445,73 @@ fn what_is_not_to_be_rerouted_has_nowhere_else_to_go() {
         (Some(PODS), true, POLICY),
         (Some(PODS), false, off),
     ] {
-        let question = Question { resource, rerouted };
-        let decision = decide(question, policy, true, &both, || false);
+        let question = Question {
+            resource,
+            rerouted,
+            resume: None,
+        };
+        let decision = decide(question, policy, local(true), &both, || false);
         assert_eq!((decision.to, decision.then), (Place::Local, Place::Nowhere));
     }
+}
+
+fn historian(id: &str, start: Option<i64>) -> Server {
+    Server {
+        history_start: start,
+        ..peer(id, &[PODS, HPA])
+    }
+}
+
+fn resume<'s>(
+    gvr: GvrRef<'_>,
+    since: i64,
+    initialized: bool,
+    snapshot: &'s Snapshot,
+) -> Decision<'s> {
+    let question = Question {
+        resource: Some(gvr),
+        rerouted: false,
+        resume: Some(since),
+    };
+    decide(question, POLICY, local(initialized), snapshot, || false)
+}
+
+#[test]
+fn row_6_a_watch_that_is_older_than_the_local_history_goes_where_the_history_is() {
+    let servers = vec![historian("b", Some(500)), historian("c", Some(900))];
+    let both = snapshot(Some(&[PODS]), servers);
+    for since in [500, 999] {
+        let decision = resume(PODS, since, true, &both);
+        assert_eq!(decision.row, Row::Resume, "{since}");
+        let Place::Historians(all, _, at) = decision.to else {
+            panic!("{decision:?}");
+        };
+        assert_eq!((all, at), (&[0, 1][..], since));
+        assert_eq!(decision.then, Place::Local);
+        assert!(!decision.pass_no_such_resource);
+    }
+    // What the local server still has, and what nobody has, is as any other request.
+    for since in [1, 499, 1000, i64::MAX] {
+        assert_eq!(resume(PODS, since, true, &both).row, Row::Local, "{since}");
+    }
+}
+
+#[test]
+fn row_6_among_peers_the_one_with_the_history_is_asked_first() {
+    let servers = vec![historian("b", Some(500)), historian("c", None)];
+    let both = snapshot(Some(&[PODS]), servers);
+    let decision = resume(HPA, 700, true, &both);
+    assert!(matches!(decision.to, Place::Historians(&[0, 1], _, 700)));
+    assert!(matches!(decision.then, Place::Peers(&[0, 1], Some(_))));
+    // Not initialized, the local history counts for nothing.
+    assert_eq!(resume(PODS, 5000, false, &both).row, Row::Resume);
+}
+
+#[test]
+fn row_6_needs_a_history_that_is_known() {
+    let servers = vec![historian("b", None)];
+    let unknown = snapshot(Some(&[PODS]), servers);
+    assert_eq!(resume(PODS, 5, true, &unknown).row, Row::Local);
+    let custom = snapshot(Some(&[PODS]), vec![historian("b", Some(1))]);
+    assert_eq!(resume(WIDGETS, 5, true, &custom).row, Row::Custom);
 }
