@@ -323,6 +323,11 @@ fn start_control(
 }
 
 impl Bound {
+    /// What requests are planned by.
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     /// Stops gracefully: unready first, then no new connections, then the end of what runs.
     pub async fn stop(mut self) {
         let config = &self.shared.config.shutdown;
