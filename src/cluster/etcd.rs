@@ -24,6 +24,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// A catch-up after a long break comes as one message; the library's default of 4 MiB would fail it for ever.
 const MAX_MESSAGE: usize = 256 << 20;
 const PAGE: i64 = 1000;
+/// For each page etcd counts all keys that are left, so many small ones take the square of their number.
+const KEYS_PAGE: i64 = 10_000;
 
 /// Certificate files cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -142,10 +144,11 @@ impl Source for EtcdSource {
         let mut listing = Listing::default();
         let mut from = prefix.as_bytes().to_vec();
         loop {
-            let mut options = GetOptions::new().with_range(end.clone()).with_limit(PAGE);
-            if keys_only {
-                options = options.with_keys_only();
-            }
+            let options = GetOptions::new().with_range(end.clone());
+            let mut options = match keys_only {
+                true => options.with_limit(KEYS_PAGE).with_keys_only(),
+                false => options.with_limit(PAGE),
+            };
             if listing.revision > 0 {
                 options = options.with_revision(listing.revision);
             }
