@@ -26,7 +26,7 @@ use crate::cluster::keys::{Keys, Topic};
 use crate::cluster::native;
 use crate::cluster::state::State;
 use crate::cluster::watch::follow;
-use crate::config::Config;
+use crate::config::{Config, PublishLease};
 use crate::local::discovery::{self, LocalView};
 use crate::local::state::LocalState;
 use crate::local::{self, probe};
@@ -140,9 +140,13 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     let mut control = JoinSet::new();
     let (publisher, keeper) = start_control(&shared, keys, id_sender, ends, &mut control)?;
     let (stop_publisher, stop) = oneshot::channel();
-    let publisher = tokio::spawn(publisher.run(stop));
-    let (stop_keeper, stop) = oneshot::channel();
-    let keeper = tokio::spawn(keeper.run(stop));
+    let mut stop_publishing = vec![stop_publisher];
+    let mut publishers = vec![tokio::spawn(publisher.run(stop))];
+    if let Some(keeper) = keeper {
+        let (stop_keeper, stop) = oneshot::channel();
+        stop_publishing.push(stop_keeper);
+        publishers.push(tokio::spawn(keeper.run(stop)));
+    }
     let peers = Arc::new(health::maker(&shared.config)?);
     control.spawn(health::run(peers, shared.clone()));
     control.spawn(serve_admin(
@@ -176,8 +180,8 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         cut,
         connections,
         workers,
-        stop_publishing: vec![stop_publisher, stop_keeper],
-        publishers: vec![publisher, keeper],
+        stop_publishing,
+        publishers,
         _control: control,
     })
 }
@@ -202,14 +206,14 @@ fn published(topics: usize) -> (Published, Ends) {
 }
 
 /// Followers of etcd, the catalog, the probe and discovery; those that tell others of us are returned, because they end
-/// in their own way.
+/// in their own way. With `identity.publishLease: Never` nobody keeps or collects Leases.
 fn start_control(
     shared: &Arc<Shared>,
     keys: Keys,
     id: watch::Sender<Option<Arc<str>>>,
     ends: Ends,
     control: &mut JoinSet<()>,
-) -> Result<(Publisher, LeaseKeeper), BuildError> {
+) -> Result<(Publisher, Option<LeaseKeeper>), BuildError> {
     let config = &shared.config;
     let (view_sender, view) = watch::channel(LocalView::default());
     let (custom_sender, custom) = watch::channel(None);
@@ -290,7 +294,7 @@ fn start_control(
         view_sender,
     ));
     let identity = &config.identity;
-    let keeper = LeaseKeeper {
+    let keeper = (identity.publish_lease != PublishLease::Never).then(|| LeaseKeeper {
         client: maker.client(api_server),
         namespace: identity
             .lease_namespaces
@@ -307,7 +311,7 @@ fn start_control(
         state: shared.local.clone(),
         leases: observed,
         metrics: shared.metrics.lease.clone(),
-    };
+    });
     let publisher = Publisher {
         connector: connector.starting_at(keys.topics().count()),
         keys,
