@@ -5,8 +5,8 @@ use std::time::Duration;
 use prometheus::{
     Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
 };
-use time::OffsetDateTime;
 
+use super::lease::LeaseMetrics;
 use crate::relay::answer::Refusal;
 use crate::relay::forward::Failure;
 use crate::routing::decide::Row;
@@ -41,58 +41,6 @@ pub struct Metrics {
     identity: prometheus::IntGaugeVec,
     /// The identity Lease.
     pub lease: LeaseMetrics,
-}
-
-/// How it goes with our identity Lease (KEP-1965).
-#[derive(Debug, Clone)]
-pub struct LeaseMetrics {
-    start_time: prometheus::Gauge,
-    renew_time: prometheus::Gauge,
-    successes: IntCounter,
-    /// Creations and renewals that failed.
-    pub failures: IntCounter,
-}
-
-impl LeaseMetrics {
-    fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        Ok(Self {
-            start_time: gauge(
-                registry,
-                "apiserver_identity_lease_start_time_seconds",
-                "When this process acquired its identity Lease, in Unix time.",
-            )?,
-            renew_time: gauge(
-                registry,
-                "apiserver_identity_lease_renew_time_seconds",
-                "When the identity Lease was renewed last, in Unix time.",
-            )?,
-            successes: counter(
-                registry,
-                "apiserver_identity_lease_success_count",
-                "Creations and renewals of the identity Lease.",
-            )?,
-            failures: counter(
-                registry,
-                "apiserver_identity_lease_failure_count",
-                "Creations and renewals of the identity Lease that failed.",
-            )?,
-        })
-    }
-
-    /// The Lease is ours since `at`.
-    pub fn acquired(&self, at: OffsetDateTime) {
-        self.start_time.set(unix(at));
-    }
-
-    /// The Lease was written.
-    pub fn renewed(&self, at: OffsetDateTime) {
-        self.renew_time.set(unix(at));
-        self.successes.inc();
-    }
-}
-
-fn unix(time: OffsetDateTime) -> f64 {
-    (time - OffsetDateTime::UNIX_EPOCH).as_seconds_f64()
 }
 
 /// What is read when metrics are asked for.
@@ -302,7 +250,11 @@ fn decimal(code: u16, digits: &mut [u8; 3]) -> &str {
     std::str::from_utf8(digits).unwrap_or("000")
 }
 
-fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
+pub(super) fn counter(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+) -> Result<IntCounter, prometheus::Error> {
     let counter = IntCounter::new(name, help)?;
     registry.register(Box::new(counter.clone()))?;
     Ok(counter)
@@ -319,7 +271,7 @@ fn counter_vec(
     Ok(counter)
 }
 
-fn gauge(
+pub(super) fn gauge(
     registry: &Registry,
     name: &str,
     help: &str,
@@ -374,24 +326,6 @@ mod tests {
         let text = metrics.render(Gauges::default()).unwrap();
         assert!(text.contains("apiserver_identity{id=\"now\"} 1"), "{text}");
         assert!(!text.contains("id=\"before\""), "{text}");
-    }
-
-    #[test]
-    fn the_leases_metrics_have_kubernetes_names() {
-        let metrics = Metrics::new().unwrap();
-        let at = OffsetDateTime::from_unix_timestamp(1_000_000_000).unwrap();
-        metrics.lease.acquired(at);
-        metrics.lease.renewed(at + Duration::from_millis(1500));
-        metrics.lease.failures.inc_by(2);
-        let text = metrics.render(Gauges::default()).unwrap();
-        for line in [
-            "apiserver_identity_lease_start_time_seconds 1000000000",
-            "apiserver_identity_lease_renew_time_seconds 1000000001.5",
-            "apiserver_identity_lease_success_count 1",
-            "apiserver_identity_lease_failure_count 2",
-        ] {
-            assert!(text.lines().any(|found| found == line), "{text}");
-        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
 //! What operators see: metrics, health, and the status page, on a loopback port of its own.
 
+pub mod lease;
 pub mod metrics;
 pub mod pages;

@@ -10,6 +10,7 @@ use pingora_core::protocols::http::ServerSession;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use super::lease::LeaseOwner;
 use super::metrics::Gauges;
 use crate::relay::health::Health;
 use crate::relay::shared::{Phase, Shared};
@@ -186,6 +187,7 @@ impl Pages {
                 "initialized": gauges.initialized,
                 "discoveryKnown": snapshot.local_known,
                 "historyStart": Some(shared.local.history_start()).filter(|start| *start != i64::MAX),
+                "identityLeaseKeptBy": shared.metrics.lease.owner().map(LeaseOwner::name),
             },
             "etcd": {
                 "synced": gauges.etcd_synced,

@@ -158,9 +158,9 @@ pub struct Identity {
 pub enum PublishLease {
     /// Where the kube-apiserver publishes none.
     Auto,
-    /// Always.
+    /// Unless somebody else keeps one of that name: the kube-apiserver's own is never overwritten.
     Always,
-    /// Never.
+    /// Never; nor are those of dead proxies collected.
     Never,
 }
 

@@ -17,12 +17,40 @@ const LEASE: Type = Type {
     api_versions: &["coordination.k8s.io/v1", "coordination.k8s.io/v1beta1"],
 };
 
+/// The label of the Leases that proxies write.
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// Its value.
+pub const US: &str = "kube-interop-proxy";
+/// The annotation in which a proxy repeats each of its renewals, as [`renewal`] says it.
+pub const RENEWAL: &str = "kube-interop-proxy/renewal";
+
+/// Who renewed a Lease, and when. An apiserver that takes over a Lease of its name keeps the labels and annotations that
+/// it finds, even the holder, but does not repeat its renewal here: that is how a Lease tells whose it is now.
+pub fn renewal(holder: &str, renewed: &str) -> String {
+    format!("{holder} {renewed}")
+}
+
+/// As metav1.MicroTime is written.
+pub fn micro_time(time: OffsetDateTime) -> String {
+    let time = time.to_offset(time::UtcOffset::UTC);
+    format!(
+        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z",
+        time.year(),
+        u8::from(time.month()),
+        time.day(),
+        time.hour(),
+        time.minute(),
+        time.second(),
+        time.microsecond()
+    )
+}
+
 /// A Lease, as far as it tells of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
     /// Whether its labels say that it is the identity of a kube-apiserver.
     pub identity: bool,
-    /// Whether its labels say that a proxy wrote it in place of its kube-apiserver.
+    /// Whether a proxy keeps it in place of its kube-apiserver: it has our label, and a proxy renewed it last.
     pub published: bool,
     /// Host name of the server; Kubernetes before 1.26 does not write it.
     pub hostname: Option<String>,
@@ -45,6 +73,7 @@ struct Form {
 #[derive(Default, Deserialize)]
 struct Metadata {
     labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
     uid: Option<String>,
 }
 
@@ -65,6 +94,7 @@ impl TryFrom<protobuf::Lease> for Form {
         Ok(Self {
             metadata: stored.metadata.map(|metadata| Metadata {
                 labels: Some(metadata.labels),
+                annotations: Some(metadata.annotations),
                 uid: metadata.uid,
             }),
             spec: Some(Spec {
@@ -106,6 +136,12 @@ pub fn lease(value: &[u8]) -> Result<Lease, Undecodable> {
     let says = |labels: &BTreeMap<String, String>, key: &str, value: &str| {
         labels.get(key).is_some_and(|is| is == value)
     };
+    let annotations = metadata.annotations.unwrap_or_default();
+    let holder = spec.holder_identity.filter(|holder| !holder.is_empty());
+    let renewed_as = holder
+        .as_deref()
+        .zip(spec.renew_time)
+        .map(|(holder, time)| renewal(holder, &micro_time(time.into())));
     let seconds = spec.lease_duration_seconds.and_then(|s| s.try_into().ok());
     Ok(Lease {
         identity: says(
@@ -113,15 +149,13 @@ pub fn lease(value: &[u8]) -> Result<Lease, Undecodable> {
             "apiserver.kubernetes.io/identity",
             "kube-apiserver",
         ) || says(&labels, "k8s.io/component", "kube-apiserver"),
-        published: says(
-            &labels,
-            "app.kubernetes.io/managed-by",
-            "kube-interop-proxy",
-        ),
+        published: says(&labels, MANAGED_BY, US)
+            && renewed_as.is_some()
+            && annotations.get(RENEWAL) == renewed_as.as_ref(),
         hostname: labels
             .remove("kubernetes.io/hostname")
             .filter(|name| !name.is_empty()),
-        holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
+        holder,
         duration: seconds.filter(|s| *s > 0).map(Duration::from_secs),
         renewed: spec.renew_time,
         uid: metadata.uid.unwrap_or_default(),

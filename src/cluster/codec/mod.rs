@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 pub use endpoints::{PeerEndpoint, encode_endpoints, endpoints};
-pub use lease::{Lease, lease};
+pub use lease::{Lease, MANAGED_BY, RENEWAL, US, lease, micro_time, renewal};
 pub use storage_version::{ServerVersions, storage_version, stored_resource};
 
 /// What a value in Kubernetes' protobuf form begins with.

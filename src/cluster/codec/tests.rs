@@ -201,20 +201,43 @@ fn the_api_in_json_says_the_same_as_etcd_in_protobuf() {
 }
 
 #[test]
-fn a_lease_that_a_proxy_wrote_is_told_from_a_servers_own() {
-    let value = json!({"metadata": {"labels": {
-        "app.kubernetes.io/managed-by": "kube-interop-proxy",
-        "k8s.io/component": "kube-scheduler"}}});
-    let read = lease(value.to_string().as_bytes()).unwrap();
-    assert!(read.published && !read.identity);
+fn a_lease_that_a_proxy_keeps_is_told_from_a_servers_own() {
+    let kept = |holder: &str, renewed: &str| {
+        let value = json!({
+            "metadata": {
+                "labels": {
+                    "app.kubernetes.io/managed-by": "kube-interop-proxy",
+                    "k8s.io/component": "kube-scheduler"},
+                "annotations": {"kube-interop-proxy/renewal": "a_1 2026-01-01T00:00:00.000001Z"}},
+            "spec": {"holderIdentity": holder, "renewTime": renewed}});
+        let read = lease(value.to_string().as_bytes()).unwrap();
+        assert!(!read.identity);
+        read.published
+    };
+    assert!(kept("a_1", "2026-01-01T00:00:00.000001Z"));
+    assert!(
+        !kept("a_2", "2026-01-01T00:00:00.000001Z"),
+        "another holder"
+    );
+    assert!(!kept("a_1", "2026-01-01T00:00:10.000000Z"), "renewed later");
+    let label =
+        json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": "kube-interop-proxy"}}});
     let none = json!({"metadata": {}, "spec": {
         "holderIdentity": "", "leaseDurationSeconds": 0, "renewTime": null}});
-    let read = lease(none.to_string().as_bytes()).unwrap();
-    assert_eq!(
-        (read.holder, read.duration, read.renewed),
-        (None, None, None)
-    );
-    assert!(!read.published && !read.identity);
+    for value in [label, none] {
+        let read = lease(value.to_string().as_bytes()).unwrap();
+        assert_eq!(
+            (read.holder, read.duration, read.renewed),
+            (None, None, None)
+        );
+        assert!(!read.published && !read.identity);
+    }
+}
+
+#[test]
+fn times_have_six_digits_after_the_point() {
+    let time = OffsetDateTime::parse("2000-02-29T01:59:59.001234567+02:00", &Rfc3339).unwrap();
+    assert_eq!(micro_time(time), "2000-02-28T23:59:59.001234Z");
 }
 
 #[test]

@@ -8,12 +8,8 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 
+use crate::cluster::codec::{MANAGED_BY, RENEWAL, US, micro_time, renewal};
 use crate::local::documents::Versions;
-
-/// The label that tells our Leases from those that an apiserver keeps itself.
-pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-/// Its value.
-pub const US: &str = "kube-interop-proxy";
 
 const PEER_ADDRESS: &str = "kubernetes.io/peer-advertise-address";
 const BINARY: &str = "kube-interop-proxy/binary-version";
@@ -51,11 +47,11 @@ impl Contents<'_> {
     /// `found` with all that is ours in it renewed. It was acquired now if another process held it.
     pub fn renew(&self, mut found: Value, now: OffsetDateTime) -> Value {
         let held = holder(&found) == Some(self.holder);
-        let now = rfc3339(now);
+        let now = micro_time(now);
         if let Some(object) = map(&mut found) {
             if let Some(metadata) = child(object, "metadata") {
                 put_all(metadata, "labels", self.labels());
-                put_all(metadata, "annotations", self.annotations());
+                put_all(metadata, "annotations", self.annotations(&now));
             }
             if let Some(spec) = child(object, "spec") {
                 let seconds = self.duration.as_secs().clamp(1, i32::MAX as u64);
@@ -82,8 +78,11 @@ impl Contents<'_> {
         labels
     }
 
-    fn annotations(&self) -> Vec<(&'static str, String)> {
-        let mut annotations = vec![(PEER_ADDRESS, self.endpoint.to_string())];
+    fn annotations(&self, now: &str) -> Vec<(&'static str, String)> {
+        let mut annotations = vec![
+            (PEER_ADDRESS, self.endpoint.to_string()),
+            (RENEWAL, renewal(self.holder, now)),
+        ];
         if let Some(versions) = self.versions {
             annotations.push((BINARY, versions.binary.clone()));
             annotations.extend(versions.compatibility.clone().map(|v| (COMPATIBILITY, v)));
@@ -92,11 +91,16 @@ impl Contents<'_> {
     }
 }
 
-/// Whether a proxy published it.
+/// Whether a proxy keeps it: it has our label, and who renewed it last says so in our way.
 pub fn is_published(lease: &Value) -> bool {
-    metadata(lease)
-        .and_then(|metadata| metadata.get("labels")?.get(MANAGED_BY)?.as_str())
-        .is_some_and(|value| value == US)
+    let text = |kind, key| metadata(lease)?.get(kind)?.get(key)?.as_str();
+    let renewed = || lease.get("spec")?.get("renewTime")?.as_str();
+    let renewed_as = holder(lease)
+        .zip(renewed())
+        .map(|(holder, time)| renewal(holder, time));
+    text("labels", MANAGED_BY) == Some(US)
+        && renewed_as.is_some()
+        && text("annotations", RENEWAL) == renewed_as.as_deref()
 }
 
 /// Who holds it.
@@ -120,21 +124,6 @@ pub fn delete_options(uid: &str, revision: &str) -> Value {
         "kind": "DeleteOptions",
         "preconditions": {"uid": uid, "resourceVersion": revision},
     })
-}
-
-/// As metav1.MicroTime writes it.
-pub fn rfc3339(time: OffsetDateTime) -> String {
-    let time = time.to_offset(time::UtcOffset::UTC);
-    format!(
-        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z",
-        time.year(),
-        u8::from(time.month()),
-        time.day(),
-        time.hour(),
-        time.minute(),
-        time.second(),
-        time.microsecond()
-    )
 }
 
 fn metadata(lease: &Value) -> Option<&Value> {
@@ -216,6 +205,7 @@ mod tests {
                 },
                 "annotations": {
                     "kubernetes.io/peer-advertise-address": "10.0.0.11:6443",
+                    "kube-interop-proxy/renewal": "cp-a_1 2001-09-09T01:46:40.000000Z",
                     "kube-interop-proxy/binary-version": "v1.20.2",
                     "kube-interop-proxy/compatibility-version": "1.20",
                 },
@@ -240,7 +230,9 @@ mod tests {
         lease["spec"]["leaseTransitions"] = json!(3);
         let renewed = contents(None).renew(lease.clone(), at(10));
         let mut expected = lease;
-        expected["spec"]["renewTime"] = json!("1970-01-01T00:00:10.000000Z");
+        let now = "1970-01-01T00:00:10.000000Z";
+        expected["spec"]["renewTime"] = json!(now);
+        expected["metadata"]["annotations"][RENEWAL] = json!(format!("cp-a_1 {now}"));
         assert_eq!(renewed, expected);
     }
 
@@ -275,21 +267,25 @@ mod tests {
     }
 
     #[test]
-    fn only_our_label_makes_a_lease_published() {
+    fn a_lease_is_published_while_a_proxy_is_who_renewed_it() {
+        let ours = contents(None).create(at(0));
+        assert!(is_published(&ours));
+        let changed = |change: fn(&mut Value)| {
+            let mut lease = ours.clone();
+            change(&mut lease);
+            lease
+        };
         for lease in [
             json!({}),
-            json!({"metadata": {"labels": null}}),
-            json!({"metadata": {"labels": {"k8s.io/component": "kube-apiserver"}}}),
-            json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": "Helm"}}}),
-            json!({"metadata": {"annotations": {"app.kubernetes.io/managed-by": US}}}),
+            json!({"metadata": {"labels": {MANAGED_BY: US}}}),
+            changed(|lease| lease["metadata"]["labels"] = json!(null)),
+            changed(|lease| lease["metadata"]["labels"][MANAGED_BY] = json!("Helm")),
+            changed(|lease| lease["metadata"]["annotations"] = json!(null)),
+            changed(|lease| lease["spec"]["holderIdentity"] = json!("cp-a_2")),
+            changed(|lease| lease["spec"]["renewTime"] = json!("1970-01-01T00:00:01.000000Z")),
+            changed(|lease| lease["spec"] = json!(null)),
         ] {
-            assert!(!is_published(&lease), "{lease}");
+            assert!(!is_published(&lease), "{lease:#}");
         }
-    }
-
-    #[test]
-    fn times_have_six_digits_after_the_point() {
-        let time = at(951_782_399) + Duration::from_nanos(1_234_567);
-        assert_eq!(rfc3339(time), "2000-02-28T23:59:59.001234Z");
     }
 }

@@ -1,21 +1,27 @@
 use http::Method;
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::fake::{Scene, Store, scene, scene_with};
+use super::work::{FIRST_PAUSE, backoff};
 use super::*;
 use crate::client::fake::Reply;
+use crate::cluster::codec::{MANAGED_BY, RENEWAL, US, renewal};
 
 const SUCCESSES: &str = "apiserver_identity_lease_success_count";
 const FAILURES: &str = "apiserver_identity_lease_failure_count";
+const KEPT_BY_OTHER: &str = "kube_interop_proxy_identity_lease{kept_by=\"other\"}";
+const RENEWED: &str = "2001-09-09T01:46:40.000000Z";
 
 /// A Lease as another process left it.
 fn lease_of(holder: &str, published: bool) -> Value {
     let mut lease = json!({
         "metadata": {"labels": {"k8s.io/component": "kube-apiserver"}},
-        "spec": {"holderIdentity": holder, "leaseDurationSeconds": 1, "renewTime": "2001-09-09T01:46:40.000000Z"},
+        "spec": {"holderIdentity": holder, "leaseDurationSeconds": 1, "renewTime": RENEWED},
     });
     if published {
-        lease["metadata"]["labels"][object::MANAGED_BY] = json!(object::US);
+        lease["metadata"]["labels"][MANAGED_BY] = json!(US);
+        lease["metadata"]["annotations"] = json!({RENEWAL: renewal(holder, RENEWED)});
     }
     lease
 }
@@ -164,11 +170,69 @@ async fn an_apiservers_own_lease_is_left_alone() {
         .send_replace(Arc::new(vec![observed(&before, false)]));
     scene.more(Method::GET, 4).await;
     assert_eq!(scene.metric(FAILURES) + scene.metric(SUCCESSES), 0.0);
+    assert_eq!(scene.metric(KEPT_BY_OTHER), 1.0);
     let store = scene.stop().await;
     let store = store.borrow();
     assert_eq!(store.leases["cp-a"], before);
     assert_eq!(store.count(&Method::POST), 1);
     assert_eq!(store.count(&Method::PUT) + store.count(&Method::DELETE), 0);
+}
+
+/// What an apiserver of our ID makes of our Lease: client-go's controller changes the time, others the holder too.
+fn taken_over(lease: &Value, holder: Option<&str>) -> Value {
+    let mut taken = lease.clone();
+    taken["spec"]["renewTime"] = json!("2002-01-01T00:00:00.000000Z");
+    taken["metadata"]["labels"]["kubernetes.io/hostname"] = json!("host-a");
+    if let Some(holder) = holder {
+        taken["spec"]["holderIdentity"] = json!(holder);
+    }
+    taken
+}
+
+#[tokio::test]
+async fn a_lease_that_an_apiserver_takes_over_is_the_apiservers_from_then_on() {
+    for holder in [None, Some("cp-a_native")] {
+        let scene = scene(|_| ()).await;
+        scene.until("created", is_there("cp-a")).await;
+        let mut taken = Value::Null;
+        scene.change(|store| {
+            let lease = taken_over(&store.leases["cp-a"], holder);
+            taken = store.put("cp-a", lease);
+        });
+        assert_eq!(taken["metadata"]["labels"][MANAGED_BY], US);
+        scene
+            .leases
+            .send_replace(Arc::new(vec![observed(&taken, false)]));
+        scene.more(Method::GET, 4).await;
+        assert_eq!(scene.lease("cp-a"), Some(taken.clone()));
+        assert_eq!(scene.metric(KEPT_BY_OTHER), 1.0);
+        let store = scene.stop().await;
+        let store = store.borrow();
+        assert_eq!(store.leases["cp-a"], taken);
+        assert_eq!(store.count(&Method::DELETE), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_another_proxy_took_comes_back_when_it_is_gone() {
+    let scene = scene(|_| ()).await;
+    scene.until("created", is_there("cp-a")).await;
+    let mut taken = Value::Null;
+    scene.change(|store| taken = store.put("cp-a", lease_of("cp-a_other", true)));
+    scene.more(Method::GET, 4).await;
+    assert_eq!(scene.lease("cp-a"), Some(taken.clone()));
+    // That proxy is dead.
+    scene
+        .leases
+        .send_replace(Arc::new(vec![observed(&taken, true)]));
+    scene
+        .until("ours again", |store| {
+            let lease = store.leases.get("cp-a");
+            lease.is_some_and(|lease| lease["metadata"]["uid"] != taken["metadata"]["uid"])
+        })
+        .await;
+    scene.more(Method::PUT, 1).await;
+    assert_eq!(scene.metric(KEPT_BY_OTHER), 0.0);
 }
 
 #[tokio::test]
