@@ -53,7 +53,7 @@ impl Identify {
             }
             let patience = initialized.map(|since: Instant| since + PATIENCE);
             let waited = patience.is_some_and(|end| end <= Instant::now());
-            if let Some(leases) = leases {
+            if let Some(leases) = leases.as_deref().map(|leases| named(leases)) {
                 self.decide(&leases, waited);
                 self.look_at_holder(&leases, &mut holder);
                 let observed = leases.iter().filter_map(|lease| self.observe(lease));
@@ -73,8 +73,8 @@ impl Identify {
         }
     }
 
-    fn decide(&self, leases: &[SeenLease], waited: bool) {
-        let candidates: Vec<_> = leases.iter().map(candidate).collect();
+    fn decide(&self, leases: &[&SeenLease], waited: bool) {
+        let candidates: Vec<_> = leases.iter().copied().map(candidate).collect();
         let configured = self.config.server_id.as_deref();
         let found = configured.or_else(|| identity::found(&self.host, &candidates));
         self.id.send_if_modified(|id| {
@@ -89,7 +89,7 @@ impl Identify {
             true
         });
         let id = self.id.borrow().clone();
-        let kept_by_server = |lease: &SeenLease| {
+        let kept_by_server = |lease: &&SeenLease| {
             Some(lease.name.as_str()) == id.as_deref() && !lease.at.value.published
         };
         let wanted = match self.config.publish_lease {
@@ -115,7 +115,7 @@ impl Identify {
     }
 
     /// An apiserver names a new holder each time it starts.
-    fn look_at_holder(&self, leases: &[SeenLease], known: &mut Option<(Arc<str>, String)>) {
+    fn look_at_holder(&self, leases: &[&SeenLease], known: &mut Option<(Arc<str>, String)>) {
         let Some(id) = self.id.borrow().clone() else {
             return;
         };
@@ -134,10 +134,16 @@ impl Identify {
     }
 }
 
+/// Those with names that the API could have given them.
+fn named(leases: &[SeenLease]) -> Vec<&SeenLease> {
+    let named = |lease: &&SeenLease| identity::can_name_a_lease(&lease.name);
+    leases.iter().filter(named).collect()
+}
+
 fn candidate(lease: &SeenLease) -> Candidate<'_> {
     Candidate {
         name: &lease.name,
         hostname: lease.at.value.hostname.as_deref(),
-        identity: lease.at.value.identity,
+        identity: lease.at.value.identity && !lease.at.value.published,
     }
 }

@@ -15,8 +15,18 @@ pub struct Candidate<'a> {
     pub name: &'a str,
     /// Label `kubernetes.io/hostname`.
     pub hostname: Option<&'a str>,
-    /// It is recognised as an apiserver's identity.
+    /// It is recognised as an apiserver's identity, and kept by the apiserver itself: what a proxy on a host of the same
+    /// name took for its own ID is not ours.
     pub identity: bool,
+}
+
+/// Whether a Lease can have this name (a DNS subdomain). Keys of etcd can be anything.
+pub fn can_name_a_lease(name: &str) -> bool {
+    let label = |label: &str| {
+        let end = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        label.starts_with(end) && label.ends_with(end) && label.chars().all(|c| end(c) || c == '-')
+    };
+    name.len() <= 253 && name.split('.').all(label)
 }
 
 /// The ID of the apiserver on `host`, if a lease tells it: what kube-apiserver computes from the host's name (1.27 and
@@ -83,7 +93,9 @@ fn own_id(host: &str, process: u32, random: &mut impl Rng) -> Arc<str> {
         })
         .take(LONGEST - tail.len())
         .collect();
-    let host = host.trim_matches(['-', '.']);
+    let labels = host.split('.').map(|label| label.trim_matches('-'));
+    let labels: Vec<_> = labels.filter(|label| !label.is_empty()).collect();
+    let host = labels.join(".");
     if host.is_empty() {
         format!("proxy{tail}")
     } else {
@@ -103,17 +115,33 @@ mod tests {
             "CP_A.Example.COM",
             "",
             "---",
+            "a..b-.c",
             &"x".repeat(300),
             "höst",
         ] {
             let id = own_id(host, 4_194_304, &mut rand::thread_rng());
-            assert!(id.len() <= LONGEST, "{id}");
-            assert!(
-                id.bytes()
-                    .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-.".contains(&b)),
-                "{id}"
-            );
-            assert!(id.starts_with(|c: char| c.is_ascii_alphanumeric()), "{id}");
+            assert!(id.len() <= LONGEST && can_name_a_lease(&id), "{id}");
+        }
+    }
+
+    #[test]
+    fn only_subdomains_name_leases() {
+        for name in ["a", "cp-a.example.com", "0", &"x".repeat(253)] {
+            assert!(can_name_a_lease(name), "{name}");
+        }
+        for name in [
+            "",
+            "A",
+            "a/b",
+            "a b",
+            "a?b",
+            "-a",
+            "a-",
+            "a..b",
+            "ä",
+            &"x".repeat(254),
+        ] {
+            assert!(!can_name_a_lease(name), "{name}");
         }
     }
 

@@ -290,8 +290,11 @@ impl Work {
                 Err(error) => {
                     let cause = &error as &dyn std::error::Error;
                     tracing::warn!(error = cause, "an expired Lease could not be deleted");
-                    self.heed(&error);
-                    return;
+                    // One that is refused must not keep the others alive.
+                    if matches!(error, LeaseError::Client(_)) {
+                        self.heed(&error);
+                        return;
+                    }
                 }
             }
         }
