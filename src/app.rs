@@ -34,6 +34,7 @@ use crate::publish::identify::Identify;
 use crate::publish::identity::host_name;
 use crate::publish::lease::LeaseKeeper;
 use crate::publish::record::Publisher;
+use crate::publish::rhythm;
 use crate::relay::health::{self, Health};
 use crate::relay::shared::{Phase, Shared};
 use crate::request::headers::Privileged;
@@ -313,7 +314,9 @@ fn start_control(
         metrics: shared.metrics.lease.clone(),
     });
     let publisher = Publisher {
-        connector: connector.starting_at(keys.topics().count()),
+        connector: connector
+            .starting_at(keys.topics().count())
+            .limited(rhythm::request_limit(config.peer.lease_ttl)),
         keys,
         own: shared.own.clone(),
         state: shared.local.clone(),

@@ -41,6 +41,7 @@ pub struct Connector {
     endpoints: Vec<String>,
     next: usize,
     options: ConnectOptions,
+    limit: Duration,
 }
 
 impl Connector {
@@ -58,6 +59,7 @@ impl Connector {
             endpoints: config.endpoints.clone(),
             next: 0,
             options,
+            limit: REQUEST_TIMEOUT,
         })
     }
 
@@ -69,11 +71,18 @@ impl Connector {
         }
     }
 
+    /// Tries each endpoint no longer than this.
+    pub fn limited(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
     /// A client for the next endpoint.
     pub async fn connect(&mut self) -> Result<Client, SourceError> {
         let endpoint = &self.endpoints[self.next % self.endpoints.len()];
         self.next = self.next.wrapping_add(1);
-        within(Client::connect([endpoint], Some(self.options.clone()))).await
+        let connecting = Client::connect([endpoint], Some(self.options.clone()));
+        bounded(self.limit, connecting).await
     }
 }
 
@@ -97,9 +106,16 @@ fn tls_options(config: &Etcd) -> Result<Option<TlsOptions>, FileError> {
     Ok(Some(tls))
 }
 
+async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T, SourceError> {
+    bounded(REQUEST_TIMEOUT, request).await
+}
+
 /// Bounds a request in time.
-pub async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T, SourceError> {
-    match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
+pub async fn bounded<T>(
+    limit: Duration,
+    request: impl Future<Output = Result<T, Error>>,
+) -> Result<T, SourceError> {
+    match tokio::time::timeout(limit, request).await {
         Ok(result) => result.map_err(failed),
         Err(_) => Err(SourceError::Timeout),
     }

@@ -4,4 +4,5 @@ pub mod identify;
 pub mod identity;
 pub mod lease;
 pub mod record;
+pub mod rhythm;
 pub mod slot;

@@ -11,12 +11,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::Client;
 use prometheus::IntGauge;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::slot::Slot;
+use super::rhythm;
+use super::slot::{Session, Slot};
 use crate::cluster::catalog::Own;
 use crate::cluster::codec::{PeerEndpoint, encode_endpoints};
 use crate::cluster::etcd::Connector;
@@ -54,6 +54,8 @@ pub struct Publisher {
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 /// A stop waits no longer than this for etcd.
 const FAREWELL: Duration = Duration::from_secs(3);
+/// Members of etcd that are tried in it.
+const FAREWELLS: usize = 3;
 
 /// The record is rewritten this often within its life, so that it outlives its server by nearly all of it.
 const REWRITES_PER_LIFE: u32 = 10;
@@ -88,14 +90,15 @@ enum PublishError {
 }
 
 impl Keeping {
-    fn new(id: Arc<str>, keys: &Keys) -> Self {
+    /// `before`: what was known under another ID is known of this one.
+    fn after(before: Option<&Self>, id: Arc<str>, keys: &Keys) -> Self {
         let slot = |topic| Slot::new(format!("{}{id}", keys.of(topic)));
         Self {
             live: slot(Topic::Live),
             record: slot(Topic::Servers),
             endpoint: slot(Topic::PeerEndpoints),
             claim: Slot::new(keys.claim(&id)),
-            written: None,
+            written: before.and_then(|before| before.written.clone()),
             at: None,
             generation: 0,
             lives: false,
@@ -115,23 +118,34 @@ impl Publisher {
     /// Writes until told to stop, then removes the live key.
     pub async fn run(mut self, mut stop: oneshot::Receiver<()>) {
         let mut keeping: Option<Keeping> = None;
-        let mut client = None;
+        let mut former: Option<Keeping> = None;
+        let mut session = None;
         let mut failures = 0;
         let mut changes = self.state.changes();
         loop {
             let id = self.own.id.borrow_and_update().clone();
             if keeping.as_ref().map(|keeping| &keeping.id) != id.as_ref() {
-                self.leave(&mut client, keeping.take()).await;
-                keeping = id.map(|id| Keeping::new(id, &self.keys));
+                let before = keeping.take();
+                keeping = match former.take_if(|former| Some(&former.id) == id.as_ref()) {
+                    None => id.map(|id| Keeping::after(before.as_ref(), id, &self.keys)),
+                    back => back,
+                };
+                former = before.filter(|before| before.lives).or(former);
             }
             // Not cut short by a stop: a write that is still under way could overtake the removal of the live key.
-            let pause = match self.write(&mut client, keeping.as_mut()).await {
+            let mut written = Ok(());
+            // We live under the ID before until we live under this one: nobody is to take us for dead in between.
+            for keeping in former.iter_mut().chain(&mut keeping) {
+                written = self.write(&mut session, keeping).await;
+            }
+            let pause = match written {
                 Ok(()) => {
+                    self.leave(&mut session, former.take(), true).await;
                     failures = 0;
-                    self.live_ttl / 3
+                    rhythm::pause(self.live_ttl)
                 }
                 Err(error) => {
-                    client = None;
+                    session = None;
                     failures += 1;
                     let cause = &error as &dyn std::error::Error;
                     tracing::warn!(
@@ -139,7 +153,7 @@ impl Publisher {
                         failures,
                         "own keys cannot be written to etcd"
                     );
-                    jittered((self.live_ttl / 10 * failures).min(self.live_ttl / 3))
+                    jittered(rhythm::pause_after(failures, self.live_ttl))
                 }
             };
             let rest = tokio::time::sleep(SHORTEST_PAUSE);
@@ -157,38 +171,42 @@ impl Publisher {
             // Whatever makes things change: etcd is written to at most so often.
             rest.await;
         }
-        self.leave(&mut client, keeping).await;
+        for keeping in [former, keeping] {
+            self.leave(&mut session, keeping, false).await;
+        }
+    }
+
+    async fn open(&mut self) -> Result<Session, SourceError> {
+        Session::open(&mut self.connector, rhythm::request_limit(self.live_ttl)).await
     }
 
     async fn write(
         &mut self,
-        client: &mut Option<Client>,
-        keeping: Option<&mut Keeping>,
+        session: &mut Option<Session>,
+        keeping: &mut Keeping,
     ) -> Result<(), PublishError> {
-        let Some(keeping) = keeping else {
-            return Ok(());
+        let session = match session {
+            Some(session) => session,
+            None => session.insert(self.open().await?),
         };
-        let client = match client {
-            Some(client) => client,
-            None => client.insert(self.connector.connect().await?),
-        };
-        let owner = self.check_owner(client, keeping).await;
+        let owner = self.check_owner(session, keeping).await;
         let duplicate = match &owner {
             Err(PublishError::Duplicate(_)) => true,
-            _ => self.is_claimed(client, keeping).await?,
+            _ => self.is_claimed(session, keeping).await?,
         };
         self.duplicate.set(duplicate.into());
         owner?;
         let believed = keeping.record.revision();
-        if keeping.record.read(client).await?.is_none() || keeping.record.revision() != believed {
+        if keeping.record.read(session).await?.is_none() || keeping.record.revision() != believed {
             // Deleted or overwritten.
             keeping.at = None;
         }
-        self.write_all(client, keeping).await
+        self.write_all(session, keeping).await
     }
+
     async fn write_all(
         &mut self,
-        client: &mut Client,
+        session: &mut Session,
         keeping: &mut Keeping,
     ) -> Result<(), PublishError> {
         let now = self.record();
@@ -199,7 +217,7 @@ impl Publisher {
         {
             let started = Instant::now();
             let value = serde_json::to_vec(&record)?;
-            if !keeping.record.put(client, value, self.record_ttl).await? {
+            if !keeping.record.put(session, value, self.record_ttl).await? {
                 return Err(PublishError::Raced);
             }
             (keeping.written, keeping.at) = (Some(record), Some(started));
@@ -212,17 +230,17 @@ impl Publisher {
             record_revision: known.then_some(keeping.record.revision()),
         };
         let value = serde_json::to_vec(&live)?;
-        if !keeping.live.put(client, value, self.live_ttl).await? {
+        if !keeping.live.put(session, value, self.live_ttl).await? {
             return Err(PublishError::Raced);
         }
         keeping.lives = true;
-        self.write_endpoint(client, keeping, initialized).await
+        self.write_endpoint(session, keeping, initialized).await
     }
 
     /// For native peers. An entry that is not the one we wrote is the apiserver's own.
     async fn write_endpoint(
         &self,
-        client: &mut Client,
+        session: &mut Session,
         keeping: &mut Keeping,
         initialized: bool,
     ) -> Result<(), PublishError> {
@@ -234,13 +252,13 @@ impl Publisher {
             keeping.generation += 1;
             let value = encode_endpoints(&endpoint, keeping.generation);
             let slot = &mut keeping.endpoint;
-            let written = slot.put(client, value.clone(), self.live_ttl).await?;
+            let written = slot.put(session, value.clone(), self.live_ttl).await?;
             if !written && slot.revision() == 0 {
                 // It had expired.
-                slot.put(client, value, self.live_ttl).await?;
+                slot.put(session, value, self.live_ttl).await?;
             }
         } else {
-            keeping.endpoint.delete(client).await?;
+            keeping.endpoint.delete(session).await?;
         }
         Ok(())
     }
@@ -248,19 +266,19 @@ impl Publisher {
     /// Whether somebody else lives under our ID.
     async fn check_owner(
         &self,
-        client: &mut Client,
+        session: &mut Session,
         keeping: &mut Keeping,
     ) -> Result<(), PublishError> {
-        let there = keeping.live.read(client).await?;
+        let there = keeping.live.read(session).await?;
         // What cannot be decoded is nobody's.
         let live: Option<Live> = there.and_then(|kv| serde_json::from_slice(kv.value()).ok());
         let own = canonical(self.own.endpoint);
         match live.map(|live| canonical(live.endpoint)) {
             Some(other) if other != own => {
                 keeping.lives = false;
-                keeping.claim.read(client).await?;
+                keeping.claim.read(session).await?;
                 let value = serde_json::to_vec(&own)?;
-                keeping.claim.put(client, value, self.live_ttl).await?;
+                keeping.claim.put(session, value, self.live_ttl).await?;
                 Err(PublishError::Duplicate(other))
             }
             _ => Ok(()),
@@ -270,10 +288,10 @@ impl Publisher {
     /// Whether another proxy says that it may not use our ID because we do.
     async fn is_claimed(
         &self,
-        client: &mut Client,
+        session: &mut Session,
         keeping: &mut Keeping,
     ) -> Result<bool, PublishError> {
-        let there = keeping.claim.read(client).await?;
+        let there = keeping.claim.read(session).await?;
         let other: Option<SocketAddr> =
             there.and_then(|kv| serde_json::from_slice(kv.value()).ok());
         let other = other.filter(|other| *other != canonical(self.own.endpoint));
@@ -286,14 +304,31 @@ impl Publisher {
         Ok(other.is_some())
     }
 
-    /// Removes what says that we live under an ID.
-    async fn leave(&mut self, client: &mut Option<Client>, keeping: Option<Keeping>) {
-        let Some(keeping) = keeping.filter(|keeping| keeping.lives) else {
+    /// Removes what says that we live under an ID. `renamed`: we live under another one now.
+    async fn leave(
+        &mut self,
+        session: &mut Option<Session>,
+        keeping: Option<Keeping>,
+        renamed: bool,
+    ) {
+        let Some(mut keeping) = keeping.filter(|keeping| keeping.lives) else {
             return;
         };
-        let farewell = tokio::time::timeout(FAREWELL, self.say_farewell(client, keeping)).await;
-        match farewell {
-            Ok(Ok(())) => tracing::info!("own live key removed from etcd"),
+        let farewell = async {
+            let mut last = Ok(());
+            for _ in 0..FAREWELLS {
+                last = self.say_farewell(session, &mut keeping, renamed).await;
+                if !matches!(last, Err(PublishError::Source(_))) {
+                    break;
+                }
+                *session = None;
+            }
+            last
+        };
+        match tokio::time::timeout(FAREWELL, farewell).await {
+            Ok(Ok(())) => {
+                tracing::info!(server_id = &*keeping.id, "own live key removed from etcd")
+            }
             Ok(Err(error)) => {
                 let cause = &error as &dyn std::error::Error;
                 tracing::warn!(
@@ -309,20 +344,22 @@ impl Publisher {
 
     async fn say_farewell(
         &mut self,
-        client: &mut Option<Client>,
-        mut keeping: Keeping,
+        session: &mut Option<Session>,
+        keeping: &mut Keeping,
+        renamed: bool,
     ) -> Result<(), PublishError> {
-        let client = match client {
-            Some(client) => client,
-            None => client.insert(self.connector.connect().await?),
+        let session = match session {
+            Some(session) => session,
+            None => session.insert(self.open().await?),
         };
-        self.check_owner(client, &mut keeping).await?;
-        keeping.live.delete(client).await?;
-        keeping.endpoint.delete(client).await?;
-        // What was served stays known for the whole grace from now on.
-        if let Some(record) = self.record().or(keeping.written) {
+        self.check_owner(session, keeping).await?;
+        keeping.live.delete(session).await?;
+        keeping.endpoint.delete(session).await?;
+        // What was served stays known for the whole grace from now on; of a renamed server the newer record at its
+        // address says it.
+        if !renamed && let Some(record) = self.record().or(keeping.written.clone()) {
             let value = serde_json::to_vec(&record)?;
-            keeping.record.put(client, value, self.record_ttl).await?;
+            keeping.record.put(session, value, self.record_ttl).await?;
         }
         Ok(())
     }

@@ -6,8 +6,22 @@ use std::time::Duration;
 
 use etcd_client::{Client, Compare, CompareOp, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse};
 
-use crate::cluster::etcd::within;
+use crate::cluster::etcd::{Connector, bounded};
 use crate::cluster::source::SourceError;
+
+/// A connection to a member of etcd, with a limit for each request.
+pub struct Session {
+    client: Client,
+    limit: Duration,
+}
+
+impl Session {
+    /// To the next member.
+    pub async fn open(connector: &mut Connector, limit: Duration) -> Result<Self, SourceError> {
+        let client = connector.connect().await?;
+        Ok(Self { client, limit })
+    }
+}
 
 /// One key.
 #[derive(Debug)]
@@ -15,12 +29,18 @@ pub struct Slot {
     key: String,
     /// The revision that is believed to be there; 0: none.
     revision: i64,
+    /// What was sent without an answer since: it may be there.
+    unanswered: Option<Vec<u8>>,
 }
 
 impl Slot {
     /// Believed to be absent.
     pub fn new(key: String) -> Self {
-        Self { key, revision: 0 }
+        Self {
+            key,
+            revision: 0,
+            unanswered: None,
+        }
     }
 
     /// The revision that is believed to be there.
@@ -29,8 +49,9 @@ impl Slot {
     }
 
     /// Reads it, and takes what is there for what may be written over.
-    pub async fn read(&mut self, client: &mut Client) -> Result<Option<KeyValue>, SourceError> {
-        let answer = within(client.get(self.key.as_str(), None)).await?;
+    pub async fn read(&mut self, session: &mut Session) -> Result<Option<KeyValue>, SourceError> {
+        let request = session.client.get(self.key.as_str(), None);
+        let answer = bounded(session.limit, request).await?;
         let there = answer.kvs().first().cloned();
         self.revision = there.as_ref().map_or(0, KeyValue::mod_revision);
         Ok(there)
@@ -40,52 +61,88 @@ impl Slot {
     /// absent key is known to be absent now.
     pub async fn put(
         &mut self,
-        client: &mut Client,
+        session: &mut Session,
         value: Vec<u8>,
         ttl: Duration,
     ) -> Result<bool, SourceError> {
         let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX).max(1);
-        let lease = within(client.lease_grant(seconds, None)).await?.id();
+        let grant = session.client.lease_grant(seconds, None);
+        let lease = bounded(session.limit, grant).await?.id();
         let options = PutOptions::new().with_lease(lease);
-        let put = TxnOp::put(self.key.as_str(), value, Some(options));
-        self.exchange(client, put, |revision| revision).await
+        let put = TxnOp::put(self.key.as_str(), value.clone(), Some(options));
+        let before = self.unanswered.replace(value);
+        let written = self
+            .exchange(session, put, before, |revision| revision)
+            .await?;
+        self.unanswered = None;
+        Ok(written)
     }
 
     /// Removes it, unless something else is there than believed.
-    pub async fn delete(&mut self, client: &mut Client) -> Result<bool, SourceError> {
-        if self.revision == 0 {
+    pub async fn delete(&mut self, session: &mut Session) -> Result<bool, SourceError> {
+        if self.revision == 0 && self.unanswered.is_none() {
             return Ok(true);
         }
         let delete = TxnOp::delete(self.key.as_str(), None);
-        self.exchange(client, delete, |_| 0).await
+        let before = self.unanswered.clone();
+        let deleted = self.exchange(session, delete, before, |_| 0).await?;
+        self.unanswered = None;
+        Ok(deleted)
     }
 
+    /// `unanswered`: what may be there because it was sent before.
     async fn exchange(
         &mut self,
-        client: &mut Client,
+        session: &mut Session,
         operation: TxnOp,
+        unanswered: Option<Vec<u8>>,
         becomes: impl Fn(i64) -> i64,
     ) -> Result<bool, SourceError> {
+        let there = match self.attempt(session, operation.clone(), &becomes).await? {
+            Attempt::Done => return Ok(true),
+            Attempt::Found(there) => there,
+        };
+        match there {
+            None => self.revision = 0,
+            Some(kv) if unanswered.as_deref() == Some(kv.value()) => {
+                self.revision = kv.mod_revision();
+                let again = self.attempt(session, operation, &becomes).await?;
+                return Ok(matches!(again, Attempt::Done));
+            }
+            Some(_) => {}
+        }
+        Ok(false)
+    }
+
+    async fn attempt(
+        &mut self,
+        session: &mut Session,
+        operation: TxnOp,
+        becomes: &impl Fn(i64) -> i64,
+    ) -> Result<Attempt, SourceError> {
         let key = self.key.as_str();
         let txn = Txn::new()
             .when([Compare::mod_revision(key, CompareOp::Equal, self.revision)])
             .and_then([operation])
             .or_else([TxnOp::get(key, None)]);
-        let answer = within(client.txn(txn)).await?;
+        let answer = bounded(session.limit, session.client.txn(txn)).await?;
         if answer.succeeded() {
             self.revision = becomes(answer.header().map_or(0, |header| header.revision()));
-            return Ok(true);
+            return Ok(Attempt::Done);
         }
-        let gone = answer
+        let there = answer
             .op_responses()
             .into_iter()
-            .all(|response| match response {
-                TxnOpResponse::Get(get) => get.kvs().is_empty(),
-                _ => false,
+            .find_map(|response| match response {
+                TxnOpResponse::Get(get) => get.kvs().first().cloned(),
+                _ => None,
             });
-        if gone {
-            self.revision = 0;
-        }
-        Ok(false)
+        Ok(Attempt::Found(there))
     }
+}
+
+enum Attempt {
+    Done,
+    /// Something else than believed is there.
+    Found(Option<KeyValue>),
 }

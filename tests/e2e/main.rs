@@ -30,6 +30,7 @@ mod outages;
 mod real;
 mod real_failover;
 mod reconnecting;
+mod renamed;
 mod rerouting;
 mod resume;
 mod stop;

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, Ground, HPAS, LONG, lists};
-use crate::double::{Double, ServedResource, v1_20};
+use crate::cluster::{Cluster, Ground, HPAS, LONG, binary, lists};
+use crate::double::{Double, DoubleOptions, ServedResource, v1_20};
 use crate::outages::{LISTS, asking, through_a_cut};
 use crate::support::etcd::Etcd;
 use crate::support::pki::Pki;
-use crate::support::proxy::{Proxy, Until};
+use crate::support::proxy::{Proxy, ProxyOptions, Until};
 use crate::support::registry::Registry;
 use crate::support::steady::Steady;
 use crate::support::wait::{eventually, holds};
@@ -187,6 +187,55 @@ async fn any_one_of_three_members_may_freeze_or_die() {
     assert!(rerouted.stop().await > 100);
     assert!(local.stop().await > 100);
     assert_eq!(cluster.proxy_a.metric(LISTS, &[]).await, before);
+}
+
+#[tokio::test]
+async fn no_live_key_expires_while_a_member_is_frozen() {
+    const TTL: Duration = Duration::from_secs(3);
+    let dir = tempfile::tempdir().unwrap();
+    let pki = Pki::new(&dir.path().join("pki"));
+    let mut members = Etcd::start_cluster(dir.path(), &pki, 3).await;
+    let endpoints: Vec<_> = members.iter().map(Etcd::endpoint).collect();
+    let endpoints = format!("{endpoints:?}");
+    let double = Double::start(DoubleOptions::new(pki.dir(), v1_20())).await;
+    let options = ProxyOptions::new(binary(), dir.path(), &pki, double.addr(), "").server_id("a");
+    let options = options
+        .set("etcd.endpoints", &endpoints)
+        .set("peer.leaseTTL", "3s");
+    let _proxy = Proxy::start(options.until(Until::Ready)).await;
+    let keys = [
+        "/kube-interop-proxy/registry/live/a",
+        "/registry/peerserverleases/a",
+    ];
+    // A key that expired and was written again has another.
+    let created = async |through: &Etcd| {
+        eventually("the keys are read", LONG, async || {
+            let mut client = through.client().await;
+            let mut found = Vec::new();
+            for key in keys {
+                let answer = client
+                    .get(key, None)
+                    .await
+                    .map_err(|error| error.to_string())?;
+                let kv = answer.kvs().first().ok_or(key)?;
+                found.push((kv.create_revision(), kv.mod_revision()));
+            }
+            Ok::<_, String>(found)
+        })
+        .await
+    };
+    let before = created(&members[0]).await;
+    for frozen in 0..3 {
+        members[frozen].stop();
+        tokio::time::sleep(TTL * 2).await;
+        let now = created(&members[(frozen + 1) % 3]).await;
+        for ((create, written), (create_before, written_before)) in now.iter().zip(&before) {
+            assert_eq!(create, create_before, "it had expired: {now:?} {before:?}");
+            assert!(written > written_before, "{now:?} {before:?}");
+        }
+        members[frozen].cont();
+        members[frozen].wait_until_it_answers().await;
+    }
 }
 
 /// Two apiservers with proxies of the IDs `a` and `b`, in the etcd prefix `prefix`.
