@@ -1,6 +1,7 @@
 //! The identity Lease (KEP-1965) that the proxy keeps, among everything in Kubernetes v1.20.2 that looks at such Leases:
 //! kubectl, kube-apiserver's collector of them, kube-controller-manager's collector of storage versions.
 
+use kube_interop_proxy::cluster::codec::{RENEWAL, renewal};
 use serde_json::{Value, json};
 
 use crate::cluster::{Ground, LONG};
@@ -181,7 +182,8 @@ async fn collectors_take_the_dead_and_leave_the_lease_alone() {
     // As dead, but nobody's: neither collector's.
     let object = dead(namespace, "nobodys", &json!({}), past);
     world.create(&object).await;
-    let object = dead(namespace, "dead-proxy", &labels, future);
+    let mut object = dead(namespace, "dead-proxy", &labels, future);
+    object["metadata"]["annotations"] = json!({RENEWAL: renewal("dead-proxy", future)});
     world.create(&object).await;
     world.until_gone(namespace, "dead-proxy").await;
     assert!(world.lease(namespace, "nobodys").await.is_some());

@@ -27,6 +27,7 @@ mod if_ready;
 mod lease;
 mod misconfigured;
 mod outages;
+mod published;
 mod real;
 mod real_failover;
 mod reconnecting;
