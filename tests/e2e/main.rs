@@ -35,4 +35,5 @@ mod renamed;
 mod rerouting;
 mod resume;
 mod stop;
+mod stored;
 mod unsynced;
