@@ -70,8 +70,6 @@ struct Keeping {
     /// The record as it was written last, and when.
     written: Option<Record>,
     at: Option<Instant>,
-    /// How often the endpoint was written.
-    generation: i64,
     /// The live key is ours.
     lives: bool,
 }
@@ -100,7 +98,6 @@ impl Keeping {
             claim: Slot::new(keys.claim(&id)),
             written: before.and_then(|before| before.written.clone()),
             at: None,
-            generation: 0,
             lives: false,
             id,
         }
@@ -249,8 +246,7 @@ impl Publisher {
                 server: keeping.id.to_string(),
                 address: canonical(self.own.endpoint),
             };
-            keeping.generation += 1;
-            let value = encode_endpoints(&endpoint, keeping.generation);
+            let value = encode_endpoints(&endpoint, 1);
             let slot = &mut keeping.endpoint;
             let written = slot.put(session, value.clone(), self.live_ttl).await?;
             if !written && slot.revision() == 0 {

@@ -1,6 +1,7 @@
 //! A key of ours in etcd, written only over what is known to be there.
 //!
-//! Every write is a transaction on the key's revision, in the forms that kine knows too.
+//! Every write is a transaction on the key's revision, in the forms that kine knows too. An etcd that answers and refuses
+//! to write (its space is used up) still keeps leases alive: a key that says the truth is kept with the one it has.
 
 use std::time::Duration;
 
@@ -21,6 +22,15 @@ impl Session {
         let client = connector.connect().await?;
         Ok(Self { client, limit })
     }
+
+    /// Whether a lease lives on.
+    async fn keep_alive(&mut self, lease: i64) -> Result<bool, SourceError> {
+        let request = self.client.lease_keep_alive(lease);
+        let (mut keeper, mut answers) = bounded(self.limit, request).await?;
+        bounded(self.limit, keeper.keep_alive()).await?;
+        let answer = bounded(self.limit, answers.message()).await?;
+        Ok(answer.is_some_and(|answer| answer.ttl() > 0))
+    }
 }
 
 /// One key.
@@ -29,8 +39,10 @@ pub struct Slot {
     key: String,
     /// The revision that is believed to be there; 0: none.
     revision: i64,
-    /// What was sent without an answer since: it may be there.
-    unanswered: Option<Vec<u8>>,
+    /// Lease of what was sent without an answer since: it may be there.
+    unanswered: Option<i64>,
+    /// What was written last, and its lease.
+    written: Option<(Vec<u8>, i64)>,
 }
 
 impl Slot {
@@ -40,6 +52,7 @@ impl Slot {
             key,
             revision: 0,
             unanswered: None,
+            written: None,
         }
     }
 
@@ -57,24 +70,50 @@ impl Slot {
         Ok(there)
     }
 
-    /// Writes it under a fresh lease, unless something else is there than believed. Whether it was written; if not, an
-    /// absent key is known to be absent now.
+    /// Writes it under a fresh lease, unless something else is there than believed. Whether it was written, or is there
+    /// with this value and lives on; if not, an absent key is known to be absent now.
     pub async fn put(
         &mut self,
         session: &mut Session,
         value: Vec<u8>,
         ttl: Duration,
     ) -> Result<bool, SourceError> {
+        match self.write(session, &value, ttl).await {
+            Err(error @ SourceError::Failed(_)) => {
+                let same = self.written.as_ref().filter(|(before, _)| *before == value);
+                let Some((_, lease)) = same else {
+                    return Err(error);
+                };
+                if !session.keep_alive(*lease).await.unwrap_or(false) {
+                    return Err(error);
+                }
+                tracing::warn!(
+                    key = self.key,
+                    error = &error as &dyn std::error::Error,
+                    "etcd refuses to write: the key is kept alive as it is"
+                );
+                Ok(true)
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn write(
+        &mut self,
+        session: &mut Session,
+        value: &[u8],
+        ttl: Duration,
+    ) -> Result<bool, SourceError> {
         let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX).max(1);
         let grant = session.client.lease_grant(seconds, None);
         let lease = bounded(session.limit, grant).await?.id();
         let options = PutOptions::new().with_lease(lease);
-        let put = TxnOp::put(self.key.as_str(), value.clone(), Some(options));
-        let before = self.unanswered.replace(value);
-        let written = self
-            .exchange(session, put, before, |revision| revision)
-            .await?;
+        let put = TxnOp::put(self.key.as_str(), value, Some(options));
+        let before = self.unanswered.replace(lease);
+        let written = self.exchange(session, put, before, |revision| revision);
+        let written = written.await?;
         self.unanswered = None;
+        self.written = written.then(|| (value.to_vec(), lease));
         Ok(written)
     }
 
@@ -84,18 +123,18 @@ impl Slot {
             return Ok(true);
         }
         let delete = TxnOp::delete(self.key.as_str(), None);
-        let before = self.unanswered.clone();
+        let before = self.unanswered;
         let deleted = self.exchange(session, delete, before, |_| 0).await?;
-        self.unanswered = None;
+        (self.unanswered, self.written) = (None, None);
         Ok(deleted)
     }
 
-    /// `unanswered`: what may be there because it was sent before.
+    /// `unanswered`: lease of what may be there because it was sent before.
     async fn exchange(
         &mut self,
         session: &mut Session,
         operation: TxnOp,
-        unanswered: Option<Vec<u8>>,
+        unanswered: Option<i64>,
         becomes: impl Fn(i64) -> i64,
     ) -> Result<bool, SourceError> {
         let there = match self.attempt(session, operation.clone(), &becomes).await? {
@@ -104,7 +143,7 @@ impl Slot {
         };
         match there {
             None => self.revision = 0,
-            Some(kv) if unanswered.as_deref() == Some(kv.value()) => {
+            Some(kv) if unanswered == Some(kv.lease()) => {
                 self.revision = kv.mod_revision();
                 let again = self.attempt(session, operation, &becomes).await?;
                 return Ok(matches!(again, Attempt::Done));

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use etcd_client::{AlarmAction, AlarmOptions, AlarmType, CompactionOptions, DeleteOptions};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Ground, HPAS, LONG, Single, assert_refused};
@@ -268,6 +269,66 @@ impl Asked {
         .await;
         assert_eq!(cluster.proxy_a.metric(LISTS, &[]).await, self.lists);
     }
+}
+
+#[tokio::test]
+async fn an_etcd_that_refuses_to_write_makes_nobody_dead() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = Pki::new(&dir.path().join("pki"));
+    let options = EtcdOptions {
+        args: vec![format!("--quota-backend-bytes={}", 16 << 20)],
+        ..EtcdOptions::default()
+    };
+    let etcd = Etcd::start_with(dir.path(), &pki, options).await;
+    let ground = Ground { dir, pki, etcd };
+    let cluster = Cluster::on(ground, v1_20(), |_, options| options).await;
+    let admin = cluster.client().cert("admin");
+    let rerouted = asking(&admin, HPAS);
+    let mut etcd = cluster.ground.etcd.client().await;
+    let mut refused = false;
+    for number in 0..64 {
+        let key = format!("/filler/{number}");
+        refused = etcd.put(key, vec![0; 1_000_000], None).await.is_err();
+        if refused {
+            break;
+        }
+    }
+    assert!(refused, "there is space without end");
+    let live = "/kube-interop-proxy/registry/live/b";
+    let revision = async || {
+        let answer = cluster.ground.etcd.client().await.get(live, None).await;
+        let answer = answer.map_err(|error| error.to_string())?;
+        let kv = answer.kvs().first().ok_or("B's live key is gone")?;
+        Ok::<_, String>(kv.mod_revision())
+    };
+    let before = revision().await.unwrap();
+    holds("B lives", LEASE_TTL * 3, revision).await;
+    assert_eq!(revision().await.unwrap(), before, "nothing can be written");
+
+    let everything = DeleteOptions::new().with_prefix();
+    let deleted = etcd.delete("/filler/", Some(everything)).await.unwrap();
+    let newest = deleted.header().unwrap().revision();
+    etcd.compact(newest, Some(CompactionOptions::new().with_physical()))
+        .await
+        .unwrap();
+    etcd.defragment().await.unwrap();
+    let alarms = etcd.alarm(AlarmAction::Get, AlarmType::None, None).await;
+    for alarm in alarms.unwrap().alarms() {
+        let mut of = AlarmOptions::new();
+        of.with_member(alarm.member_id());
+        let off = etcd.alarm(AlarmAction::Deactivate, AlarmType::Nospace, Some(of));
+        off.await.unwrap();
+    }
+    eventually("it is written again", LONG, async || {
+        let now = revision().await?;
+        if now > before {
+            Ok(())
+        } else {
+            Err(now.to_string())
+        }
+    })
+    .await;
+    assert!(rerouted.stop().await > 100);
 }
 
 #[tokio::test]

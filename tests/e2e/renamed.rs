@@ -88,6 +88,39 @@ async fn two_hosts_of_one_name_are_two_servers() {
 }
 
 #[tokio::test]
+async fn a_server_restarted_under_a_new_id_is_one_server() {
+    let ground = Ground::new().await;
+    let a = ground.double(v1_20().without_group("autoscaling")).await;
+    let b = ground.double(v1_20()).await;
+    let proxy_a = Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)).await;
+    let mut proxy_b = Proxy::start(ground.proxy("", b.addr()).until(Until::Ready)).await;
+    let before = id(&proxy_b).await;
+    let only_peer_is = async |id: &str| {
+        eventually("it is the only peer", LONG, async || {
+            let status = proxy_a.statusz().await;
+            let one = status["peers"]
+                .as_array()
+                .is_some_and(|peers| peers.len() == 1);
+            if one && is_target(&status, id) && lists(&status, id, "autoscaling") {
+                return Ok(());
+            }
+            Err(status["peers"].to_string())
+        })
+        .await;
+    };
+    only_peer_is(&before).await;
+    // Its keys of before are still there.
+    proxy_b.kill();
+    proxy_b.start_again().await;
+    let now = id(&proxy_b).await;
+    assert_ne!(now, before);
+    only_peer_is(&now).await;
+    let admin = proxy_a.client(&ground.pki).cert("admin");
+    assert_eq!(admin.get(HPAS).await.code(), 200);
+    assert_eq!(proxy_a.metric(DUPLICATE, &[]).await, 0.0);
+}
+
+#[tokio::test]
 async fn a_server_whose_id_is_found_later_is_never_gone_in_between() {
     let ground = Ground::new().await;
     let mut api = apiserver(&ground, &["APIServerIdentity=true"]).await;

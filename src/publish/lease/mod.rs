@@ -69,10 +69,8 @@ impl LeaseKeeper {
         let mut changes = self.state.changes();
         let mut work = Work::new(self);
         loop {
-            // A stop may cut a request short: what became of it is read again before anything is deleted.
-            let pause = tokio::select! {
-                pause = work.pass() => pause,
-                _ = &mut stop => break,
+            let Some(pause) = until(&mut stop, work.pass()).await else {
+                break;
             };
             let rest = tokio::time::sleep(REST);
             let keeper = &mut work.keeper;
@@ -93,6 +91,19 @@ impl LeaseKeeper {
                 tracing::warn!(error = cause, "own Lease could not be deleted, it expires");
             }
             Err(_) => tracing::warn!("own Lease could not be deleted in time, it expires"),
+        }
+    }
+}
+
+/// What `passing` says; `None` at a stop. It is not cut short at once: a creation could come after the deletion.
+async fn until<T>(stop: &mut oneshot::Receiver<()>, passing: impl Future<Output = T>) -> Option<T> {
+    tokio::pin!(passing);
+    tokio::select! {
+        outcome = &mut passing => Some(outcome),
+        _ = stop => {
+            // Whether it ended or not, what there is now is read before anything is deleted.
+            let _ = tokio::time::timeout(FAREWELL / 3, passing).await;
+            None
         }
     }
 }
