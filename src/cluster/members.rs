@@ -19,7 +19,9 @@ impl State {
     /// What requests read. `own`: our server ID, once it is found.
     pub fn compile(&self, own: Option<&str>, view: &LocalView) -> Snapshot {
         let ids = self.ids();
-        let others = ids.into_iter().filter(|id| Some(*id) != own);
+        let others = ids
+            .into_iter()
+            .filter(|id| Some(*id) != own || self.is_elsewhere(id));
         let servers = others.filter_map(|id| self.server(id)).collect();
         Snapshot::new(
             self.synced(),
@@ -36,6 +38,14 @@ impl State {
             .filter(|(id, at)| Some(id.as_str()) != own && self.is_native(id, at))
             .map(|(id, at)| (id.clone(), at.value.address))
             .collect()
+    }
+
+    /// Whether somebody has this ID whose address is not ours: with our own ID it is another server all the same.
+    fn is_elsewhere(&self, id: &str) -> bool {
+        let live = self.live_key(id).map(|at| at.value.endpoint);
+        let record = self.servers.current.get(id);
+        let endpoint = live.or(record.map(|at| at.value.record.endpoint));
+        endpoint.is_some_and(|endpoint| canonical(endpoint) != self.own_endpoint)
     }
 
     /// Every server that may be one of the cluster.

@@ -128,6 +128,9 @@ async fn a_proxy_with_a_peers_id_does_no_harm() {
         },
     )
     .await;
+    // It knows that the other one is not itself.
+    let at_twin = twin.client(&ground.pki).cert("admin").get(HPAS).await;
+    assert_eq!(at_twin.code(), 200, "{}", at_twin.text());
     assert!(
         twin.log_tail().contains("claims this server ID"),
         "{}",

@@ -126,6 +126,21 @@ fn we_are_no_peer_of_ours() {
 }
 
 #[test]
+fn another_server_that_has_our_id_is_a_server_all_the_same() {
+    let snapshot = compiled(vec![
+        (Topic::Servers, record("a", B, 2)),
+        (Topic::Live, live("a", B, true, 3)),
+    ]);
+    assert_eq!(holders(&snapshot), (vec!["a"], false));
+    let snapshot = compiled(vec![(Topic::Servers, record("a", B, 2))]);
+    assert_eq!(
+        holders(&snapshot),
+        (vec![], true),
+        "what it served is not gone"
+    );
+}
+
+#[test]
 fn what_a_dead_server_served_is_still_known() {
     let snapshot = compiled(vec![(Topic::Servers, record("b", B, 2))]);
     assert_eq!(holders(&snapshot), (vec![], true));
