@@ -281,7 +281,11 @@ async fn an_etcd_that_refuses_to_write_makes_nobody_dead() {
     };
     let etcd = Etcd::start_with(dir.path(), &pki, options).await;
     let ground = Ground { dir, pki, etcd };
-    let cluster = Cluster::on(ground, v1_20(), |_, options| options).await;
+    const TTL: Duration = Duration::from_secs(6);
+    let cluster = Cluster::on(ground, v1_20(), |_, options| {
+        options.set("peer.leaseTTL", "6s")
+    });
+    let cluster = cluster.await;
     let admin = cluster.client().cert("admin");
     let rerouted = asking(&admin, HPAS);
     let mut etcd = cluster.ground.etcd.client().await;
@@ -302,7 +306,12 @@ async fn an_etcd_that_refuses_to_write_makes_nobody_dead() {
         Ok::<_, String>(kv.mod_revision())
     };
     let before = revision().await.unwrap();
-    holds("B lives", LEASE_TTL * 3, revision).await;
+    let lives = async || {
+        revision()
+            .await
+            .map_err(|why| cluster.proxy_b.log_tail() + &why)
+    };
+    holds("B lives", TTL * 2, lives).await;
     assert_eq!(revision().await.unwrap(), before, "nothing can be written");
 
     let everything = DeleteOptions::new().with_prefix();

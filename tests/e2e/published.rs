@@ -113,11 +113,14 @@ fn of_proxy(mut lease: Value, second: u64) -> Value {
     lease
 }
 
+/// Who keeps the Lease, by the status page and by the metric; what neither of them knows if they differ just now.
 async fn kept_by(proxy: &Proxy) -> Value {
     let told = proxy.statusz().await["server"]["identityLeaseKeptBy"].clone();
     for owner in ["proxy", "other"] {
         let metric = proxy.metric(KEPT, &[("kept_by", owner)]).await;
-        assert_eq!(metric == 1.0, told == owner, "{owner}");
+        if (metric == 1.0) != (told == owner) {
+            return json!("not settled");
+        }
     }
     told
 }
@@ -205,7 +208,11 @@ async fn a_lease_that_the_apiserver_takes_over_outlives_the_proxy() {
             taken["spec"]["holderIdentity"],
             first["spec"]["holderIdentity"]
         );
-        eventually("A sees it", LONG, async || kept_by(&a).await != "proxy").await;
+        eventually("A sees it", LONG, async || {
+            let owner = kept_by(&a).await;
+            owner == "other" || owner.is_null()
+        })
+        .await;
         holds("nobody touches it", DURATION * 2, async || {
             world.lease("a").await.as_ref() == Some(&taken)
         })
