@@ -19,9 +19,8 @@ use tokio::task::JoinSet;
 use crate::admin::metrics::Metrics;
 use crate::admin::pages::Pages;
 use crate::client::MakerError;
-use crate::cluster::catalog::{Catalog, Own, Published};
+use crate::cluster::catalog::{Catalog, Ends, Own, Published};
 use crate::cluster::etcd::{Connector, EtcdSource, FileError};
-use crate::cluster::freshness::Freshness;
 use crate::cluster::keys::{Keys, Topic};
 use crate::cluster::native;
 use crate::cluster::state::State;
@@ -115,7 +114,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         endpoint: config.peer.advertise_address,
     };
     let keys = Keys::new(&config.etcd.prefix, &config.identity.lease_namespaces);
-    let (published, ends) = published(keys.topics().count());
+    let (published, ends) = Published::new(keys.topics().count());
     let (phase, phases) = watch::channel(Phase::Serving);
     let local = Arc::new(LocalState::default());
     let shared = Arc::new(Shared {
@@ -185,25 +184,6 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         publishers,
         _control: control,
     })
-}
-
-/// The catalog's ends of what is [`Published`].
-struct Ends {
-    refused: mpsc::Receiver<SocketAddr>,
-    reports: mpsc::Receiver<oneshot::Sender<serde_json::Value>>,
-}
-
-fn published(topics: usize) -> (Published, Ends) {
-    let (refused_sender, refused) = mpsc::channel(16);
-    let (report_sender, reports) = mpsc::channel(16);
-    let published = Published {
-        snapshot: Arc::default(),
-        freshness: Arc::new(Freshness::new(topics)),
-        told: Arc::default(),
-        refused: refused_sender,
-        reports: report_sender,
-    };
-    (published, Ends { refused, reports })
 }
 
 /// Followers of etcd, the catalog, the probe and discovery; those that tell others of us are returned, because they end

@@ -48,6 +48,30 @@ pub struct Published {
     pub reports: mpsc::Sender<oneshot::Sender<Value>>,
 }
 
+/// The catalog's ends of what is [`Published`].
+pub struct Ends {
+    /// See [`Published::refused`].
+    pub refused: mpsc::Receiver<SocketAddr>,
+    /// See [`Published::reports`].
+    pub reports: mpsc::Receiver<oneshot::Sender<Value>>,
+}
+
+impl Published {
+    /// Nothing is known of so many topics yet.
+    pub fn new(topics: usize) -> (Self, Ends) {
+        let (refused_sender, refused) = mpsc::channel(16);
+        let (report_sender, reports) = mpsc::channel(16);
+        let published = Self {
+            snapshot: Arc::default(),
+            freshness: Arc::new(Freshness::new(topics)),
+            told: Arc::default(),
+            refused: refused_sender,
+            reports: report_sender,
+        };
+        (published, Ends { refused, reports })
+    }
+}
+
 /// Who we are: our own record is not a peer's.
 #[derive(Debug, Clone)]
 pub struct Own {
