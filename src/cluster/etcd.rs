@@ -16,7 +16,7 @@ use super::source::{Batch, Change, Changes, Item, Listing, Source, SourceError};
 use crate::config::Etcd;
 
 /// Time for one request, the opening of a watch included.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// HTTP/2 pings: connections are not trusted to report their own death.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
@@ -106,7 +106,7 @@ fn tls_options(config: &Etcd) -> Result<Option<TlsOptions>, FileError> {
     Ok(Some(tls))
 }
 
-async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T, SourceError> {
+pub async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T, SourceError> {
     bounded(REQUEST_TIMEOUT, request).await
 }
 
