@@ -28,6 +28,7 @@ mod lease;
 mod misconfigured;
 mod outages;
 mod published;
+mod progress;
 mod real;
 mod real_failover;
 mod reconnecting;

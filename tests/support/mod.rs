@@ -18,6 +18,7 @@ pub mod addr;
 pub mod client;
 pub mod cut;
 pub mod etcd;
+pub mod fake_etcd;
 pub mod kcm;
 pub mod kube;
 pub mod kubectl;
