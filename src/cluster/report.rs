@@ -40,10 +40,11 @@ impl State {
     /// What is known, by server, with sources.
     pub fn report(&self, freshness: &Freshness) -> Value {
         let topics = Topic::all(self.leases.len());
-        let topics = topics.map(|topic| {
+        let topics = topics.zip(&self.positions).map(|(topic, position)| {
             json!({
                 "topic": topic.name(),
-                "revision": self.revisions.get(topic.index()),
+                "revision": position.revision,
+                "lists": position.lists,
                 "ageSeconds": freshness.age_of(topic.index()).as_secs_f64(),
             })
         });

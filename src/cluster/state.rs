@@ -56,6 +56,15 @@ pub struct Changes {
     pub undecodable: bool,
 }
 
+/// How far a topic is known.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Position {
+    /// Everything up to this revision.
+    pub(super) revision: i64,
+    /// Complete lists so far.
+    pub(super) lists: u64,
+}
+
 /// Everything that is known.
 #[derive(Debug)]
 pub struct State {
@@ -73,8 +82,8 @@ pub struct State {
     pub(super) leases: Vec<Listed<Option<Lease>>>,
     pub(super) natives: BTreeMap<String, (Native, Instant)>,
     pub(super) undecodables: Undecodables,
-    /// What each topic is known up to, by [`Topic::index`].
-    pub(super) revisions: Vec<i64>,
+    /// How far each topic is known, by [`Topic::index`].
+    pub(super) positions: Vec<Position>,
     /// All served sets, each once.
     sets: Vec<Arc<ServedSet>>,
     custom: Tracker,
@@ -103,7 +112,7 @@ impl State {
             leases: (0..namespaces).map(|_| Listed::default()).collect(),
             natives: BTreeMap::new(),
             undecodables: Undecodables::default(),
-            revisions: vec![0; Topic::all(namespaces).count()],
+            positions: vec![Position::default(); Topic::all(namespaces).count()],
             sets: Vec::new(),
             custom: Tracker::default(),
             gap: Gap::new(ttl),
@@ -113,10 +122,15 @@ impl State {
 
     /// Takes a message in. `reads`: how often local discovery was read.
     pub fn take(&mut self, (topic, event): Message, reads: u64, now: Instant) -> Changes {
-        if let Event::InitDone(revision) | Event::Progress(revision) = event
-            && let Some(known) = self.revisions.get_mut(topic.index())
-        {
-            *known = revision.max(*known);
+        if let Some(position) = self.positions.get_mut(topic.index()) {
+            match event {
+                Event::Progress(revision) => position.revision = revision.max(position.revision),
+                Event::InitDone(revision) => {
+                    position.revision = revision.max(position.revision);
+                    position.lists += 1;
+                }
+                _ => {}
+            }
         }
         match &event {
             Event::Init => self.undecodables.restart(topic),
@@ -211,7 +225,8 @@ impl State {
 
     /// Newest revision known of.
     pub fn revision(&self) -> i64 {
-        self.revisions.iter().copied().max().unwrap_or(0)
+        let revisions = self.positions.iter().map(|position| position.revision);
+        revisions.max().unwrap_or(0)
     }
 
     /// CRDs and aggregated APIs.

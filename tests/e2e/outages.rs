@@ -7,7 +7,7 @@ use std::time::Duration;
 use etcd_client::{AlarmAction, AlarmOptions, AlarmType, CompactionOptions, DeleteOptions};
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, Ground, HPAS, LONG, Single, assert_refused};
+use crate::cluster::{Cluster, Ground, HPAS, LONG, Single, assert_refused, lists};
 use crate::double::{ServedResource, v1_20};
 use crate::support::addr::Loopback;
 use crate::support::client::Client;
@@ -23,6 +23,9 @@ pub const AGE: &str = "kube_interop_proxy_etcd_state_age_seconds";
 pub const LISTS: &str = "kube_interop_proxy_etcd_lists";
 /// `peer.leaseTTL` of these tests' proxies.
 const LEASE_TTL: Duration = Duration::from_secs(3);
+/// What only A serves, where a test says so.
+const ONLY_A: &str = "/apis/only-a.example/v1/things";
+const NOBODYS: &str = "/apis/no.such.group/v1/things";
 
 /// Whether a request is answered with 200.
 pub async fn answered(client: &Client, path: &str) -> Result<(), String> {
@@ -42,19 +45,24 @@ pub fn asking(client: &Client, path: &'static str) -> Steady {
     })
 }
 
-/// A cluster whose proxy `cut_off` reaches etcd through a forwarder that can be cut.
-pub async fn through_a_cut(cut_off: &str) -> (Cluster, Cut) {
+/// An etcd, and a forwarder to it that can be cut.
+pub async fn behind_a_cut(options: EtcdOptions) -> (Ground, Cut) {
     let dir = tempfile::tempdir().unwrap();
     let pki = Pki::new(&dir.path().join("pki"));
     let middle = Loopback::new();
     let options = EtcdOptions {
         also: vec![middle.ip()],
-        ..EtcdOptions::default()
+        ..options
     };
     let etcd = Etcd::start_with(dir.path(), &pki, options).await;
     let cut = Cut::start(middle, etcd.addr()).await;
+    (Ground { dir, pki, etcd }, cut)
+}
+
+/// A cluster whose proxy `cut_off` reaches etcd through a forwarder that can be cut.
+pub async fn through_a_cut(cut_off: &str) -> (Cluster, Cut) {
+    let (ground, cut) = behind_a_cut(EtcdOptions::default()).await;
     let through = format!("[\"https://{}\"]", cut.addr());
-    let ground = Ground { dir, pki, etcd };
     let cluster = Cluster::on(ground, v1_20(), |id, options| {
         if id == cut_off {
             options.set("etcd.endpoints", &through)
@@ -207,16 +215,57 @@ async fn etcd_killed_twenty_times_under_changes_loses_and_repeats_nothing() {
     assert_eq!(single.proxy.metric(LISTS, &[]).await, lists);
 }
 
-#[tokio::test]
-async fn etcd_frozen_for_a_minute_is_not_noticed_by_clients() {
+/// Freezes etcd for longer than live keys live, and looks from both sides.
+async fn is_not_noticed_by_clients(freeze: Duration) {
     let mut cluster = Cluster::new().await;
+    let only_a = ServedResource::new("only-a.example", "v1", "things", "Thing");
+    cluster.a.add_resource(only_a);
+    eventually("B knows what only A serves", LONG, async || {
+        lists(&cluster.proxy_b.statusz().await, "a", "only-a.example")
+    })
+    .await;
+    let [a, b] = [&cluster.proxy_a, &cluster.proxy_b]
+        .map(|proxy| proxy.client(&cluster.ground.pki).cert("admin"));
     let before = Asked::start(&cluster).await;
+    let others = [
+        asking(&b.fresh(), "/api/v1/pods"),
+        asking(&b.fresh(), ONLY_A),
+    ];
+    let lists_of_b = cluster.proxy_b.metric(LISTS, &[]).await;
+    assert_eq!(a.get(NOBODYS).await.code(), 404);
+
     cluster.ground.etcd.stop();
-    tokio::time::sleep(Duration::from_secs(60)).await;
-    let age = cluster.proxy_a.metric(AGE, &[]).await;
-    assert!(age > 30.0, "{age}");
+    tokio::time::sleep(freeze).await;
+    for (proxy, client) in [(&cluster.proxy_a, &a), (&cluster.proxy_b, &b)] {
+        let age = proxy.metric(AGE, &[]).await;
+        // Progress was told every second.
+        assert!(age > freeze.as_secs_f64() - 2.0, "{age}");
+        // Nobody is known to serve it, but who knows.
+        assert_refused(&client.get(NOBODYS).await, "not known at the moment");
+    }
     cluster.ground.etcd.cont();
     before.ends_well(&cluster).await;
+    for stream in others {
+        assert!(stream.stop().await > 100);
+    }
+    for client in [a, b] {
+        eventually("what nobody serves is a 404 again", LONG, async || {
+            client.get(NOBODYS).await.code() == 404
+        })
+        .await;
+    }
+    assert_eq!(cluster.proxy_b.metric(LISTS, &[]).await, lists_of_b);
+}
+
+#[tokio::test]
+async fn etcd_frozen_for_a_minute_is_not_noticed_by_clients() {
+    is_not_noticed_by_clients(Duration::from_secs(60)).await;
+}
+
+/// The watches are still open when etcd comes back, and are told at once what has run out.
+#[tokio::test]
+async fn etcd_frozen_for_less_than_watches_take_to_break_off_is_not_noticed_by_clients() {
+    is_not_noticed_by_clients(LEASE_TTL * 2 + Duration::from_secs(1)).await;
 }
 
 #[tokio::test]
@@ -342,7 +391,9 @@ async fn an_etcd_that_refuses_to_write_makes_nobody_dead() {
 
 #[tokio::test]
 async fn a_killed_peer_is_no_target_soon_and_what_it_served_is_never_a_404() {
-    let mut cluster = Cluster::new().await;
+    // Long enough that twice of it would be too late.
+    let ttl = Duration::from_secs(6);
+    let mut cluster = Cluster::with(v1_20(), |options| options.set("peer.leaseTTL", "6s")).await;
     let admin = cluster.client().cert("admin");
     assert_eq!(admin.get(HPAS).await.code(), 200);
     let stream = {
@@ -360,12 +411,13 @@ async fn a_killed_peer_is_no_target_soon_and_what_it_served_is_never_a_404() {
 
     cluster.proxy_b.kill();
     // etcd lets go of a lease within a second or so of its end.
-    eventually("B is no target", LEASE_TTL * 3, async || {
+    let soon = ttl + Duration::from_secs(4);
+    eventually("B is no target", soon, async || {
         let status = cluster.proxy_a.statusz().await;
         status["peers"][0]["id"] == "b" && status["peers"][0]["target"] == false
     })
     .await;
-    let after = LEASE_TTL * 2;
+    let after = LEASE_TTL;
     holds("what only B served is a 503", after, async || {
         match admin.get(HPAS).await.code() {
             503 => Ok(()),
@@ -380,4 +432,10 @@ async fn a_killed_peer_is_no_target_soon_and_what_it_served_is_never_a_404() {
     stream.stop().await;
     let direct = Client::new(cluster.b.addr(), &cluster.ground.pki).cert("admin");
     assert_eq!(direct.get(HPAS).await.code(), 200, "its apiserver is well");
+
+    cluster.proxy_b.start_again().await;
+    eventually("B is asked again", LONG, async || {
+        admin.get(HPAS).await.code() == 200
+    })
+    .await;
 }

@@ -11,129 +11,20 @@ use crate::support::etcd::Etcd;
 use crate::support::pki::Pki;
 use crate::support::proxy::{Proxy, ProxyOptions, Until};
 use crate::support::registry::Registry;
-use crate::support::steady::Steady;
 use crate::support::wait::{eventually, holds};
 
-const POLL: Duration = Duration::from_millis(50);
-
-fn ids(status: &Value) -> Vec<String> {
+pub fn ids(status: &Value) -> Vec<String> {
     let peers = status["peers"].as_array().unwrap();
     let id = |peer: &Value| peer["id"].as_str().unwrap().to_owned();
     peers.iter().map(id).collect()
 }
 
-/// Whether a status page says that the local apiserver serves `resource` of `group` itself.
-fn is_local(status: &Value, group: &str, resource: &str) -> bool {
-    let resources = status["resources"].as_array().unwrap();
-    resources.iter().any(|listed| {
-        listed["group"] == group && listed["resource"] == resource && listed["local"] == true
-    })
-}
-
 /// Whether a status page lists `resource` of any version of `group`.
-fn has(status: &Value, group: &str, resource: &str) -> bool {
+pub fn has(status: &Value, group: &str, resource: &str) -> bool {
     let resources = status["resources"].as_array().unwrap();
     resources
         .iter()
         .any(|listed| listed["group"] == group && listed["resource"] == resource)
-}
-
-#[tokio::test]
-async fn a_compaction_while_cut_off_costs_one_list_and_hides_nobody() {
-    let (cluster, cut) = through_a_cut("a").await;
-    for resource in ["things", "parts"] {
-        let resource = ServedResource::new("w.example", "v1", resource, "Thing");
-        cluster.a.add_resource(resource);
-    }
-    let prefixes = cluster.proxy_a.metric(LISTS, &[]).await;
-    let registry = Registry::new(cluster.ground.etcd.client().await, "/registry");
-    for number in 0..30 {
-        let id = format!("w-{number:02}");
-        registry
-            .put_record(&id, 20000 + number, "w.example/v1", &["things", "parts"])
-            .await;
-    }
-    registry.put_definition("parts.w.example").await;
-    eventually("A knows all of them", LONG, async || {
-        let status = cluster.proxy_a.statusz().await;
-        ids(&status).len() == 31
-            && is_local(&status, "w.example", "things")
-            && !is_local(&status, "w.example", "parts")
-    })
-    .await;
-    let admin = cluster.client().cert("admin");
-    let rerouted = asking(&admin, HPAS);
-    let page = cluster.proxy_a.admin();
-    let nobody_is_hidden = Steady::start("31 servers or more", POLL, 2000, move || async move {
-        let status = crate::support::proxy::admin_get(page, "/statusz?format=json", "*/*").await;
-        let status = status.map_err(|error| format!("{error:#}"))?.json();
-        match ids(&status).len() {
-            31.. => Ok(()),
-            fewer => Err(format!("{fewer}: {status:#}")),
-        }
-    });
-
-    cut.cut();
-    for number in 30..40 {
-        let id = format!("w-{number:02}");
-        registry
-            .put_record(&id, 20000 + number, "w.example/v1", &["things"])
-            .await;
-    }
-    registry
-        .put_record("w-07", 20007, "changed.example/v1", &["things"])
-        .await;
-    registry.put_definition("things.w.example").await;
-    registry
-        .delete(&registry.definition("parts.w.example"))
-        .await;
-    let compacted = registry.compact().await;
-    let position = cluster.proxy_a.statusz().await["etcd"]["revision"].clone();
-    assert!(
-        position.as_i64().unwrap() < compacted - 1,
-        "{position}, {compacted}"
-    );
-    cut.restore();
-
-    eventually("A knows what was written", LONG, async || {
-        let status = cluster.proxy_a.statusz().await;
-        let right = ids(&status).len() == 41
-            && has(&status, "changed.example", "things")
-            && !is_local(&status, "w.example", "things")
-            && is_local(&status, "w.example", "parts")
-            && status["peers"].to_string().contains("w-39")
-            && lists(&status, "b", "autoscaling");
-        if right {
-            Ok(())
-        } else {
-            Err(format!("{status:#}"))
-        }
-    })
-    .await;
-    // The longest pause before a follower's next attempt is ten seconds.
-    let all_are_back = Duration::from_secs(11);
-    holds("one list each at most", all_are_back, async || {
-        let now = cluster.proxy_a.metric(LISTS, &[]).await;
-        if now <= 2.0 * prefixes {
-            Ok(())
-        } else {
-            Err(now)
-        }
-    })
-    .await;
-    let after = cluster.proxy_a.metric(LISTS, &[]).await;
-    assert!(after > prefixes, "{prefixes}, then {after}");
-    holds(
-        "nothing is listed again",
-        Duration::from_secs(3),
-        async || {
-            let now = cluster.proxy_a.metric(LISTS, &[]).await;
-            if now == after { Ok(()) } else { Err(now) }
-        },
-    )
-    .await;
-    assert!(rerouted.stop().await > 100);
-    assert!(nobody_is_hidden.stop().await > 100);
 }
 
 #[tokio::test]

@@ -67,6 +67,11 @@ impl Registry {
         )
     }
 
+    /// `v1.example.com` for example.
+    pub fn api_service(&self, name: &str) -> String {
+        format!("{}/apiregistration.k8s.io/apiservices/{name}", self.prefix)
+    }
+
     pub async fn get(&self, key: &str) -> Option<Vec<u8>> {
         let answer = eventually(&format!("{key} is read"), LONG, async || {
             let mut client = self.client.clone();
@@ -96,7 +101,8 @@ impl Registry {
         .await
     }
 
-    async fn put(&self, key: &str, value: &str) -> i64 {
+    /// Writes a key; the revision of it.
+    pub async fn put(&self, key: &str, value: &str) -> i64 {
         let answer = eventually(&format!("{key} is written"), LONG, async || {
             let mut client = self.client.clone();
             attempt(client.put(key, value, None)).await
