@@ -106,7 +106,7 @@ fn tls_options(config: &Etcd) -> Result<Option<TlsOptions>, FileError> {
     Ok(Some(tls))
 }
 
-pub async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T, SourceError> {
+async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T, SourceError> {
     bounded(REQUEST_TIMEOUT, request).await
 }
 

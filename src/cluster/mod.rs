@@ -5,6 +5,7 @@ pub mod codec;
 pub mod custom;
 pub mod etcd;
 pub mod freshness;
+pub mod json;
 pub mod keys;
 pub mod listed;
 pub mod members;

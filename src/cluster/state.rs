@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::codec::{self, Lease, PeerEndpoint, ServerVersions};
 use super::custom::Tracker;
+use super::json;
 use super::keys::Topic;
 use super::listed::Listed;
 use super::record::{Live, Record, unpack};
@@ -149,7 +150,7 @@ impl State {
         changes.snapshot = match topic {
             Topic::Servers => {
                 let decode = |item: &Item| {
-                    let record = notes.decode(item, record)?;
+                    let record: Record = notes.decode(item, json::read)?;
                     let served = Arc::new(unpack(&record.resources));
                     let served = shared(served, &mut self.sets);
                     Some(Known { record, served })
@@ -159,7 +160,9 @@ impl State {
                 self.servers.take(event, now, decode).changed || written
             }
             Topic::Live => {
-                let effect = self.live.take(event, now, |item| notes.decode(item, live));
+                let effect = self
+                    .live
+                    .take(event, now, |item| notes.decode(item, json::read));
                 // Which of two at one address is the newer can change with a writing that changes nothing else.
                 let crowded = has_twins(&self.live);
                 self.vanished_live
@@ -313,14 +316,6 @@ impl Notes<'_> {
             }
         }
     }
-}
-
-fn record(value: &[u8]) -> Result<Record, serde_json::Error> {
-    serde_json::from_slice(value)
-}
-
-fn live(value: &[u8]) -> Result<Live, serde_json::Error> {
-    serde_json::from_slice(value)
 }
 
 /// Leases of schedulers, controller managers and nodes are none of ours.

@@ -20,6 +20,7 @@ use super::slot::{Session, Slot};
 use crate::cluster::catalog::Own;
 use crate::cluster::codec::{PeerEndpoint, encode_endpoints};
 use crate::cluster::etcd::Connector;
+use crate::cluster::json;
 use crate::cluster::keys::{Keys, Topic};
 use crate::cluster::record::{Live, Record, pack};
 use crate::cluster::source::SourceError;
@@ -267,7 +268,7 @@ impl Publisher {
     ) -> Result<(), PublishError> {
         let there = keeping.live.read(session).await?;
         // What cannot be decoded is nobody's.
-        let live: Option<Live> = there.and_then(|kv| serde_json::from_slice(kv.value()).ok());
+        let live: Option<Live> = there.and_then(|kv| json::read(kv.value()).ok());
         let own = canonical(self.own.endpoint);
         match live.map(|live| canonical(live.endpoint)) {
             Some(other) if other != own => {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, Ground, HPAS, LONG, binary, lists};
+use crate::cluster::{Cluster, Ground, HPAS, LONG, binary};
 use crate::double::{Double, DoubleOptions, ServedResource, v1_20};
-use crate::outages::{LISTS, asking, through_a_cut};
+use crate::outages::{LISTS, asking};
 use crate::support::etcd::Etcd;
 use crate::support::pki::Pki;
 use crate::support::proxy::{Proxy, ProxyOptions, Until};

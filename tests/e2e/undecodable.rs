@@ -11,7 +11,7 @@ const ENCRYPTED: &str = "k8s:enc:aescbc:v1:key1:classified";
 /// What a later version may write.
 const LATER_SERVER: &str = r#"{"endpoint":{"addresses":["10.0.0.1"],"port":6443},"resources":[]}"#;
 const LATER_LIVE: &str =
-    r#"{"endpoint":"10.0.0.1:6443","initialized":{"since":"classified"},"recordRevision":1}"#;
+    r#"{"endpoint":"10.0.0.1:6443","initialized":"classified","recordRevision":1}"#;
 const LATER_API_SERVICE: &str =
     r#"{"apiVersion":"apiregistration.k8s.io/v9","kind":"APIService","spec":"classified"}"#;
 

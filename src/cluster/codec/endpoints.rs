@@ -11,7 +11,7 @@ use k8s_pb::apimachinery::pkg::runtime::{TypeMeta, Unknown};
 use prost::Message;
 use serde::Deserialize;
 
-use super::{PROTOBUF, Type, Undecodable, decode};
+use super::{Object, PROTOBUF, Type, Undecodable, decode};
 
 const ENDPOINTS: Type = Type {
     kind: "Endpoints",
@@ -31,8 +31,8 @@ pub struct PeerEndpoint {
 
 #[derive(Deserialize)]
 struct Form {
-    metadata: Option<Metadata>,
-    subsets: Option<Vec<Subset>>,
+    metadata: Option<Object<Metadata>>,
+    subsets: Option<Vec<Object<Subset>>>,
 }
 
 #[derive(Deserialize)]
@@ -42,8 +42,8 @@ struct Metadata {
 
 #[derive(Deserialize)]
 struct Subset {
-    addresses: Option<Vec<Address>>,
-    ports: Option<Vec<Port>>,
+    addresses: Option<Vec<Object<Address>>>,
+    ports: Option<Vec<Object<Port>>>,
 }
 
 #[derive(Deserialize)]
@@ -61,19 +61,24 @@ impl TryFrom<protobuf::Endpoints> for Form {
     type Error = Undecodable;
 
     fn try_from(stored: protobuf::Endpoints) -> Result<Self, Undecodable> {
-        let address = |address: protobuf::EndpointAddress| Address { ip: address.ip };
-        let port = |port: protobuf::EndpointPort| Port {
-            name: port.name,
-            port: port.port,
+        let address = |address: protobuf::EndpointAddress| Object(Address { ip: address.ip });
+        let port = |port: protobuf::EndpointPort| {
+            Object(Port {
+                name: port.name,
+                port: port.port,
+            })
         };
-        let subset = |subset: protobuf::EndpointSubset| Subset {
-            addresses: Some(subset.addresses.into_iter().map(address).collect()),
-            ports: Some(subset.ports.into_iter().map(port).collect()),
+        let subset = |subset: protobuf::EndpointSubset| {
+            Object(Subset {
+                addresses: Some(subset.addresses.into_iter().map(address).collect()),
+                ports: Some(subset.ports.into_iter().map(port).collect()),
+            })
         };
+        let metadata = stored.metadata.map(|metadata| Metadata {
+            labels: Some(metadata.labels),
+        });
         Ok(Self {
-            metadata: stored.metadata.map(|metadata| Metadata {
-                labels: Some(metadata.labels),
-            }),
+            metadata: metadata.map(Object),
             subsets: Some(stored.subsets.into_iter().map(subset).collect()),
         })
     }
@@ -82,13 +87,13 @@ impl TryFrom<protobuf::Endpoints> for Form {
 /// Reads the value of `peerserverleases/<server>`.
 pub fn endpoints(value: &[u8]) -> Result<PeerEndpoint, Undecodable> {
     let form = decode::<Form, protobuf::Endpoints>(value, &ENDPOINTS)?;
-    let labels = form.metadata.and_then(|metadata| metadata.labels);
+    let labels = form.metadata.and_then(|metadata| metadata.0.labels);
     let server = labels
         .and_then(|mut labels| labels.remove(IDENTITY))
         .filter(|server| !server.is_empty())
         .ok_or(Undecodable::Field("metadata.labels.apiserverIdentity"))?;
     let subset = form.subsets.unwrap_or_default().into_iter().next();
-    let subset = subset.ok_or(Undecodable::Field("subsets"))?;
+    let Object(subset) = subset.ok_or(Undecodable::Field("subsets"))?;
     let ip = ip(&subset).ok_or(Undecodable::Field("subsets.addresses.ip"))?;
     let port = port(&subset).ok_or(Undecodable::Field("subsets.ports.port"))?;
     Ok(PeerEndpoint {
@@ -98,7 +103,7 @@ pub fn endpoints(value: &[u8]) -> Result<PeerEndpoint, Undecodable> {
 }
 
 fn ip(subset: &Subset) -> Option<IpAddr> {
-    let first = subset.addresses.as_ref()?.first()?;
+    let Object(first) = subset.addresses.as_ref()?.first()?;
     let ip: IpAddr = first.ip.as_ref()?.parse().ok()?;
     let ip = ip.to_canonical();
     (!ip.is_unspecified() && !ip.is_multicast()).then_some(ip)
@@ -107,12 +112,14 @@ fn ip(subset: &Subset) -> Option<IpAddr> {
 /// The port of that name, else the only one.
 fn port(subset: &Subset) -> Option<u16> {
     let ports = subset.ports.as_deref()?;
-    let named = ports.iter().find(|port| port.name.as_deref() == Some(PORT));
+    let named = ports
+        .iter()
+        .find(|port| port.0.name.as_deref() == Some(PORT));
     let port = match (named, ports) {
         (Some(port), _) | (None, [port]) => port,
         _ => return None,
     };
-    u16::try_from(port.port?).ok().filter(|port| *port != 0)
+    u16::try_from(port.0.port?).ok().filter(|port| *port != 0)
 }
 
 /// The value of `peerserverleases/<server>`, as kube-apiserver writes it. It counts `generation` up with each write, so

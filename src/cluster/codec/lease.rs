@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, de};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::{Type, Undecodable, decode};
+use super::{Object, Type, Undecodable, decode};
 
 // Both versions have the same fields, as far as they are read here, with the same numbers.
 const LEASE: Type = Type {
@@ -66,8 +66,8 @@ pub struct Lease {
 
 #[derive(Deserialize)]
 struct Form {
-    metadata: Option<Metadata>,
-    spec: Option<Spec>,
+    metadata: Option<Object<Metadata>>,
+    spec: Option<Object<Spec>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -91,17 +91,18 @@ impl TryFrom<protobuf::Lease> for Form {
 
     fn try_from(stored: protobuf::Lease) -> Result<Self, Undecodable> {
         let spec = stored.spec.unwrap_or_default();
+        let metadata = stored.metadata.map(|metadata| Metadata {
+            labels: Some(metadata.labels),
+            annotations: Some(metadata.annotations),
+            uid: metadata.uid,
+        });
         Ok(Self {
-            metadata: stored.metadata.map(|metadata| Metadata {
-                labels: Some(metadata.labels),
-                annotations: Some(metadata.annotations),
-                uid: metadata.uid,
-            }),
-            spec: Some(Spec {
+            metadata: metadata.map(Object),
+            spec: Some(Object(Spec {
                 holder_identity: spec.holder_identity,
                 lease_duration_seconds: spec.lease_duration_seconds,
                 renew_time: instant(spec.renew_time.unwrap_or_default())?,
-            }),
+            })),
         })
     }
 }
@@ -130,8 +131,8 @@ fn rfc3339<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SystemTi
 /// Reads the value of `leases/kube-system/<name>`.
 pub fn lease(value: &[u8]) -> Result<Lease, Undecodable> {
     let form = decode::<Form, protobuf::Lease>(value, &LEASE)?;
-    let metadata = form.metadata.unwrap_or_default();
-    let spec = form.spec.unwrap_or_default();
+    let Object(metadata) = form.metadata.unwrap_or_default();
+    let Object(spec) = form.spec.unwrap_or_default();
     let mut labels = metadata.labels.unwrap_or_default();
     let says = |labels: &BTreeMap<String, String>, key: &str, value: &str| {
         labels.get(key).is_some_and(|is| is == value)

@@ -1,8 +1,8 @@
 //! Reading what kube-apiserver keeps in etcd: the envelope of a value, and why one cannot be read. Pure.
 //!
 //! A value is `k8s\0` and a protobuf `runtime.Unknown` around the object, or the object in plain JSON. Both come to the
-//! same small form of an object, so that its rules are written once. A type that is named must be the right one;
-//! protobuf must name it, JSON need not: the key says it too. No error repeats what a value contains, except its type.
+//! same small form of an object, so that its rules are written once. The type must be named, as kube-apiserver always
+//! does, and be the right one. No error repeats what a value contains, except its type.
 
 mod endpoints;
 mod lease;
@@ -19,6 +19,8 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 pub use endpoints::{PeerEndpoint, encode_endpoints, endpoints};
 pub use lease::{Lease, MANAGED_BY, RENEWAL, US, lease, micro_time, renewal};
 pub use storage_version::{ServerVersions, storage_version, stored_resource};
+
+use super::json::{self, Object, Unreadable};
 
 /// What a value in Kubernetes' protobuf form begins with.
 const PROTOBUF: &[u8] = b"k8s\0";
@@ -38,12 +40,12 @@ pub enum Undecodable {
     /// It is neither protobuf with Kubernetes' prefix nor a JSON object.
     #[error("it is not in a form that Kubernetes stores")]
     NotKubernetes,
-    /// Protobuf that does not parse.
+    /// Protobuf that does not parse. Why is not kept: the reason may quote the value.
     #[error("its protobuf cannot be read")]
-    Protobuf(#[source] prost::DecodeError),
+    Protobuf,
     /// JSON that does not parse.
-    #[error("its JSON cannot be read")]
-    Json(#[source] serde_json::Error),
+    #[error(transparent)]
+    Json(#[from] Unreadable),
     /// Another object than the one asked for, or a version of it that is not known.
     #[error("expected {expected}, found {found:?}")]
     Kind {
@@ -90,9 +92,9 @@ where
 {
     match open(value, of)? {
         Body::Protobuf(raw) => P::decode(raw.as_slice())
-            .map_err(Undecodable::Protobuf)?
+            .map_err(|_| Undecodable::Protobuf)?
             .try_into(),
-        Body::Json(raw) => serde_json::from_slice(&raw).map_err(Undecodable::Json),
+        Body::Json(raw) => Ok(json::read(&raw)?),
     }
 }
 
@@ -101,12 +103,12 @@ fn open<'a>(value: &'a [u8], of: &Type) -> Result<Body<'a>, Undecodable> {
         return Err(Undecodable::Encrypted);
     }
     if value.starts_with(b"{") {
-        return json(Cow::Borrowed(value), of);
+        return plain(Cow::Borrowed(value), of);
     }
     let envelope = value
         .strip_prefix(PROTOBUF)
         .ok_or(Undecodable::NotKubernetes)?;
-    let envelope = Unknown::decode(envelope).map_err(Undecodable::Protobuf)?;
+    let envelope = Unknown::decode(envelope).map_err(|_| Undecodable::Protobuf)?;
     if !envelope.content_encoding().is_empty() {
         return Err(Undecodable::Field("contentEncoding"));
     }
@@ -115,7 +117,7 @@ fn open<'a>(value: &'a [u8], of: &Type) -> Result<Body<'a>, Undecodable> {
     let raw = envelope.raw.clone().unwrap_or_default();
     match envelope.content_type() {
         "" | "application/vnd.kubernetes.protobuf" => Ok(Body::Protobuf(raw)),
-        "application/json" => json(Cow::Owned(raw), of),
+        "application/json" => plain(Cow::Owned(raw), of),
         _ => Err(Undecodable::Field("contentType")),
     }
 }
@@ -127,15 +129,9 @@ struct JsonType {
     kind: Option<String>,
 }
 
-fn json<'a>(raw: Cow<'a, [u8]>, of: &Type) -> Result<Body<'a>, Undecodable> {
-    let named: JsonType = serde_json::from_slice(&raw).map_err(Undecodable::Json)?;
-    let api_version = named.api_version.as_deref();
-    of.check(
-        api_version
-            .or(of.api_versions.first().copied())
-            .unwrap_or_default(),
-        named.kind.as_deref().unwrap_or(of.kind),
-    )?;
+fn plain<'a>(raw: Cow<'a, [u8]>, of: &Type) -> Result<Body<'a>, Undecodable> {
+    let JsonType { api_version, kind } = json::read(&raw)?;
+    of.check(&api_version.unwrap_or_default(), &kind.unwrap_or_default())?;
     Ok(Body::Json(raw))
 }
 
@@ -149,12 +145,12 @@ const API_SERVICE: Type = Type {
 
 #[derive(Deserialize)]
 struct ApiService {
-    spec: Option<ApiServiceSpec>,
+    spec: Option<Object<ApiServiceSpec>>,
 }
 
 #[derive(Deserialize)]
 struct ApiServiceSpec {
-    service: Option<IgnoredAny>,
+    service: Option<Object<IgnoredAny>>,
 }
 
 impl TryFrom<APIService> for ApiService {
@@ -162,16 +158,18 @@ impl TryFrom<APIService> for ApiService {
 
     fn try_from(stored: APIService) -> Result<Self, Undecodable> {
         let spec = stored.spec.map(|spec| ApiServiceSpec {
-            service: spec.service.map(|_| IgnoredAny),
+            service: spec.service.map(|_| Object(IgnoredAny)),
         });
-        Ok(Self { spec })
+        Ok(Self {
+            spec: spec.map(Object),
+        })
     }
 }
 
 /// Whether a stored APIService is served by an aggregated apiserver, not by kube-apiserver itself.
 pub fn is_aggregated(value: &[u8]) -> Result<bool, Undecodable> {
     let stored = decode::<ApiService, APIService>(value, &API_SERVICE)?;
-    Ok(stored.spec.is_some_and(|spec| spec.service.is_some()))
+    Ok(stored.spec.is_some_and(|spec| spec.0.service.is_some()))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use k8s_pb::api::apiserverinternal::v1alpha1 as protobuf;
 use serde::Deserialize;
 
-use super::{Type, Undecodable, decode};
+use super::{Object, Type, Undecodable, decode};
 
 const STORAGE_VERSION: Type = Type {
     kind: "StorageVersion",
@@ -18,19 +18,20 @@ const STORAGE_VERSION: Type = Type {
 pub struct ServerVersions {
     /// ID of the server, the name of its identity Lease.
     pub server: String,
-    /// Group and version of each version that it serves; empty before Kubernetes 1.28, where it means nothing.
+    /// Group and version of each version that it serves, those left out that name none; empty before Kubernetes 1.28,
+    /// where it means nothing.
     pub served: Vec<(String, String)>,
 }
 
 #[derive(Deserialize)]
 struct Form {
-    status: Option<Status>,
+    status: Option<Object<Status>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Status {
-    storage_versions: Option<Vec<Server>>,
+    storage_versions: Option<Vec<Object<Server>>>,
 }
 
 #[derive(Deserialize)]
@@ -48,41 +49,36 @@ impl TryFrom<protobuf::StorageVersion> for Form {
         let status = stored.status.map(|status| Status {
             storage_versions: Some(status.storage_versions.into_iter().map(server).collect()),
         });
-        Ok(Self { status })
+        Ok(Self {
+            status: status.map(Object),
+        })
     }
 }
 
-fn server(stored: protobuf::ServerStorageVersion) -> Server {
-    Server {
+fn server(stored: protobuf::ServerStorageVersion) -> Object<Server> {
+    Object(Server {
         id: stored.api_server_id,
         served_versions: Some(stored.served_versions),
-    }
+    })
 }
 
 /// Reads the value of `storageversions/<group or core>.<resource>`.
 pub fn storage_version(value: &[u8]) -> Result<Vec<ServerVersions>, Undecodable> {
     let form = decode::<Form, protobuf::StorageVersion>(value, &STORAGE_VERSION)?;
-    let servers = form.status.and_then(|status| status.storage_versions);
-    servers
-        .unwrap_or_default()
-        .into_iter()
-        .map(
-            |Server {
-                 id,
-                 served_versions,
-             }| {
-                let server = id
-                    .filter(|id| !id.is_empty())
-                    .ok_or(Undecodable::Field("apiServerID"))?;
-                let served = served_versions.unwrap_or_default();
-                let served: Option<_> = served.iter().map(|text| group_version(text)).collect();
-                Ok(ServerVersions {
-                    server,
-                    served: served.ok_or(Undecodable::Field("servedVersions"))?,
-                })
-            },
-        )
-        .collect()
+    let servers = form.status.and_then(|status| status.0.storage_versions);
+    let read = |Object(server): Object<Server>| {
+        let id = server.id.filter(|id| !id.is_empty());
+        let served = server.served_versions.unwrap_or_default();
+        Ok(ServerVersions {
+            server: id.ok_or(Undecodable::Field("apiServerID"))?,
+            // One that names no version says nothing; the others still prove what they name.
+            served: served
+                .iter()
+                .filter_map(|text| group_version(text))
+                .collect(),
+        })
+    };
+    servers.unwrap_or_default().into_iter().map(read).collect()
 }
 
 fn group_version(text: &str) -> Option<(String, String)> {

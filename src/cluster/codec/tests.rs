@@ -37,12 +37,17 @@ fn stored(release: &str, prefix: &str) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// The items of an API list, by name.
+/// The items of an API list, by name, with the type that the list has instead of them.
 fn listed(release: &str, file: &str) -> BTreeMap<String, Vec<u8>> {
-    let list: Value = serde_json::from_slice(&data(release, file)).unwrap();
-    let items = list["items"].as_array().unwrap().iter();
+    let mut list: Value = serde_json::from_slice(&data(release, file)).unwrap();
+    let api_version = list["apiVersion"].take();
+    let kind = list["kind"].take();
+    let kind = kind.as_str().unwrap().strip_suffix("List").unwrap();
+    let items = list["items"].as_array_mut().unwrap().iter_mut();
     items
         .map(|item| {
+            item["apiVersion"] = api_version.clone();
+            item["kind"] = kind.into();
             let name = item["metadata"]["name"].as_str().unwrap().to_owned();
             (name, serde_json::to_vec(item).unwrap())
         })
@@ -200,6 +205,12 @@ fn the_api_in_json_says_the_same_as_etcd_in_protobuf() {
     assert_eq!(compared, 4 + 2 + 48 + 59);
 }
 
+fn typed_lease(mut value: Value) -> Lease {
+    value["apiVersion"] = "coordination.k8s.io/v1".into();
+    value["kind"] = "Lease".into();
+    lease(value.to_string().as_bytes()).unwrap()
+}
+
 #[test]
 fn a_lease_that_a_proxy_keeps_is_told_from_a_servers_own() {
     let kept = |holder: &str, renewed: &str| {
@@ -210,7 +221,7 @@ fn a_lease_that_a_proxy_keeps_is_told_from_a_servers_own() {
                     "k8s.io/component": "kube-scheduler"},
                 "annotations": {"kube-interop-proxy/renewal": "a_1 2026-01-01T00:00:00.000001Z"}},
             "spec": {"holderIdentity": holder, "renewTime": renewed}});
-        let read = lease(value.to_string().as_bytes()).unwrap();
+        let read = typed_lease(value);
         assert!(!read.identity);
         read.published
     };
@@ -225,7 +236,7 @@ fn a_lease_that_a_proxy_keeps_is_told_from_a_servers_own() {
     let none = json!({"metadata": {}, "spec": {
         "holderIdentity": "", "leaseDurationSeconds": 0, "renewTime": null}});
     for value in [label, none] {
-        let read = lease(value.to_string().as_bytes()).unwrap();
+        let read = typed_lease(value);
         assert_eq!(
             (read.holder, read.duration, read.renewed),
             (None, None, None)
@@ -300,13 +311,13 @@ fn an_address_that_cannot_be_a_peers_is_refused() {
         let refused = matches!(read, Err(Undecodable::Field("subsets.addresses.ip")));
         assert!(refused, "{ip}");
     }
-    let unnamed = json!({"subsets": [{"addresses": [{"ip": "10.0.0.1"}], "ports": [{"port": 1}]}]});
+    let unnamed = json!({"apiVersion": "v1", "kind": "Endpoints", "subsets": [{"addresses": [{"ip": "10.0.0.1"}], "ports": [{"port": 1}]}]});
     let read = endpoints(unnamed.to_string().as_bytes());
     assert!(matches!(
         read,
         Err(Undecodable::Field("metadata.labels.apiserverIdentity"))
     ));
-    let nowhere = json!({"metadata": {"labels": {"apiserverIdentity": "a"}}});
+    let nowhere = json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": {"labels": {"apiserverIdentity": "a"}}});
     let read = endpoints(nowhere.to_string().as_bytes());
     assert!(matches!(read, Err(Undecodable::Field("subsets"))));
 }
@@ -328,8 +339,12 @@ fn only_an_api_service_with_a_service_is_aggregated() {
             assert_eq!(is_aggregated(&wrapped).unwrap(), expected, "{name}");
         }
     }
-    assert!(!is_aggregated(br#"{"spec":{"service":null}}"#).unwrap());
-    assert!(!is_aggregated(b"{}").unwrap());
+    let version = "apiregistration.k8s.io/v1beta1";
+    let of = |spec: Value| json!({"apiVersion": version, "kind": "APIService", "spec": spec});
+    for spec in [json!({"service": null}), json!({}), json!(null)] {
+        let value = of(spec).to_string();
+        assert!(!is_aggregated(value.as_bytes()).unwrap(), "{value}");
+    }
     let protobuf = k8s_pb::kube_aggregator::pkg::apis::apiregistration::v1::APIServiceSpec {
         service: Some(Default::default()),
         ..Default::default()
@@ -338,7 +353,6 @@ fn only_an_api_service_with_a_service_is_aggregated() {
         spec: Some(protobuf),
         ..APIService::default()
     };
-    let version = "apiregistration.k8s.io/v1beta1";
     let wrapped = enveloped(version, "APIService", "", &protobuf.encode_to_vec());
     assert!(is_aggregated(&wrapped).unwrap());
 }

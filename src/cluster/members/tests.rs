@@ -236,22 +236,80 @@ fn an_undecodable_value_is_named_and_leaves_what_was_known() {
     assert_eq!(holders(&snapshot), (vec![], true));
 }
 
-fn api_service(name: &str, value: &str) -> (Topic, Item) {
-    (Topic::ApiServices, item(name, value, 2))
+#[test]
+fn an_array_is_neither_a_record_nor_a_live_key_nor_an_api_service() {
+    let mut state = state(vec![
+        (Topic::Servers, record("b", B, 2)),
+        (Topic::Live, live("b", B, true, 3)),
+        api_service("v1.metrics.k8s.io", r#"{"service":{}}"#),
+    ]);
+    for (topic, key, array) in [
+        (
+            Topic::Servers,
+            "b",
+            r#"["10.0.0.2:6443",null,null,null,{}]"#,
+        ),
+        (Topic::Live, "b", r#"["10.0.0.2:6443",false,7]"#),
+        (Topic::ApiServices, "v1.metrics.k8s.io", "[]"),
+    ] {
+        let event = Event::Apply(item(key, array, 9));
+        let changes = state.take((topic, event), 1, Instant::now());
+        assert!(changes.undecodable, "{array}");
+    }
+    let snapshot = state.compile(Some("a"), &view(&[]));
+    assert_eq!(holders(&snapshot), (vec!["b"], false));
+    assert_eq!(state.custom().aggregated.len(), 1);
+}
+
+#[test]
+fn what_is_said_of_an_undecodable_value_repeats_nothing_of_it() {
+    let mut state = state(vec![]);
+    for (topic, value) in [
+        (
+            Topic::Servers,
+            r#"{"endpoint":"classified","resources":{}}"#,
+        ),
+        (
+            Topic::Servers,
+            r#"{"endpoint":{"classified":1},"resources":{}}"#,
+        ),
+        (
+            Topic::Live,
+            r#"{"endpoint":"10.0.0.2:1","initialized":"classified"}"#,
+        ),
+        (
+            Topic::ApiServices,
+            r#"{"kind":{"classified":"classified"}}"#,
+        ),
+        (Topic::StorageVersions, "classified"),
+        (Topic::PeerEndpoints, "k8s\0classified"),
+        (
+            Topic::Leases(0),
+            r#"{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","spec":{"renewTime":"classified"}}"#,
+        ),
+    ] {
+        let event = Event::Apply(item("x", value, 9));
+        state.take((topic, event), 1, Instant::now());
+        let said = serde_json::to_string(&state.undecodables.list()).unwrap();
+        assert!(
+            said.contains(topic.name()) && !said.contains("classified"),
+            "{said}"
+        );
+    }
+}
+
+fn api_service(name: &str, spec: &str) -> (Topic, Item) {
+    let version = "apiregistration.k8s.io/v1";
+    let value = format!(r#"{{"apiVersion":"{version}","kind":"APIService","spec":{spec}}}"#);
+    (Topic::ApiServices, item(name, value.as_str(), 2))
 }
 
 #[test]
 fn only_an_api_service_with_a_service_is_aggregated() {
     let state = state(vec![
-        api_service(
-            "v1.apps",
-            r#"{"kind":"APIService","spec":{"group":"apps","version":"v1"}}"#,
-        ),
-        api_service("v1.batch", r#"{"spec":{"service":null}}"#),
-        api_service(
-            "v1beta1.metrics.k8s.io",
-            r#"{"spec":{"service":{"name":"metrics-server"}}}"#,
-        ),
+        api_service("v1.apps", r#"{"group":"apps","version":"v1"}"#),
+        api_service("v1.batch", r#"{"service":null}"#),
+        api_service("v1beta1.metrics.k8s.io", r#"{"service":{"name":"x"}}"#),
     ]);
     let groups: Vec<_> = state
         .custom()

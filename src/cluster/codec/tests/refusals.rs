@@ -7,6 +7,10 @@ fn what_cannot_be_read_says_why_and_not_what_it_contains() {
     let lease_type = ("coordination.k8s.io/v1", "Lease");
     let wrap =
         |content_type: &str, raw: &[u8]| enveloped(lease_type.0, lease_type.1, content_type, raw);
+    let of = |field: &str| {
+        let (version, kind) = lease_type;
+        format!(r#"{{"apiVersion":"{version}","kind":"{kind}",{field}}}"#).into_bytes()
+    };
     let zipped = Unknown {
         content_encoding: Some("gzip".into()),
         ..Unknown::default()
@@ -27,20 +31,26 @@ fn what_cannot_be_read_says_why_and_not_what_it_contains() {
         (b"k8s\0secret".into(), "its protobuf cannot be read"),
         (wrap("", b"secret"), "its protobuf cannot be read"),
         (wrap("", b"{}"), "its protobuf cannot be read"),
-        (b"{\"secret\"".into(), "its JSON cannot be read"),
         (
-            b"{\"metadata\":\"secret\"}".into(),
-            "its JSON cannot be read",
+            b"{\"secret\"".into(),
+            "its JSON ends too early at line 1, column 9",
         ),
         (
-            b"{\"spec\":{\"renewTime\":\"secret\"}}".into(),
-            "its JSON cannot be read",
+            of(r#""metadata":"secret""#),
+            "its JSON has not the form that is expected at line 1, column 73",
+        ),
+        (
+            of(r#""spec":{"renewTime":"secret"}"#),
+            "its JSON has not the form that is expected at line 1, column 83",
         ),
         (
             wrap("application/json", b"secret"),
-            "its JSON cannot be read",
+            "its JSON is broken at line 1, column 1",
         ),
-        (wrap("application/json", b""), "its JSON cannot be read"),
+        (
+            wrap("application/json", b""),
+            "its JSON ends too early at line 1, column 0",
+        ),
         (
             wrap("text/secret", b"{}"),
             "contentType is missing or not usable",
@@ -51,7 +61,16 @@ fn what_cannot_be_read_says_why_and_not_what_it_contains() {
         ),
         (
             b"{\"kind\":\"Pod\",\"spec\":\"secret\"}".into(),
-            "expected Lease, found \"coordination.k8s.io/v1 Pod\"",
+            "expected Lease, found \"Pod\"",
+        ),
+        (b"{}".into(), "expected Lease, found \"\""),
+        (
+            b"{\"kind\":\"Lease\"}".into(),
+            "expected Lease, found \"Lease\"",
+        ),
+        (
+            b"{\"apiVersion\":\"coordination.k8s.io/v1\"}".into(),
+            "expected Lease, found \"coordination.k8s.io/v1\"",
         ),
         (
             b"{\"apiVersion\":\"v1\",\"kind\":\"Lease\"}".into(),
@@ -69,16 +88,78 @@ fn what_cannot_be_read_says_why_and_not_what_it_contains() {
     assert!(lease(&long).unwrap_err().to_string().len() < 300);
     let long = enveloped("v1", &"x".repeat(9000), "", b"");
     assert!(lease(&long).unwrap_err().to_string().len() < 300);
-    let servers = |server: Value| {
-        let value = json!({"status": {"storageVersions": [server]}});
-        storage_version(value.to_string().as_bytes())
-            .unwrap_err()
-            .to_string()
+}
+
+fn stored_by(server: Value) -> Result<Vec<ServerVersions>, Undecodable> {
+    let value = json!({"apiVersion": "internal.apiserver.k8s.io/v1alpha1", "kind": "StorageVersion",
+        "status": {"storageVersions": [server]}});
+    storage_version(value.to_string().as_bytes())
+}
+
+#[test]
+fn a_served_version_that_is_none_hides_no_other() {
+    let unnamed = stored_by(json!({})).unwrap_err();
+    assert_eq!(unnamed.to_string(), "apiServerID is missing or not usable");
+    for bad in ["", "/", "/v1", "apps/", "apps/v1/x"] {
+        let served = json!({"apiServerID": "a", "servedVersions": ["apps/v1", bad, "v2"]});
+        let expected = versions("a", &[("apps", "v1"), ("", "v2")]);
+        assert_eq!(stored_by(served).unwrap(), [expected], "{bad}");
+    }
+}
+
+#[test]
+fn an_array_is_no_object() {
+    let of = |api_version: &str, kind: &str, path: &[&str]| {
+        let inner = path
+            .iter()
+            .rfold(json!([]), |inner, name| match name.strip_suffix("[]") {
+                Some(name) => json!({name: [inner]}),
+                None => json!({*name: inner}),
+            });
+        let mut value = inner;
+        value["apiVersion"] = api_version.into();
+        value["kind"] = kind.into();
+        value.to_string().into_bytes()
     };
-    assert_eq!(servers(json!({})), "apiServerID is missing or not usable");
-    for version in ["", "/", "/v1", "apps/", "apps/v1/x"] {
-        let server = json!({"apiServerID": "a", "servedVersions": [version]});
-        assert_eq!(servers(server), "servedVersions is missing or not usable");
+    type Refuses = fn(&[u8]) -> bool;
+    let unreadable: [(&str, &str, &[&[&str]], Refuses); 4] = [
+        (
+            "apiregistration.k8s.io/v1",
+            "APIService",
+            &[&["spec"], &["spec", "service"]],
+            |value| matches!(is_aggregated(value), Err(Undecodable::Json(_))),
+        ),
+        (
+            "coordination.k8s.io/v1",
+            "Lease",
+            &[&["metadata"], &["metadata", "labels"], &["spec"]],
+            |value| matches!(lease(value), Err(Undecodable::Json(_))),
+        ),
+        (
+            "internal.apiserver.k8s.io/v1alpha1",
+            "StorageVersion",
+            &[&["status"], &["status", "storageVersions[]"]],
+            |value| matches!(storage_version(value), Err(Undecodable::Json(_))),
+        ),
+        (
+            "v1",
+            "Endpoints",
+            &[
+                &["metadata"],
+                &["subsets[]"],
+                &["subsets[]", "addresses[]"],
+                &["subsets[]", "ports[]"],
+            ],
+            |value| matches!(endpoints(value), Err(Undecodable::Json(_))),
+        ),
+    ];
+    for (api_version, kind, paths, refuses) in unreadable {
+        let array = format!(r#"["{api_version}","{kind}",{{}}]"#);
+        let wrapped = enveloped(api_version, kind, "application/json", array.as_bytes());
+        assert!(refuses(&wrapped), "{kind}: the whole");
+        for path in paths {
+            assert!(refuses(&of(api_version, kind, path)), "{kind}: {path:?}");
+        }
     }
 }
 
