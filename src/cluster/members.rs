@@ -3,6 +3,10 @@
 //! Who lives is who has a live key, or a `peerserverleases` entry for an apiserver without a proxy. Leases and
 //! StorageVersions name servers and prove nothing. What a server serves is what its record lists; without one, what its
 //! discovery lists; while neither is known, what was known last and what StorageVersions say it serves.
+//!
+//! A known record or discovery is whole, so StorageVersions add nothing to it: they only prove presence, and not for
+//! ever. A server that comes back under its ID as another release leaves what it no longer serves in them; believed
+//! beside its discovery, that would be asked of it again and again instead of being nobody's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

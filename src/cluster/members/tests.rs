@@ -428,6 +428,20 @@ fn storage_versions_tell_what_a_living_server_serves_while_nothing_better_does()
 }
 
 #[test]
+fn what_a_native_peers_discovery_lacks_is_not_added_by_storage_versions() {
+    let mut state = state(vec![entry("c", B, 4), storage_version("c")]);
+    let native = Native {
+        address: B.parse().unwrap(),
+        served: Arc::new([WIDGETS.owned()].into()),
+        binary_version: "v1.37.0".into(),
+        read: Instant::now(),
+    };
+    state.native_read("c".into(), native, Instant::now());
+    let snapshot = state.compile(Some("a"), &view(&[]));
+    assert!(snapshot.holders(HPA).is_none() && !snapshot.peer_unknown);
+}
+
+#[test]
 fn a_clock_that_is_an_hour_off_changes_nothing() {
     for renewed in ["2000-01-01T00:00:00.000000Z", "2100-01-01T00:00:00.000000Z"] {
         let snapshot = compiled(vec![
