@@ -35,6 +35,7 @@ pub struct Metrics {
     etcd_revision: IntGauge,
     etcd_lists: IntGauge,
     etcd_undecodable: IntGauge,
+    etcd_restores: IntGauge,
     etcd_synced: IntGauge,
     peers: prometheus::IntGaugeVec,
     initialized: IntGauge,
@@ -54,6 +55,8 @@ pub struct Gauges {
     pub etcd_lists: u64,
     /// Values that could not be decoded so far.
     pub etcd_undecodable: u64,
+    /// Watches that found etcd restored or replaced so far.
+    pub etcd_restores: u64,
     /// Everything was listed at least once.
     pub etcd_synced: bool,
     /// Peers that requests may be sent to.
@@ -166,6 +169,10 @@ impl Metrics {
                 "kube_interop_proxy_etcd_undecodable",
                 "Values in etcd that could not be decoded since start.",
             )?,
+            etcd_restores: gauge(
+                "kube_interop_proxy_etcd_restores",
+                "Watches that found etcd restored or replaced since start.",
+            )?,
             etcd_synced: gauge(
                 "kube_interop_proxy_etcd_synced",
                 "1 once everything was listed since start.",
@@ -205,14 +212,8 @@ impl Metrics {
     /// A rerouted request was answered with `code`; `gvr` is a name from the snapshot.
     pub fn rerouted(&self, code: u16, gvr: Option<&Gvr>) {
         let mut digits = [0; 3];
-        let (group, version, resource) = match gvr {
-            Some(gvr) => (
-                gvr.group.as_str(),
-                gvr.version.as_str(),
-                gvr.resource.as_str(),
-            ),
-            None => ("", "", ""),
-        };
+        let [group, version, resource] =
+            gvr.map_or([""; 3], |gvr| [&*gvr.group, &*gvr.version, &*gvr.resource]);
         self.rerouted
             .with_label_values(&[decimal(code, &mut digits), group, version, resource])
             .inc();
@@ -225,6 +226,7 @@ impl Metrics {
         self.etcd_lists.set(saturating(gauges.etcd_lists));
         self.etcd_undecodable
             .set(saturating(gauges.etcd_undecodable));
+        self.etcd_restores.set(saturating(gauges.etcd_restores));
         self.etcd_synced.set(gauges.etcd_synced.into());
         self.initialized.set(gauges.initialized.into());
         for (state, count) in [

@@ -29,6 +29,8 @@ pub struct Told {
     pub lists: AtomicU64,
     /// Values that could not be decoded.
     pub undecodable: AtomicU64,
+    /// Watches that found etcd with another history than before.
+    pub restores: AtomicU64,
     /// Newest revision known of.
     pub revision: AtomicI64,
 }
@@ -168,6 +170,8 @@ impl Catalog {
             self.published.freshness.touch(message.0.index());
             let listed = matches!(message.1, Event::InitDone(_));
             told.lists.fetch_add(listed.into(), Ordering::Relaxed);
+            let other = matches!(message.1, Event::OtherHistory);
+            told.restores.fetch_add(other.into(), Ordering::Relaxed);
             let changes = self.state.take(message, reads, Instant::now());
             told.undecodable
                 .fetch_add(changes.undecodable.into(), Ordering::Relaxed);

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use etcd_client::{
-    Certificate, Client, ConnectOptions, Error, EventType, GetOptions, Identity, TlsOptions,
-    WatchOptions, WatchResponse, WatchStream,
+    Certificate, Client, ConnectOptions, Error, EventType, GetOptions, Identity, ResponseHeader,
+    TlsOptions, WatchOptions, WatchResponse, WatchStream,
 };
 
 use super::source::{Batch, Change, Changes, Item, Listing, Source, SourceError};
@@ -130,6 +130,8 @@ pub struct EtcdSource {
     connector: Connector,
     client: Option<Client>,
     patience: Duration,
+    /// ID of the cluster that was listed; 0: it did not say.
+    cluster: u64,
 }
 
 impl EtcdSource {
@@ -139,6 +141,7 @@ impl EtcdSource {
             connector,
             client: None,
             patience,
+            cluster: 0,
         }
     }
 
@@ -170,7 +173,8 @@ impl Source for EtcdSource {
             }
             let page = within(kv.get(from, Some(options))).await?;
             if listing.revision == 0 {
-                listing.revision = page.header().map_or(0, |header| header.revision());
+                listing.revision = revision(page.header());
+                self.cluster = cluster(page.header());
             }
             listing
                 .items
@@ -195,15 +199,17 @@ impl Source for EtcdSource {
             .with_start_revision(from)
             .with_progress_notify();
         let stream = within(watcher.watch(prefix, Some(options))).await?;
-        self.client = Some(client.clone());
-        Ok(Box::new(EtcdChanges {
+        let mut changes = EtcdChanges {
             prefix: prefix.to_owned(),
             stream,
-            client,
+            client: client.clone(),
             patience: self.patience,
             asks: !version.is_empty(),
             ordered: orders_requested_progress(&version),
-        }))
+        };
+        changes.begin(from - 1, self.cluster).await?;
+        self.client = Some(client);
+        Ok(Box::new(changes))
     }
 }
 
@@ -252,12 +258,33 @@ impl Changes for EtcdChanges {
 }
 
 impl EtcdChanges {
+    /// Reads the first message, and makes sure that this is the etcd of which everything up to `known` has been told.
+    ///
+    /// One that was restored from a backup has not come so far. Once it has again, it cannot be told from the one
+    /// before, unless it is another cluster: `etcdutl snapshot restore --bump-revision --mark-compacted` is for that.
+    async fn begin(&mut self, known: i64, listed: u64) -> Result<(), SourceError> {
+        let message = self.message(REQUEST_TIMEOUT).await?;
+        if self.read(&message)?.is_some() {
+            return Err(SourceError::Ended("no watch was created".to_owned()));
+        }
+        let here = cluster(message.header());
+        if here != listed && here != 0 && listed != 0 {
+            let what = format!("cluster {listed:x} was listed, this is {here:x}");
+            return Err(SourceError::OtherHistory(what));
+        }
+        // A member that lags behind is no news.
+        if revision(message.header()) >= known || self.newest().await? >= known {
+            return Ok(());
+        }
+        let what = format!("revision {known} was known, and has not been written yet");
+        Err(SourceError::OtherHistory(what))
+    }
+
     /// The watch is quiet: a dead one must not be taken for one without changes.
     async fn ask(&mut self) -> Result<Option<Batch>, SourceError> {
         if !self.asks {
             // Not of this watch, but of the connection that it is on.
-            let options = GetOptions::new().with_limit(1).with_keys_only();
-            within(self.client.get(self.prefix.as_str(), Some(options))).await?;
+            self.newest().await?;
             return Ok(Some(Batch::default()));
         }
         within(self.stream.request_progress()).await?;
@@ -265,13 +292,17 @@ impl EtcdChanges {
         self.read(&message)
     }
 
+    /// The newest revision that most members agree on.
+    async fn newest(&mut self) -> Result<i64, SourceError> {
+        let options = GetOptions::new().with_limit(1).with_keys_only();
+        let answer = within(self.client.get(self.prefix.as_str(), Some(options))).await?;
+        Ok(revision(answer.header()))
+    }
+
     async fn message(&mut self, patience: Duration) -> Result<WatchResponse, SourceError> {
-        match tokio::time::timeout(patience, self.stream.message()).await {
-            Ok(message) => message
-                .map_err(failed)?
-                .ok_or_else(|| SourceError::Ended("end of stream".to_owned())),
-            Err(_) => Err(SourceError::Timeout),
-        }
+        let message = tokio::time::timeout(patience, self.stream.message()).await;
+        let message = message.map_err(|_| SourceError::Timeout)?.map_err(failed)?;
+        message.ok_or_else(|| SourceError::Ended("end of stream".to_owned()))
     }
 
     /// What a message says; `None`: nothing.
@@ -315,6 +346,16 @@ impl EtcdChanges {
             changes,
         }))
     }
+}
+
+/// 0 where there is none: kine's watches begin so.
+fn revision(header: Option<&ResponseHeader>) -> i64 {
+    header.map_or(0, ResponseHeader::revision)
+}
+
+/// 0 where there is none: kine has no clusters.
+fn cluster(header: Option<&ResponseHeader>) -> u64 {
+    header.map_or(0, ResponseHeader::cluster_id)
 }
 
 fn item(prefix: &str, kv: &etcd_client::KeyValue) -> Option<Item> {

@@ -100,7 +100,7 @@ impl<T: Clone + PartialEq> Listed<T> {
                     removed,
                 };
             }
-            Event::Progress(_) => {}
+            Event::Progress(_) | Event::OtherHistory => {}
         }
         Effect::default()
     }

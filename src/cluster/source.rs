@@ -49,6 +49,9 @@ pub enum SourceError {
     /// The revision asked for is compacted: a new list is needed.
     #[error("revision is compacted, oldest available is {0}")]
     Compacted(i64),
+    /// etcd was restored from a backup, or is another one: what is known may not be true any more.
+    #[error("etcd has another history than before: {0}")]
+    OtherHistory(String),
     /// Nothing was heard in time.
     #[error("no answer from etcd in time")]
     Timeout,
@@ -66,7 +69,8 @@ pub trait Source: Send {
     /// Everything below `prefix` at one revision.
     async fn list(&mut self, prefix: &str, keys_only: bool) -> Result<Listing, SourceError>;
 
-    /// Changes below `prefix` from revision `from` on, that one included.
+    /// Changes below `prefix` from revision `from` on, that one included. Everything before it has been told: a source
+    /// that has not come so far yet has [`SourceError::OtherHistory`].
     async fn watch(&mut self, prefix: &str, from: i64) -> Result<Box<dyn Changes>, SourceError>;
 }
 

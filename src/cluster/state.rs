@@ -127,7 +127,8 @@ impl State {
             match event {
                 Event::Progress(revision) => position.revision = revision.max(position.revision),
                 Event::InitDone(revision) => {
-                    position.revision = revision.max(position.revision);
+                    // Lower than before, if etcd was restored from a backup.
+                    position.revision = revision;
                     position.lists += 1;
                 }
                 _ => {}
@@ -136,6 +137,7 @@ impl State {
         match &event {
             Event::Init => self.undecodables.restart(topic),
             Event::Delete(key) => self.undecodables.remove(topic, key),
+            Event::OtherHistory => self.gap.forgot(now),
             _ => {}
         }
         if topic == Topic::Live {

@@ -2,7 +2,8 @@
 //!
 //! An etcd that pauses for longer than a lease's life deletes every live key in its first instant back, whoever lives.
 //! So what vanishes soon after a gap in etcd's answers is believed gone only after another life of a lease, in which
-//! those who live write their keys anew, or when a connection to it is refused.
+//! those who live write their keys anew, or when a connection to it is refused. An etcd that was restored from a backup
+//! has lost the keys of all that came since, and counts as a gap.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -34,6 +35,11 @@ impl Gap {
         if quiet.is_some_and(|quiet| quiet > self.ttl / 2) {
             self.ended = Some(now);
         }
+    }
+
+    /// etcd has forgotten something, however short it was away.
+    pub fn forgot(&mut self, now: Instant) {
+        self.ended = Some(now);
     }
 
     /// Whether what vanishes now may have done so because of a gap.

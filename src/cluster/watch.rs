@@ -1,7 +1,7 @@
 //! One list, then a watch from the next revision, for ever.
 //!
 //! The known revision moves on with every batch, progress included, so a broken watch goes on where it stopped. Only a
-//! compacted revision causes a new list. Half a list is never visible: what comes between [`Event::Init`] and
+//! compacted revision causes a new list, or an etcd that was restored from a backup. Half a list is never visible: what comes between [`Event::Init`] and
 //! [`Event::InitDone`] is put aside by the reader until it is complete.
 
 use std::error::Error;
@@ -14,7 +14,7 @@ use super::keys::Topic;
 use super::source::{Change, Item, Source, SourceError};
 
 /// What a follower is told, in this order: `Init`, any number of `InitApply`, `InitDone`, then the rest in any order
-/// until the next `Init`.
+/// until the next `Init`, before which `OtherHistory` may come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A new list begins.
@@ -29,6 +29,8 @@ pub enum Event {
     Delete(String),
     /// Everything up to this revision has been told.
     Progress(i64),
+    /// etcd was restored or replaced: what was told may never have been. A new list follows.
+    OtherHistory,
 }
 
 /// An event and what it is about.
@@ -75,6 +77,12 @@ pub async fn follow(
                     ?pause,
                     "etcd watch broke off"
                 );
+                if matches!(error, SourceError::OtherHistory(_)) {
+                    position = None;
+                    if sink.send((topic, Event::OtherHistory)).await.is_err() {
+                        return;
+                    }
+                }
                 tokio::time::sleep(jittered(pause)).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }

@@ -19,7 +19,7 @@ use crate::support::wait::{eventually, holds};
 const POLL: Duration = Duration::from_millis(50);
 
 /// What is followed, how far it is known, and how often it was listed.
-fn topics(status: &Value) -> BTreeMap<String, (i64, u64)> {
+pub fn topics(status: &Value) -> BTreeMap<String, (i64, u64)> {
     let topics = status["facts"]["topics"].as_array().unwrap();
     let numbers = |topic: &Value| (topic["revision"].as_i64(), topic["lists"].as_u64());
     let each = topics.iter().enumerate().map(|(number, topic)| {
@@ -61,7 +61,7 @@ async fn are_listed(proxy: &Proxy, expected: &BTreeMap<&str, u64>) {
 }
 
 /// Whether a status page says that the local apiserver serves `resource` of `group` itself.
-fn is_local(status: &Value, group: &str, resource: &str) -> bool {
+pub fn is_local(status: &Value, group: &str, resource: &str) -> bool {
     let resources = status["resources"].as_array().unwrap();
     resources.iter().any(|listed| {
         listed["group"] == group && listed["resource"] == resource && listed["local"] == true

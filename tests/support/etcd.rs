@@ -178,6 +178,23 @@ impl Etcd {
         self.wait_until_it_answers().await;
     }
 
+    /// Keeps a copy of its data, for [`Etcd::restore`]; it is restarted for that.
+    pub async fn back_up(&mut self) {
+        self.process.signal(Signal::Term);
+        self.process.wait(START).await;
+        copy(&self.dir.join("data"), &self.dir.join("backup"));
+        self.start_again().await;
+    }
+
+    /// SIGKILL, and up again with the copy of its data.
+    pub async fn restore(&mut self) {
+        self.kill();
+        let data = self.dir.join("data");
+        std::fs::remove_dir_all(&data).expect("remove etcd's data");
+        copy(&self.dir.join("backup"), &data);
+        self.start_again().await;
+    }
+
     /// SIGSTOP: connections stay open and nothing answers.
     pub fn stop(&mut self) {
         self.process.signal(Signal::Stop);
@@ -199,6 +216,19 @@ impl Etcd {
                     .map_err(|error| error.to_string())
             })
             .await;
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir(to).expect("a directory for etcd's data");
+    for entry in std::fs::read_dir(from).expect("etcd's data") {
+        let entry = entry.expect("an entry of etcd's data");
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).expect("a copy of etcd's data");
+        }
     }
 }
 

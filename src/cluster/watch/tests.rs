@@ -128,6 +128,39 @@ async fn only_compaction_causes_a_new_list() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_etcd_with_another_history_is_listed_again_and_followed_from_there() {
+    let list = |revision| {
+        Answer::List(Ok(Listing {
+            revision,
+            items: vec![],
+        }))
+    };
+    let fake = Fake::new(vec![
+        list(70),
+        Answer::WatchFails(SourceError::OtherHistory("restored".into())),
+        list(60),
+        Answer::Watch(vec![Ok(put("a", 61))]),
+    ]);
+    let expected = vec![
+        Event::Init,
+        Event::InitDone(70),
+        Event::OtherHistory,
+        Event::Init,
+        Event::InitDone(60),
+        Event::Apply(item("a", 61)),
+        Event::Progress(61),
+    ];
+    assert_eq!(events(&fake, 7).await, expected);
+    let expected = [
+        Asked::List,
+        Asked::WatchFrom(71),
+        Asked::List,
+        Asked::WatchFrom(61),
+    ];
+    assert_eq!(fake.asked(), expected);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_member_that_lags_behind_does_not_move_the_position_back() {
     let fake = Fake::new(vec![
         Answer::List(Ok(Listing {

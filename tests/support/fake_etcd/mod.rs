@@ -49,6 +49,8 @@ struct Store {
     log: Vec<KeyValue>,
     /// Watches are told nothing of puts.
     withholds: bool,
+    /// Watches begin on a member that is so many revisions behind.
+    lag: i64,
     /// How often progress was announced to all watches.
     announced: usize,
     asked: BTreeMap<Vec<u8>, Asked>,
@@ -76,6 +78,7 @@ impl FakeEtcd {
             revision,
             log: Vec::new(),
             withholds: false,
+            lag: 0,
             announced: 0,
             asked: BTreeMap::new(),
         };
@@ -134,6 +137,11 @@ impl FakeEtcd {
     pub fn announce(&self) {
         self.shared.lock().announced += 1;
         self.shared.changed.send_replace(());
+    }
+
+    /// Watches that are opened from now on say that they are so many revisions behind.
+    pub fn lag(&self, revisions: i64) {
+        self.shared.lock().lag = revisions;
     }
 
     /// Ends all connections. New ones are welcome.
@@ -304,8 +312,12 @@ impl Watch {
     fn open(create: Create, store: &mut Store) -> Self {
         let asked = store.asked(&create.key);
         asked.watched_from.push(create.start_revision);
+        let header = store.header().map(|header| Header {
+            revision: header.revision - store.lag,
+            ..header
+        });
         let created = Watched {
-            header: store.header(),
+            header,
             watch_id: WATCH,
             created: true,
             ..Watched::default()

@@ -43,3 +43,31 @@ fn a_live_key_that_vanishes_while_etcd_answers_is_gone_at_once() {
     take(&mut state, Topic::Live, Event::Delete("b".into()));
     assert_eq!(targets(&state), 0);
 }
+
+#[test]
+fn what_a_restored_etcd_has_lost_is_forgotten_but_for_who_lives_until_another_ttl() {
+    let mut state = state(vec![
+        (Topic::Servers, record("b", B, 2)),
+        (Topic::Servers, record("lost", "10.0.0.3:6443", 90)),
+        (Topic::Live, live("b", B, true, 95)),
+    ]);
+    take(&mut state, Topic::Live, Event::Progress(100));
+    for (topic, items) in [
+        (Topic::Servers, vec![record("b", B, 2)]),
+        (Topic::Live, vec![]),
+    ] {
+        take(&mut state, topic, Event::OtherHistory);
+        take(&mut state, topic, Event::Init);
+        for item in items {
+            take(&mut state, topic, Event::InitApply(item));
+        }
+        take(&mut state, topic, Event::InitDone(60));
+    }
+    assert_eq!(state.revision(), 60);
+    let snapshot = state.compile(Some("a"), &view(&[]));
+    assert_eq!(holders(&snapshot), (vec!["b"], false));
+    assert_eq!(snapshot.servers.len(), 1);
+    assert!(state.expire(Instant::now() + TTL));
+    let snapshot = state.compile(Some("a"), &view(&[]));
+    assert_eq!(holders(&snapshot), (vec![], true));
+}
