@@ -32,7 +32,6 @@ use kube_interop_proxy::relay::plan::{Asked, Step, plan};
 use kube_interop_proxy::relay::shared::Shared;
 use kube_interop_proxy::request::info;
 use kube_interop_proxy::request::who::Caller;
-use pingora_http::RequestHeader;
 use tokio::task::JoinSet;
 
 use content::{Peer, path, write_definitions};
@@ -320,13 +319,15 @@ async fn keep_writing(mut peers: Vec<Peer>, mut client: Client, keys: Keys) {
 /// Where a request goes now, planned by what plans all requests: to a peer, or (`Some(None)`) to the apiserver beside
 /// us, whose 404 is believed. `None`: anything else.
 fn goes(shared: &Shared, path: &str) -> Option<Option<SocketAddr>> {
-    let header = RequestHeader::build(Method::GET, path.as_bytes(), None).expect("a header");
     let asked = Asked {
-        header: &header,
+        method: &Method::GET,
         path,
         info: &info::read(&Method::GET, path, None),
         well_formed: true,
         caller: &Caller::Anonymous,
+        rerouted: false,
+        resume: None,
+        if_ready: false,
         seed: 0,
     };
     match plan(shared, &asked).step {

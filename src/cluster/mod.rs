@@ -2,6 +2,7 @@
 
 pub mod catalog;
 pub mod codec;
+pub mod connector;
 pub mod custom;
 pub mod etcd;
 pub mod freshness;

@@ -19,7 +19,7 @@ use super::rhythm;
 use super::slot::{Session, Slot};
 use crate::cluster::catalog::Own;
 use crate::cluster::codec::{PeerEndpoint, encode_endpoints};
-use crate::cluster::etcd::Connector;
+use crate::cluster::connector::Connector;
 use crate::cluster::json;
 use crate::cluster::keys::{Keys, Topic};
 use crate::cluster::record::{Live, Record, pack};

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::cluster::etcd::REQUEST_TIMEOUT;
+use crate::cluster::connector::REQUEST_TIMEOUT;
 
 /// Between two writings.
 pub fn pause(ttl: Duration) -> Duration {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use etcd_client::{Client, Compare, CompareOp, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse};
 
-use crate::cluster::etcd::{Connector, bounded};
+use crate::cluster::connector::{Connector, bounded};
 use crate::cluster::source::SourceError;
 
 /// A connection to a member of etcd, with a limit for each request.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cluster::etcd::{Connector, within};
+use crate::cluster::connector::{Connector, within};
 use crate::cluster::source::SourceError;
 use crate::cluster::watch::jittered;
 use crate::local::state::LocalState;
