@@ -186,8 +186,10 @@ pub struct IfReady {
     pub mode: IfReadyMode,
     /// Which requests it happens to.
     pub enforce: Enforce,
-    /// `Retry-After` of the refusal, 1 to 3600 seconds. Default 5.
+    /// `Retry-After` of the proxy's own 503s, 1 to 3600 seconds. Default 5.
     pub retry_after_seconds: u32,
+    /// At most so many seconds are added to it, drawn for each answer, 0 to 3600. Default 0.
+    pub retry_after_jitter_seconds: u32,
 }
 
 /// What happens to a request while the server is not initialized. Default `Retry`.

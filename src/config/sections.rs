@@ -249,11 +249,13 @@ pub(super) fn if_ready(s: &mut Section<'_, '_>) -> Option<IfReady> {
     let mode = s.or("mode", "Retry", values::choice(MODE));
     let enforce = s.or("enforce", "OptIn", values::choice(ENFORCE));
     let retry_after_seconds = s.or("retryAfterSeconds", 5, values::number(1..=3600));
+    let jitter = s.or("retryAfterJitterSeconds", 0, values::number(0..=3600));
     Some(IfReady {
         enabled: enabled?,
         mode: mode?,
         enforce: enforce?,
         retry_after_seconds: retry_after_seconds?,
+        retry_after_jitter_seconds: jitter?,
     })
 }
 

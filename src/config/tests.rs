@@ -115,6 +115,7 @@ fn everything_but_the_required_keys_has_the_default_of_the_documentation() {
     assert_eq!(config.if_ready.mode, IfReadyMode::Retry);
     assert_eq!(config.if_ready.enforce, Enforce::OptIn);
     assert_eq!(config.if_ready.retry_after_seconds, 5);
+    assert_eq!(config.if_ready.retry_after_jitter_seconds, 0);
     assert!(config.rerouting.enabled);
     assert_eq!(config.rerouting.unsynced, Unsynced::Reject);
     assert_eq!(
@@ -180,7 +181,7 @@ fn the_example_has_every_key() {
     let known: Vec<String> = known.flatten().collect();
     assert_eq!(
         known.len(),
-        14 + 10 + 8 + 6 + 5 + 4 + 4 + 3 + 2 + 1 + 2 + 2 + 1
+        14 + 10 + 8 + 6 + 5 + 5 + 4 + 3 + 2 + 1 + 2 + 2 + 1
     );
     for key in known {
         let written = EXAMPLE
@@ -210,6 +211,9 @@ fn all_settings_at_once_in_another_style() {
             "otherResources: [events, events.events.k8s.io]",
         )
         .replace("delay: 5s", "delay: 0s")
+        .replace("mode: Retry", "mode: Annotate")
+        .replace("enforce: OptIn", "enforce: Always")
+        .replace("retryAfterJitterSeconds: 0", "retryAfterJitterSeconds: 60")
         .replace("unsynced: Reject", "unsynced: ServeLocal");
     let config = parse(&text).unwrap();
     assert_eq!(
@@ -227,6 +231,9 @@ fn all_settings_at_once_in_another_style() {
     );
     assert_eq!(config.shutdown.delay, Duration::ZERO);
     assert_eq!(config.rerouting.unsynced, Unsynced::ServeLocal);
+    assert_eq!(config.if_ready.mode, IfReadyMode::Annotate);
+    assert_eq!(config.if_ready.enforce, Enforce::Always);
+    assert_eq!(config.if_ready.retry_after_jitter_seconds, 60);
 }
 
 #[test]

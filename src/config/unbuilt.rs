@@ -8,8 +8,6 @@ use super::file::Node;
 /// The only value that `key` (its full path) may have in this version, if its feature is not built.
 pub(super) fn only(key: &str) -> Option<Node> {
     let value: Node = match key {
-        "ifReady.mode" => "Retry".into(),
-        "ifReady.enforce" => "OptIn".into(),
         "versionAwareness.enabled" => false.into(),
         "discovery.mode" => "Local".into(),
         "watch.bookmarkOnShutdown" => false.into(),

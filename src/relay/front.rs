@@ -185,10 +185,9 @@ impl Front {
         asked: &Asked<'_>,
     ) -> Served {
         self.shared.metrics.refused(refusal);
-        let seconds = self.shared.config.if_ready.retry_after_seconds;
         // A local apiserver that went down meanwhile is not what a client that asked for readiness was promised.
         let tell = tell.map(|tell| tell && refusal != Refusal::NotInitialized);
-        let written = match refusal.response(seconds, tell, asked.rerouted) {
+        let written = match refusal.response(self.shared.retry_after(), tell, asked.rerouted) {
             Ok((header, body)) => {
                 answer::write(session, header, body, *asked.method == Method::HEAD).await
             }

@@ -72,13 +72,10 @@ pub struct Way {
 /// Plans. No effect but on counters.
 pub fn plan(shared: &Shared, asked: &Asked<'_>) -> Plan {
     let initialized = shared.local.is_initialized();
-    let tell = match gate(&shared.config.if_ready, asked.if_ready, initialized) {
-        Gate::Refuse => {
+    let tell = match gate_of(shared, asked, initialized) {
+        Gate::Refuse { tell } => {
             let step = Step::Answer(Refusal::NotInitialized);
-            return Plan {
-                tell: Some(false),
-                step,
-            };
+            return Plan { tell, step };
         }
         Gate::Pass { tell } => tell,
     };
@@ -87,6 +84,11 @@ pub fn plan(shared: &Shared, asked: &Asked<'_>) -> Plan {
         None => first(shared, asked, initialized),
     };
     Plan { tell, step }
+}
+
+fn gate_of(shared: &Shared, asked: &Asked<'_>, initialized: bool) -> Gate {
+    let config = &shared.config.if_ready;
+    gate(config, asked.path, asked.if_ready, initialized)
 }
 
 /// What needs no routing to be refused.
@@ -125,7 +127,7 @@ pub fn next(
     last: Refusal,
 ) -> Result<Way, Refusal> {
     let initialized = shared.local.is_initialized();
-    if gate(&shared.config.if_ready, asked.if_ready, initialized) == Gate::Refuse {
+    if matches!(gate_of(shared, asked, initialized), Gate::Refuse { .. }) {
         return Err(Refusal::NotInitialized);
     }
     let snapshot = shared.published.snapshot.load();

@@ -62,6 +62,13 @@ impl Shared {
         self.published.freshness.age() > 2 * self.config.peer.lease_ttl
     }
 
+    /// Seconds for `Retry-After`, drawn anew for each answer.
+    pub fn retry_after(&self) -> u32 {
+        let config = &self.config.if_ready;
+        let jitter = rand::thread_rng().gen_range(0..=config.retry_after_jitter_seconds);
+        config.retry_after_seconds + jitter
+    }
+
     /// Resolves at a long-running request's turn to end: a random moment of `shutdown.drain`, so that clients do not
     /// all come back at once.
     pub async fn turn_to_end(&self) {

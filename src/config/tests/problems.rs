@@ -117,14 +117,6 @@ fn every_problem_is_reported_at_once() {
 fn features_that_are_not_built_only_take_their_off_value() {
     for (section, expected) in [
         (
-            "ifReady: {mode: Annotate}",
-            "ifReady.mode (line 21): Annotate is not built yet in this version; set it to Retry",
-        ),
-        (
-            "ifReady: {enforce: Always}",
-            "ifReady.enforce (line 21): Always is not built yet in this version; set it to OptIn",
-        ),
-        (
             "versionAwareness: {enabled: true}",
             "versionAwareness.enabled (line 21): true is not built yet in this version; set it to false",
         ),

@@ -174,6 +174,10 @@ fn wrong_settings_are_named_with_key_line_and_remedy() {
           found \"340282366920938463463374607431768211455\"",
         ),
         (
+            "ifReady: {retryAfterJitterSeconds: 3601}",
+            "ifReady.retryAfterJitterSeconds (line 21): expected a whole number from 0 to 3600, found \"3601\"",
+        ),
+        (
             "ifReady: {enabled: yes}",
             "ifReady.enabled (line 21): expected true or false, found text",
         ),
