@@ -1,13 +1,16 @@
 //! Answers that the proxy gives itself: the one place where a refusal becomes an HTTP response.
 //!
-//! Each is a `metav1.Status`, as kube-apiserver's own errors are, and says nothing of the inside: no address, no path,
-//! no certificate.
+//! Each is a `metav1.Status` in the form that the client accepts, as kube-apiserver's own errors are, and says nothing of
+//! the inside: no address, no path, no certificate.
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::Method;
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use pingora_core::protocols::http::ServerSession;
-use pingora_http::ResponseHeader;
+use pingora_http::{RequestHeader, ResponseHeader};
 
+use super::accept::Form;
+use super::status::Status;
 use crate::request::headers::{NOT_EXECUTED, READY};
 
 /// Why the proxy answers instead of an apiserver.
@@ -34,6 +37,33 @@ pub enum Refusal {
     NotReady,
     /// A request target that Go's HTTP server would refuse.
     BadTarget,
+    /// What came cannot be read as a request.
+    Unreadable,
+}
+
+/// How a client wants to be answered.
+#[derive(Debug, Clone)]
+pub struct Manner {
+    /// `X-Kubernetes-Ready`, for a client that asked.
+    pub tell: Option<bool>,
+    /// The request is HEAD: an answer has no body.
+    pub head: bool,
+    /// It is told to a peer's proxy, which may ask others.
+    pub peer: bool,
+    /// The first `Accept` header.
+    pub accept: Option<HeaderValue>,
+}
+
+impl Manner {
+    /// As `request` wants it.
+    pub fn of(request: &RequestHeader, tell: Option<bool>, peer: bool) -> Self {
+        Self {
+            tell,
+            peer,
+            head: request.method == Method::HEAD,
+            accept: request.headers.get(ACCEPT).cloned(),
+        }
+    }
 }
 
 impl Refusal {
@@ -41,7 +71,7 @@ impl Refusal {
     pub fn code(self) -> u16 {
         match self {
             Refusal::Unauthorized => 401,
-            Refusal::BadTarget => 400,
+            Refusal::BadTarget | Refusal::Unreadable => 400,
             _ => 503,
         }
     }
@@ -63,6 +93,7 @@ impl Refusal {
             Refusal::Unauthorized => "unauthorized",
             Refusal::NotReady => "not_ready",
             Refusal::BadTarget => "bad_target",
+            Refusal::Unreadable => "unreadable",
         }
     }
 
@@ -89,6 +120,7 @@ impl Refusal {
             Refusal::Unauthorized => "Unauthorized",
             Refusal::NotReady => "not ready",
             Refusal::BadTarget => "malformed request target",
+            Refusal::Unreadable => "malformed request",
         }
     }
 
@@ -105,23 +137,13 @@ impl Refusal {
         retry.then_some(seconds)
     }
 
-    /// The `metav1.Status` as JSON.
-    pub fn body(self, retry_after_seconds: u32) -> Bytes {
-        let mut status = serde_json::json!({
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Failure",
-            "message": self.message(),
-            "reason": self.reason(),
-            "code": self.code(),
-        });
-        if let Some(seconds) = self.retry_after(retry_after_seconds) {
-            status["details"] = serde_json::json!({ "retryAfterSeconds": seconds });
+    fn status(self, retry_after_seconds: u32) -> Status {
+        Status {
+            message: self.message(),
+            reason: self.reason(),
+            code: self.code(),
+            retry_after_seconds: self.retry_after(retry_after_seconds),
         }
-        let mut body = status.to_string();
-        body.push('\n');
-        body.into()
     }
 
     /// Header and body; `ready`: the value of `X-Kubernetes-Ready`, for a client that asked; `peer`: told to a peer's
@@ -130,14 +152,16 @@ impl Refusal {
         self,
         retry_after_seconds: u32,
         ready: Option<bool>,
+        form: Form,
         peer: bool,
     ) -> pingora_core::Result<(Box<ResponseHeader>, Bytes)> {
-        let body = self.body(retry_after_seconds);
-        let mut header = ResponseHeader::build_no_case(self.code(), Some(6))?;
-        header.insert_header(CONTENT_TYPE, HeaderValue::from_static("application/json"))?;
+        let status = self.status(retry_after_seconds);
+        let body = status.encode(form);
+        let mut header = ResponseHeader::build_no_case(status.code, Some(6))?;
+        header.insert_header(CONTENT_TYPE, form.media_type())?;
         header.insert_header(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"))?;
         header.insert_header(CONTENT_LENGTH, body.len())?;
-        if let Some(seconds) = self.retry_after(retry_after_seconds) {
+        if let Some(seconds) = status.retry_after_seconds {
             header.insert_header(RETRY_AFTER, seconds)?;
         }
         if peer && self.code() == 503 && !self.forbids_repetition() {
@@ -153,23 +177,35 @@ impl Refusal {
     }
 }
 
-/// Writes an answer of our own; `head`: the request was HEAD, so without a body.
-pub async fn write(
+/// Refuses a request; its session may take another one afterwards.
+pub async fn refuse(
     down: &mut ServerSession,
-    header: Box<ResponseHeader>,
-    body: Bytes,
-    head: bool,
+    refusal: Refusal,
+    retry_after_seconds: u32,
+    manner: &Manner,
 ) -> pingora_core::Result<()> {
+    let form = Form::accepted(manner.accept.as_ref());
+    // An apiserver that went down meanwhile is not what the client was promised.
+    let tell = manner
+        .tell
+        .map(|tell| tell && refusal != Refusal::NotInitialized);
+    let (header, body) = refusal.response(retry_after_seconds, tell, form, manner.peer)?;
     if let ServerSession::H2(session) = down
-        && head
+        && manner.head
     {
         return session.write_response_header(header, true);
     }
     down.write_response_header(header).await?;
-    if !head {
+    if !manner.head {
         down.write_response_body(body, true).await?;
     }
     Ok(())
+}
+
+/// Refuses what could not be read, as far as anybody listens; the connection is to be closed.
+pub async fn refuse_unreadable(down: &mut ServerSession) -> pingora_core::Result<()> {
+    let (header, body) = Refusal::Unreadable.response(0, None, Form::Json, false)?;
+    down.write_error_response(*header, body).await
 }
 
 #[cfg(test)]
@@ -181,7 +217,7 @@ mod tests {
         let (header, body) = Refusal::Failed {
             maybe_executed: true,
         }
-        .response(5, None, false)
+        .response(5, None, Form::Json, false)
         .unwrap();
         assert_eq!(header.status, 503);
         assert!(!header.headers.contains_key(RETRY_AFTER));
@@ -196,7 +232,7 @@ mod tests {
     #[test]
     fn what_can_be_retried_says_when_in_header_and_status() {
         let (header, body) = Refusal::NotInitialized
-            .response(7, Some(false), false)
+            .response(7, Some(false), Form::Json, false)
             .unwrap();
         assert_eq!(header.headers[RETRY_AFTER], "7");
         assert_eq!(header.headers[READY], "false");
@@ -211,7 +247,9 @@ mod tests {
 
     #[test]
     fn unauthorized_is_as_kube_apiserver_says_it() {
-        let (header, body) = Refusal::Unauthorized.response(7, None, false).unwrap();
+        let (header, body) = Refusal::Unauthorized
+            .response(7, None, Form::Json, false)
+            .unwrap();
         assert_eq!(header.status, 401);
         assert!(!header.headers.contains_key(RETRY_AFTER));
         let status: serde_json::Value = serde_json::from_slice(&body).unwrap();

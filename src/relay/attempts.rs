@@ -21,20 +21,21 @@ use super::plan::{self, Asked, Way};
 use super::shared::Shared;
 use super::upload::Upload;
 use super::upstream::{Kind, Upstreams};
+use crate::request::who::Connection;
 
 /// New tries with one server over other connections: each of those that are pooled may have been closed meanwhile.
 const CONNECTIONS: u32 = 4;
 
-/// A request, dressed for anybody.
+/// A request on its way.
 pub struct Request<'a> {
     /// What it asks for.
     pub asked: &'a Asked<'a>,
-    /// Its header, without the marks of a hop.
+    /// Whose connection it came on.
+    pub connection: &'a Connection,
+    /// Its header, as it was read.
     pub header: Box<RequestHeader>,
     /// How it travels.
     pub kind: Kind,
-    /// Whether the proxy client certificate goes with it.
-    pub certificate: bool,
     /// `X-Kubernetes-Ready` on the answer.
     pub tell: Option<bool>,
     /// When it was read.
@@ -68,24 +69,25 @@ impl Request<'_> {
 
     /// Tries `way`, and then whoever else can serve it.
     pub async fn run(
-        self,
+        mut self,
         shared: &Shared,
         upstreams: &Upstreams,
         session: &mut ServerSession,
         mut upload: Upload,
         mut way: Way,
     ) -> End {
+        let certificate = match self.dress(shared) {
+            Ok(certificate) => certificate,
+            Err(refusal) => return End::Refused(refusal),
+        };
         let mut tried: Vec<SocketAddr> = Vec::new();
         let mut connections = 0;
         loop {
-            let exchange = match self.exchange(shared, upstreams, &way) {
-                Ok((exchange, header)) => exchange.run(session, header, &mut upload).await,
-                Err(error) => {
-                    tracing::warn!(%error, "request headers cannot be written");
-                    return End::Refused(Refusal::BadTarget);
-                }
+            let (exchange, header) = match self.exchange(shared, upstreams, certificate, &way) {
+                Ok(exchange) => exchange,
+                Err(error) => return End::Refused(unwritable(&error)),
             };
-            let failure = match exchange {
+            let failure = match exchange.run(session, header, &mut upload).await {
                 Outcome::Broken => return End::Broken,
                 Outcome::Answered { code, reusable } => {
                     answered(shared, &way, code);
@@ -116,10 +118,18 @@ impl Request<'_> {
         }
     }
 
+    /// Writes the headers that are the same wherever it goes; whether the proxy client certificate goes with it.
+    fn dress(&mut self, shared: &Shared) -> Result<bool, Refusal> {
+        let caller = self.asked.caller;
+        dress::for_anybody(shared, &mut self.header, self.connection, caller, self.kind)
+            .map_err(|error| unwritable(&error))
+    }
+
     fn exchange<'s>(
         &self,
         shared: &'s Shared,
         upstreams: &'s Upstreams,
+        certificate: bool,
         way: &Way,
     ) -> pingora_core::Result<(Exchange<'s>, Box<RequestHeader>)> {
         let mut header = self.header.clone();
@@ -135,7 +145,7 @@ impl Request<'_> {
             kind: self.kind,
             // Tokens and anonymous requests go to a proxy under our certificate: only a peer's reroute mark is
             // believed. An apiserver would take an anonymous request with our certificate for one with a bad one.
-            certificate: self.certificate || way.side == Side::Peer,
+            certificate: certificate || way.side == Side::Peer,
             side: way.side,
             tell: self.tell,
             pass_no_such_resource: way.pass_no_such_resource,
@@ -153,6 +163,11 @@ impl Request<'_> {
             },
         }
     }
+}
+
+fn unwritable(error: &pingora_core::Error) -> Refusal {
+    tracing::warn!(%error, "request headers cannot be written");
+    Refusal::BadTarget
 }
 
 fn answered(shared: &Shared, way: &Way, code: u16) {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use async_trait::async_trait;
 use http::header::{AUTHORIZATION, EXPECT, HOST};
 use http::{Method, Version};
+use pingora_core::ErrorType;
 use pingora_core::apps::{
     HttpPersistentSettings, HttpServerApp, HttpServerOptions, ReusedHttpStream,
 };
@@ -14,9 +15,8 @@ use pingora_core::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora_core::server::ShutdownWatch;
 use pingora_http::RequestHeader;
 
-use super::answer::{self, Refusal};
+use super::answer::{self, Manner, Refusal};
 use super::attempts::{End, Request};
-use super::dress;
 use super::plan::{Asked, Plan, Step, plan};
 use super::shared::{Phase, Shared};
 use super::upload::Upload;
@@ -73,8 +73,11 @@ impl Front {
                 Ok(Ok(false)) | Err(_) => return None,
                 Ok(Err(error)) => {
                     tracing::debug!(%error, "unreadable request");
-                    // The connection is closed afterwards, whether this can be written or not.
-                    let _ = session.respond_error(400).await;
+                    if *error.etype() == ErrorType::InvalidHTTPHeader {
+                        self.shared.metrics.refused(Refusal::Unreadable);
+                        // The connection is closed afterwards, whether this can be written or not.
+                        let _ = answer::refuse_unreadable(session).await;
+                    }
                     return None;
                 }
             },
@@ -95,7 +98,7 @@ impl Front {
         let started = Instant::now();
         let body_expected = !session.is_body_empty();
         let upgrade = session.is_upgrade_req();
-        let mut header = take_header(session);
+        let header = take_header(session);
         let Some(connection) = connection(session) else {
             return Served::Broken;
         };
@@ -123,47 +126,35 @@ impl Front {
             if_ready: marked(IF_READY),
             seed: connection.seed,
         };
+        let Plan { tell, step } = plan(&self.shared, &asked);
+        let manner = Manner::of(&header, tell, asked.rerouted);
         let kind = match info.long_running {
             _ if upgrade => Kind::Upgrade,
             true => Kind::Long,
             false => Kind::Short,
         };
         let upload = Upload::new(body_expected, header.headers.contains_key(EXPECT));
-        let Plan { tell, step } = plan(&self.shared, &asked);
         let end = match step {
             Step::Answer(refusal) => End::Refused(refusal),
             Step::Forward(way) => {
-                let open =
+                let _open =
                     (kind != Kind::Short).then(|| Open::new(&self.shared.metrics.long_running));
-                let end =
-                    match dress::for_anybody(&self.shared, &mut header, &connection, &caller, kind)
-                    {
-                        Ok(certificate) => {
-                            let request = Request {
-                                asked: &asked,
-                                header,
-                                kind,
-                                certificate,
-                                tell,
-                                started,
-                            };
-                            request
-                                .run(&self.shared, &self.upstreams, session, upload, way)
-                                .await
-                        }
-                        Err(error) => {
-                            tracing::warn!(%error, "request headers cannot be written");
-                            End::Refused(Refusal::BadTarget)
-                        }
-                    };
-                drop(open);
-                end
+                let request = Request {
+                    asked: &asked,
+                    connection: &connection,
+                    header,
+                    kind,
+                    tell: manner.tell,
+                    started,
+                };
+                let running = request.run(&self.shared, &self.upstreams, session, upload, way);
+                running.await
             }
         };
         let result = match end {
             End::Answered { code, reusable } => Served::Answered { code, reusable },
             End::Broken => Served::Broken,
-            End::Refused(refusal) => self.refuse(session, refusal, tell, &asked).await,
+            End::Refused(refusal) => self.refuse(session, refusal, &manner).await,
         };
         tracing::info!(
             target: "access",
@@ -181,19 +172,11 @@ impl Front {
         &self,
         session: &mut ServerSession,
         refusal: Refusal,
-        tell: Option<bool>,
-        asked: &Asked<'_>,
+        manner: &Manner,
     ) -> Served {
         self.shared.metrics.refused(refusal);
-        // A local apiserver that went down meanwhile is not what a client that asked for readiness was promised.
-        let tell = tell.map(|tell| tell && refusal != Refusal::NotInitialized);
-        let written = match refusal.response(self.shared.retry_after(), tell, asked.rerouted) {
-            Ok((header, body)) => {
-                answer::write(session, header, body, *asked.method == Method::HEAD).await
-            }
-            Err(error) => Err(error),
-        };
-        match written {
+        let seconds = self.shared.retry_after();
+        match answer::refuse(session, refusal, seconds, manner).await {
             Ok(()) => Served::Answered {
                 code: refusal.code(),
                 reusable: session.is_body_done(),

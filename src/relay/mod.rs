@@ -4,6 +4,7 @@
 //! ([`plan`], by [`crate::routing`]'s table), write the headers that belong there, forward it ([`forward`]) and stream the answer back ([`stream`]).
 //! What the proxy answers itself is made in [`answer`]. One snapshot a request, taken once; no locks.
 
+pub mod accept;
 pub mod answer;
 pub mod attempts;
 pub mod dress;
@@ -15,6 +16,7 @@ pub mod if_ready;
 pub mod not_found;
 pub mod plan;
 pub mod shared;
+pub mod status;
 pub mod stream;
 pub mod upload;
 pub mod upstream;

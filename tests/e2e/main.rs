@@ -34,6 +34,7 @@ mod published;
 mod real;
 mod real_failover;
 mod reconnecting;
+mod refusals;
 mod renamed;
 mod rerouting;
 mod restored;
