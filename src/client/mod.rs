@@ -1,8 +1,9 @@
 //! The one HTTP client for requests that the proxy makes itself.
 //!
 //! A [`ClientMaker`] knows what servers are trusted, the proxy client certificate and the identity that is asserted with
-//! it; a [`Client`] has one connection to one of them, made anew when it broke. [`Client::get`] tries once, [`Client::call`] as often as
-//! client-go would ([`retry`]).
+//! it; a [`Client`] has one connection to one of them, made anew when it broke. [`Client::get`] tries once,
+//! [`Client::call`] as often as client-go would ([`retry`]); [`Client::ended`] tells of the connection's end while nothing
+//! is asked.
 
 pub mod retry;
 
@@ -26,6 +27,7 @@ use hyper_util::rt::TokioIo;
 use rand::Rng;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
@@ -36,7 +38,21 @@ use crate::tls::store::{self, TlsError};
 const MAX_BODY: usize = 64 << 20;
 const JSON: &str = "application/json";
 
-type Connection = SendRequest<Full<Bytes>>;
+/// A connection to the server.
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    /// Ends with the sender, or with the server.
+    task: JoinHandle<hyper::Result<()>>,
+}
+
+/// How a connection ended that we did not end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The server said farewell (TLS close_notify), as Go's does when it closes a connection for whatever reason.
+    Closed,
+    /// It did not: the process died, or the network cut in.
+    Broken,
+}
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -134,6 +150,7 @@ impl ClientMaker {
             maker: self.clone(),
             address,
             connection: None,
+            end: None,
         }
     }
 
@@ -152,9 +169,8 @@ impl ClientMaker {
         let (sender, connection) = http1::handshake(TokioIo::new(tls))
             .await
             .map_err(exchange)?;
-        // Ends with the sender, or with the server.
-        tokio::spawn(connection);
-        Ok(sender)
+        let task = tokio::spawn(connection);
+        Ok(Connection { sender, task })
     }
 
     fn request(
@@ -193,6 +209,8 @@ pub struct Client {
     maker: Arc<ClientMaker>,
     address: SocketAddr,
     connection: Option<Connection>,
+    /// How a connection ended that was found dead, or died under a request.
+    end: Option<End>,
 }
 
 impl Client {
@@ -233,6 +251,21 @@ impl Client {
     /// Drops the connection: the next request opens a new one.
     pub fn reset(&mut self) {
         self.connection = None;
+        self.end = None;
+    }
+
+    /// Resolves when the server has ended the connection, once for each end; also when that was found out by a request.
+    /// Does not resolve while there is no connection. May be given up and called again.
+    pub async fn ended(&mut self) -> End {
+        if let Some(end) = self.end.take() {
+            return end;
+        }
+        let Some(connection) = &mut self.connection else {
+            return std::future::pending().await;
+        };
+        let end = End::of((&mut connection.task).await);
+        self.connection = None;
+        end
     }
 
     async fn once(
@@ -241,23 +274,34 @@ impl Client {
         time: Duration,
     ) -> Result<Answer, ClientError> {
         // A connection with half an exchange on it is of no use: `exchange` puts it back only at its end.
-        tokio::time::timeout(time, self.exchange(request))
+        let outcome = tokio::time::timeout(time, self.exchange(request))
             .await
-            .unwrap_or(Err(ClientError::Timeout(time)))
+            .unwrap_or(Err(ClientError::Timeout(time)));
+        if let Err(error) = &outcome
+            && is_cut(error)
+        {
+            self.end = Some(End::Broken);
+        }
+        outcome
     }
 
     /// The connection of the exchange before, if it is still good.
     async fn reused(&mut self) -> Option<Connection> {
-        let mut sender = self.connection.take()?;
-        sender.ready().await.is_ok().then_some(sender)
+        let mut connection = self.connection.take()?;
+        if connection.sender.ready().await.is_ok() {
+            return Some(connection);
+        }
+        self.end = Some(End::of(connection.task.await));
+        None
     }
 
     async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, ClientError> {
-        let mut sender = match self.reused().await {
-            Some(sender) => sender,
+        let mut connection = match self.reused().await {
+            Some(connection) => connection,
             None => self.maker.connect(self.address).await?,
         };
-        let (head, body) = sender
+        let (head, body) = connection
+            .sender
             .send_request(request)
             .await
             .map_err(exchange)?
@@ -267,13 +311,38 @@ impl Client {
             .await
             .map_err(ClientError::Exchange)?
             .to_bytes();
-        self.connection = Some(sender);
+        self.connection = Some(connection);
         Ok(Answer {
             status: head.status,
             headers: head.headers,
             body,
         })
     }
+}
+
+impl End {
+    fn of(task: Result<hyper::Result<()>, tokio::task::JoinError>) -> Self {
+        match task {
+            Ok(Err(error)) if is_cut(&error) => End::Broken,
+            _ => End::Closed,
+        }
+    }
+}
+
+/// Whether an error comes from a connection that was cut, and not closed.
+fn is_cut(error: &(dyn std::error::Error + 'static)) -> bool {
+    let sources = std::iter::successors(Some(error), |error| error.source());
+    let kinds = sources.filter_map(|error| error.downcast_ref().map(io::Error::kind));
+    let mut cuts = kinds.filter(|kind| {
+        matches!(
+            kind,
+            io::ErrorKind::UnexpectedEof
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::BrokenPipe
+        )
+    });
+    cuts.next().is_some()
 }
 
 fn left(deadline: Instant) -> Duration {

@@ -231,3 +231,29 @@ fn a_user_that_is_no_header_value_is_an_error() {
         assert!(matches!(made, Err(MakerError::Identity(_))), "{made:?}");
     }
 }
+
+#[tokio::test]
+async fn a_cut_connection_is_told_from_a_closed_one() {
+    let close = || Reply::new(200, &[("connection", "close")], "");
+    let (server, _) = server(vec![close(), Reply::Break]).await;
+    let mut client = plain(&server);
+    client.get("/x", &[]).await.unwrap();
+    assert_eq!(client.ended().await, End::Closed);
+    // Under a request, and told afterwards.
+    client.get("/x", &[]).await.unwrap_err();
+    assert_eq!(client.ended().await, End::Broken);
+}
+
+#[tokio::test]
+async fn the_end_of_an_idle_connection_is_told_once() {
+    let (server, _) = server(Vec::new()).await;
+    let mut client = plain(&server);
+    client.get("/x", &[]).await.unwrap();
+    let early = tokio::time::timeout(Duration::from_millis(50), client.ended()).await;
+    assert!(early.is_err(), "{early:?}");
+    // It goes with all its connections.
+    drop(server);
+    assert_eq!(client.ended().await, End::Broken);
+    let again = tokio::time::timeout(Duration::from_millis(50), client.ended()).await;
+    assert!(again.is_err(), "{again:?}");
+}

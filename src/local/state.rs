@@ -10,8 +10,8 @@ use tokio::sync::{Notify, watch};
 /// State of the apiserver process beside us.
 #[derive(Debug, Default)]
 pub struct LocalState {
-    /// Twice the number of refused connections so far (the epoch), plus 1 if `/readyz` answered 200 since the last of
-    /// them (KEP-3028: initialized). Later failures do not undo it.
+    /// Twice the number of times that the process was seen to be gone (the epoch), plus 1 if `/readyz` answered 200 since
+    /// the last of them (KEP-3028: initialized). Later failures do not undo it.
     epoch_and_initialized: AtomicU64,
     /// The last `/readyz` was 200.
     ready: AtomicBool,
@@ -52,7 +52,7 @@ impl LocalState {
         self.changed.send_replace(());
     }
 
-    /// Changes with each refused connection; to be taken before `/readyz` is asked.
+    /// Changes each time that the process is seen to be gone; to be taken before `/readyz` is asked.
     pub fn epoch(&self) -> u64 {
         self.epoch_and_initialized.load(Ordering::Relaxed) >> 1
     }
@@ -87,7 +87,7 @@ impl LocalState {
         }
     }
 
-    /// A connection was refused: the process is gone, and what comes next is not initialized.
+    /// The process is gone, and what comes next is not initialized: a connection was refused, or the probe found another.
     pub fn refused(&self) {
         let was_ready = self.ready.swap(false, Ordering::Relaxed);
         let next = |state: u64| Some(((state >> 1) + 1) << 1);
@@ -97,7 +97,7 @@ impl LocalState {
         let was_initialized = before.is_ok_and(|state| state & 1 == 1);
         if was_initialized {
             tracing::warn!(
-                "the local apiserver refuses connections: not initialized until its next /readyz"
+                "the local apiserver is gone or another: not initialized until its next /readyz"
             );
             self.reread.notify_one();
         }

@@ -39,6 +39,7 @@ mod renamed;
 mod rerouting;
 mod restored;
 mod resume;
+mod restarts;
 mod stop;
 mod stored;
 mod undecodable;

@@ -1,0 +1,114 @@
+//! Restarts of the apiserver beside the proxy: seen at once however long `probeInterval` is, and not taken for granted.
+
+use std::time::Duration;
+
+use crate::cluster::{LONG, Single, assert_refused};
+use crate::support::client::Client;
+use crate::support::wait::{eventually, holds};
+
+const PODS: &str = "/api/v1/pods";
+const AT_ONCE: Duration = Duration::from_millis(500);
+
+/// A ready apiserver and a proxy that asks it again only after a minute.
+async fn rarely_asked() -> (Single, Client) {
+    let world = Single::with(|options| options.set("apiServer.probeInterval", "1m")).await;
+    let asking = world
+        .client()
+        .cert("admin")
+        .header("X-Kubernetes-If-Ready", "1");
+    (world, asking)
+}
+
+async fn is_initialized(world: &Single) -> bool {
+    world.proxy.statusz().await["server"]["initialized"] == true
+}
+
+#[tokio::test]
+async fn a_restart_between_two_probes_is_seen_at_once() {
+    let (mut world, asking) = rarely_asked().await;
+    assert_eq!(asking.get(PODS).await.code(), 200);
+    world.double.restart().await;
+    eventually("the restart is seen", AT_ONCE, async || {
+        !is_initialized(&world).await
+    })
+    .await;
+    world.double.take_requests();
+    assert_refused(&asking.get(PODS).await, "not initialized");
+    assert_eq!(world.double.count(PODS), 0, "nothing reaches the new one");
+}
+
+#[tokio::test]
+async fn so_is_one_of_an_apiserver_whose_readyz_failed() {
+    let (mut world, asking) = rarely_asked().await;
+    world.double.set_ready(false);
+    world.double.go_away();
+    eventually("the proxy has seen it", LONG, async || {
+        !world.proxy.is_ready().await
+    })
+    .await;
+    let answer = asking.get(PODS).await;
+    assert_eq!(
+        (answer.code(), answer.header("x-kubernetes-ready")),
+        (200, "true")
+    );
+    world.double.restart().await;
+    eventually("the restart is seen", AT_ONCE, async || {
+        !is_initialized(&world).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn connections_that_are_closed_while_readyz_fails_are_no_restart() {
+    let (world, asking) = rarely_asked().await;
+    world.double.set_ready(false);
+    for round in 1..4 {
+        world.double.take_requests();
+        world.double.go_away();
+        eventually("it is asked over a new connection", LONG, async || {
+            world.double.count("/readyz") > 0
+        })
+        .await;
+        holds("initialized", Duration::from_millis(200), async || {
+            is_initialized(&world).await
+        })
+        .await;
+        let answer = asking.get(PODS).await;
+        assert_eq!(
+            (answer.code(), answer.header("x-kubernetes-ready")),
+            (200, "true"),
+            "round {round}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn connections_that_are_cut_while_it_is_ready_are_no_restart() {
+    let (world, asking) = rarely_asked().await;
+    for round in 1..4 {
+        world.double.take_requests();
+        world.double.drop_connections();
+        eventually("it is asked over a new connection", LONG, async || {
+            world.double.count("/readyz") > 0
+        })
+        .await;
+        holds("initialized", Duration::from_millis(200), async || {
+            is_initialized(&world).await
+        })
+        .await;
+        assert_eq!(asking.get(PODS).await.code(), 200, "round {round}");
+    }
+}
+
+#[tokio::test]
+async fn an_apiserver_that_ends_every_connection_is_not_asked_without_pause() {
+    let world = Single::with(|options| options.set("apiServer.probeInterval", "1m")).await;
+    let from = world.double.accepted_connections();
+    let end = tokio::time::Instant::now() + Duration::from_secs(2);
+    while tokio::time::Instant::now() < end {
+        world.double.drop_connections();
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let asked = world.double.accepted_connections() - from;
+    assert!((5..40).contains(&asked), "{asked}");
+}
