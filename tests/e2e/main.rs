@@ -26,6 +26,7 @@ mod following;
 mod hostile;
 mod identity;
 mod if_ready;
+mod initialization;
 mod lease;
 mod misconfigured;
 mod outages;

@@ -64,15 +64,22 @@ impl Kubectl {
         self.output_with_input(arguments, "").await
     }
 
-    /// For `-f -`.
-    pub async fn output_with_input(&self, arguments: &[&str], input: &str) -> Output {
+    /// Not started yet: for what does not come to an end by itself.
+    pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("kubectl");
         command
             .args(&self.arguments)
             .args(arguments)
             // Nobody's own configuration.
             .env("HOME", &self.home)
-            .env_remove("KUBECONFIG")
+            .env_remove("KUBECONFIG");
+        command
+    }
+
+    /// For `-f -`.
+    pub async fn output_with_input(&self, arguments: &[&str], input: &str) -> Output {
+        let mut command = self.command(arguments);
+        command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
