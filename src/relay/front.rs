@@ -18,7 +18,7 @@ use pingora_http::RequestHeader;
 use super::answer::{self, Manner, Refusal};
 use super::attempts::{End, Request};
 use super::plan::{Asked, Plan, Step, plan};
-use super::shared::{Phase, Shared};
+use super::shared::Shared;
 use super::upload::Upload;
 use super::upstream::{Kind, Upstreams};
 use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED};
@@ -87,8 +87,7 @@ impl Front {
         session.set_read_timeout(None);
         session.set_pipelining_enabled(true);
         let http10 = session.req_header().version < Version::HTTP_11;
-        if http10 || *self.shared.phase.borrow() != Phase::Serving {
-            // Said in the answer, so that the client does not send another request into the closing.
+        if http10 {
             session.set_keepalive(None);
         }
         Some(())
@@ -175,6 +174,9 @@ impl Front {
         manner: &Manner,
     ) -> Served {
         self.shared.metrics.refused(refusal);
+        if self.shared.is_leaving() {
+            session.set_keepalive(None);
+        }
         let seconds = self.shared.retry_after();
         match answer::refuse(session, refusal, seconds, manner).await {
             Ok(()) => Served::Answered {

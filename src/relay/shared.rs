@@ -54,7 +54,12 @@ pub enum Phase {
 impl Shared {
     /// Whether load balancers should send requests here.
     pub fn is_ready(&self) -> bool {
-        self.local.is_ready() && *self.phase.borrow() == Phase::Serving
+        self.local.is_ready() && !self.is_leaving()
+    }
+
+    /// Whether the proxy is stopping: an answer on an HTTP/1 connection is its last then, and says so.
+    pub fn is_leaving(&self) -> bool {
+        *self.phase.borrow() != Phase::Serving
     }
 
     /// Whether the snapshot is too old to prove that nobody serves a resource.

@@ -37,6 +37,9 @@ impl Exchange<'_> {
         match down {
             ServerSession::H2(session) => session.write_response_header(response, end),
             session => {
+                if self.kind != Kind::Upgrade && self.shared.is_leaving() {
+                    session.set_keepalive(None);
+                }
                 frame_for_http1(session.req_header().version, &mut response, method)?;
                 session.write_response_header(response).await
             }
