@@ -38,6 +38,7 @@ async fn world(enforce: &str) -> World {
     let server = KubeApiServer::start(options, &ground.pki).await;
     let options = ground
         .proxy("a", server.addr())
+        .set("apiServer.probeInterval", "500ms")
         .set("ifReady.enforce", enforce)
         .set("ifReady.retryAfterSeconds", RETRY_AFTER);
     let proxy = Proxy::start(options.until(Until::Ready)).await;
