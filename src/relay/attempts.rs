@@ -51,6 +51,8 @@ pub enum End {
         /// The client's connection can take another request.
         reusable: bool,
     },
+    /// An upgraded connection came to its end, and with it the client's.
+    Upgraded,
     /// The client is to be told this.
     Refused(Refusal),
     /// The client's stream is to be reset.
@@ -92,6 +94,10 @@ impl Request<'_> {
                 Outcome::Answered { code, reusable } => {
                     answered(shared, &way, code);
                     return End::Answered { code, reusable };
+                }
+                Outcome::Upgraded => {
+                    answered(shared, &way, 101);
+                    return End::Upgraded;
                 }
                 Outcome::Failed(failure) => failure,
             };

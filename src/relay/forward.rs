@@ -42,6 +42,8 @@ pub enum Outcome {
         /// The client's connection can take another request.
         reusable: bool,
     },
+    /// An upgraded connection came to its end, and with it the client's.
+    Upgraded,
     /// Nothing was sent to the client yet.
     Failed(Failure),
     /// The client went away, or was left with half an answer: its stream is to be reset.

@@ -152,6 +152,7 @@ impl Front {
         };
         let result = match end {
             End::Answered { code, reusable } => Served::Answered { code, reusable },
+            End::Upgraded => Served::Upgraded,
             End::Broken => Served::Broken,
             End::Refused(refusal) => self.refuse(session, refusal, &manner).await,
         };
@@ -198,7 +199,12 @@ fn is_well_formed(header: &RequestHeader) -> bool {
 /// How a request ended for the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Served {
-    Answered { code: u16, reusable: bool },
+    Answered {
+        code: u16,
+        reusable: bool,
+    },
+    /// Nothing is left of the connection.
+    Upgraded,
     Broken,
 }
 
@@ -290,6 +296,7 @@ impl HttpServerApp for Front {
                 let _ = session.finish().await;
                 None
             }
+            Served::Upgraded => None,
             Served::Broken => {
                 session.shutdown().await;
                 None

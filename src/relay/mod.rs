@@ -18,5 +18,6 @@ pub mod plan;
 pub mod shared;
 pub mod status;
 pub mod stream;
+pub mod upgraded;
 pub mod upload;
 pub mod upstream;

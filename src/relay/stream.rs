@@ -4,13 +4,17 @@ use http::header::HeaderValue;
 use http::{Method, StatusCode};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::client::HttpSession;
+use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
 
 use super::forward::{Exchange, Outcome};
 use super::framing::{frame_for_http1, strip_hop_by_hop};
+use super::upgraded::splice;
 use super::upload::{Listening, Upload};
 use super::upstream::Kind;
 use crate::request::headers::{NOT_EXECUTED, READY};
+
+const SWITCHING: u16 = 101;
 
 impl Exchange<'_> {
     /// Writes the response header; `end`: there is no body.
@@ -21,6 +25,9 @@ impl Exchange<'_> {
         method: &Method,
         end: bool,
     ) -> pingora_core::Result<()> {
+        if response.status == StatusCode::SWITCHING_PROTOCOLS && self.kind != Kind::Upgrade {
+            return Error::e_explain(ErrorType::InvalidHTTPHeader, "101 to what is no upgrade");
+        }
         if self.kind != Kind::Upgrade {
             strip_hop_by_hop(&mut response);
         }
@@ -63,10 +70,9 @@ impl Exchange<'_> {
         upload: &mut Upload,
         code: u16,
     ) -> Outcome {
-        let upgraded = code == 101;
-        if upgraded && let HttpSession::H1(session) = &mut up {
-            session.maybe_upgrade_body_writer();
-            *upload = Upload::endless(&mut up);
+        if code == SWITCHING {
+            splice(down, up, self.shared.turn_to_end()).await;
+            return Outcome::Upgraded;
         }
         // What is cut off may have been in the middle of a request's body.
         let cut = Outcome::Answered {
@@ -105,12 +111,7 @@ impl Exchange<'_> {
                 () = upload.progress(), if pending => {}
                 piece = down.read_body_or_idle(read), if followed => {
                     let end = down.is_body_done();
-                    let gone = upload.take(piece, end, &mut up).await.is_err();
-                    // An upgraded connection has come to its end when either side ends it.
-                    if upgraded && (gone || upload.is_over()) {
-                        return cut;
-                    }
-                    if gone {
+                    if upload.take(piece, end, &mut up).await.is_err() {
                         return Outcome::Broken;
                     }
                 }

@@ -69,15 +69,6 @@ impl Upload {
         }
     }
 
-    /// What comes from the client of an upgraded connection.
-    pub fn endless(up: &mut HttpSession) -> Self {
-        Self {
-            kept: None,
-            writer: writer(up),
-            ..Self::new(true, false)
-        }
-    }
-
     /// Whether there is a body.
     pub fn is_expected(&self) -> bool {
         self.expected
@@ -135,11 +126,6 @@ impl Upload {
             followed: !pending && (self.read || !self.refused),
             read: self.read,
         }
-    }
-
-    /// Nothing more will be sent.
-    pub fn is_over(&self) -> bool {
-        self.read || self.refused
     }
 
     /// Takes a piece from the client; `end`: it was the last.
