@@ -15,9 +15,10 @@ use super::body::{Answer, Body, answer, full, json as json_answer, text};
 use super::objects;
 use super::record::Recorded;
 use super::route::{ResourcePath, query};
-use super::special::{Call, held_open, told_status, upgrade};
+use super::special::{Call, held_open, stream, told_status};
 use super::state::{Fault, Phase, State};
 use super::status::{Status, page_not_found};
+use super::upgrade::upgrade;
 use super::{discovery, openapi, watch};
 
 /// kube-apiserver's own limit.
@@ -60,7 +61,7 @@ async fn respond(state: Arc<State>, peer: Arc<Peer>, request: Request<Incoming>)
     let query = query(request.uri().query().unwrap_or_default());
     if let Some(name) = path.strip_prefix("/_double/") {
         let call = Call {
-            recorder: &state.recorder,
+            state: &state,
             record,
             peer: &peer,
             user: &user,
@@ -110,6 +111,7 @@ async fn inject_fault(state: &State, path: &str, headers: &HeaderMap) -> Option<
     match fault {
         Fault::Status(code, retry_after) => Some(Ok(told_status(code, retry_after, headers))),
         Fault::Hang => std::future::pending().await,
+        Fault::Stream(bytes) => Some(Ok(Response::new(stream(bytes, false)))),
         Fault::Reset => Some(Err("the double breaks off, as it was told to".into())),
         Fault::Delay(time) => {
             tokio::time::sleep(time).await;
@@ -264,7 +266,7 @@ async fn resource(
     }
     let parameters = query(request.uri().query().unwrap_or_default());
     match target.subresource.as_str() {
-        "exec" | "attach" | "portforward" => return Ok(upgrade(request)),
+        "exec" | "attach" | "portforward" => return Ok(upgrade(state, record, request)),
         "proxy" => return Ok(text(StatusCode::OK, "proxied\n")),
         "log"
             if parameters

@@ -32,6 +32,7 @@ pub mod store;
 #[cfg(test)]
 mod tests;
 pub mod tls;
+pub mod upgrade;
 pub mod watch;
 
 pub use record::Recorded;

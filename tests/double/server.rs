@@ -1,8 +1,9 @@
 //! The listener, its connections, and the handle by which tests hold the double.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hyper::service::service_fn;
@@ -21,9 +22,11 @@ use super::resources::{Preset, ServedResource};
 use super::state::{DoubleOptions, Fault, Phase, State};
 use super::store::Store;
 use super::tls::server_config;
+use super::upgrade;
 use crate::support::addr::Loopback;
 
 const PORT: u16 = 6443;
+const STREAM_WINDOW: u32 = 256 << 10;
 
 pub struct Double {
     state: Arc<State>,
@@ -38,7 +41,7 @@ struct Server {
     tls: Arc<ServerConfig>,
     max_streams: u32,
     connections: AtomicU64,
-    open: AtomicUsize,
+    open: Mutex<HashSet<u64>>,
     orders: watch::Sender<Order>,
 }
 
@@ -81,7 +84,7 @@ impl Double {
             tls: Arc::new(server_config(&options.pki, &options.alpn)),
             max_streams: options.max_streams,
             connections: AtomicU64::new(0),
-            open: AtomicUsize::new(0),
+            open: Mutex::default(),
             orders: watch::Sender::new(Order::Serve),
         });
         let running = Some(run(&server, listener));
@@ -117,7 +120,16 @@ impl Double {
     }
 
     pub fn open_connections(&self) -> usize {
-        self.server.open.load(Ordering::SeqCst)
+        self.server.open.lock().unwrap().len()
+    }
+
+    pub fn connection_is_closed(&self, id: u64) -> bool {
+        !self.server.open.lock().unwrap().contains(&id)
+    }
+
+    /// Upgraded ones, which are not among the open connections.
+    pub fn open_upgrades(&self) -> usize {
+        self.state.upgraded.load(Ordering::SeqCst)
     }
 
     /// How many there have been since the start.
@@ -180,6 +192,12 @@ impl Double {
                 .faults
                 .extend(fault.map(|fault| (path_prefix.to_owned(), fault)));
         });
+    }
+
+    /// Answers 101 to HTTP/1.1 connections before anything was read of them.
+    pub fn set_instant_upgrades(&self, instant: bool) {
+        self.state
+            .write(|settings| settings.instant_upgrades = instant);
     }
 
     /// Watches that start at an older revision get 410.
@@ -268,24 +286,24 @@ async fn accept(server: Arc<Server>, listener: TcpListener, mut stopped: watch::
 }
 
 /// Counts a connection while it lives.
-struct Open<'a>(&'a AtomicUsize);
+struct Open<'a>(&'a Mutex<HashSet<u64>>, u64);
 
 impl<'a> Open<'a> {
-    fn new(open: &'a AtomicUsize) -> Self {
-        open.fetch_add(1, Ordering::SeqCst);
-        Self(open)
+    fn new(open: &'a Mutex<HashSet<u64>>, id: u64) -> Self {
+        open.lock().unwrap().insert(id);
+        Self(open, id)
     }
 }
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        self.0.lock().unwrap().remove(&self.1);
     }
 }
 
 async fn serve(server: Arc<Server>, tcp: TcpStream) {
-    let _open = Open::new(&server.open);
     let connection_id = server.connections.fetch_add(1, Ordering::SeqCst) + 1;
+    let _open = Open::new(&server.open, connection_id);
     let mut orders = server.orders.subscribe();
     let nodelay = tcp.set_nodelay(true);
     let accepted = TlsAcceptor::from(Arc::clone(&server.tls)).accept(tcp).await;
@@ -293,6 +311,12 @@ async fn serve(server: Arc<Server>, tcp: TcpStream) {
     let (Ok(()), Ok(tls)) = (nodelay, accepted) else {
         return;
     };
+    let instant = server.state.read(|settings| settings.instant_upgrades);
+    if instant && tls.get_ref().1.alpn_protocol() == Some(b"http/1.1") {
+        // How the stream ends is its client's doing.
+        let _ = upgrade::at_once(&server.state, tls).await;
+        return;
+    }
     let chain = tls
         .get_ref()
         .1
@@ -311,7 +335,13 @@ async fn serve(server: Arc<Server>, tcp: TcpStream) {
     let service =
         service_fn(|request| handle(Arc::clone(&server.state), Arc::clone(&peer), request));
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http2().max_concurrent_streams(server.max_streams);
+    // As kube-apiserver: what one stream leaves unread takes nothing from the others.
+    let connection_window = STREAM_WINDOW.saturating_mul(server.max_streams);
+    builder
+        .http2()
+        .max_concurrent_streams(server.max_streams)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(connection_window);
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(tls), service);
     let mut connection = std::pin::pin!(connection);
     loop {

@@ -11,29 +11,30 @@
 //! | `hang` | never answers |
 //! | `reset?after=` | breaks off, before the header or after so many bytes of the body |
 //! | `status?code=&retryAfter=` | answers so without reading the body |
-//! | `upgrade` | 101 to whatever protocol is wanted, then echoes bytes; `?refuse=403` does not |
+//! | `upgrade` | 101 to whatever protocol is wanted, as `exec` does, see [`super::upgrade`]; `?refuse=403` does not |
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::auth::User;
-use super::body::{Answer, Body, channel, full, json as json_answer};
+use super::body::{Answer, Body, channel, json as json_answer};
 use super::handler::Peer;
 use super::record::Recorder;
+use super::state::State;
 use super::status::{Status, page_not_found};
+use super::upgrade::upgrade;
 
 const CHUNK: usize = 64 * 1024;
 
 pub struct Call<'a> {
-    pub recorder: &'a Recorder,
+    pub state: &'a Arc<State>,
     pub record: u64,
     pub peer: &'a Peer,
     pub user: &'a User,
@@ -63,7 +64,7 @@ impl Call<'_> {
             "reset" => Err("the double breaks off, as it was told to".into()),
             "status" => Ok(self.status(request.headers())),
             "upgrade" => Ok(match self.number("refuse", 0) {
-                0 => upgrade(request),
+                0 => upgrade(self.state, self.record, request),
                 _ => self.status(request.headers()),
             }),
             _ => Ok(page_not_found()),
@@ -85,7 +86,7 @@ impl Call<'_> {
             .iter()
             .map(|(name, value)| json!([name.as_str(), text(value)]));
         let headers: Vec<Value> = headers.collect();
-        let (length, trailers) = drain(body, self.recorder, self.record).await?;
+        let (length, trailers) = drain(body, &self.state.recorder, self.record).await?;
         let user = self.user;
         Ok(json_answer(
             StatusCode::OK,
@@ -108,7 +109,8 @@ impl Call<'_> {
     }
 
     async fn upload(&self, request: Request<Incoming>) -> Answer {
-        let (length, trailers) = drain(request.into_body(), self.recorder, self.record).await?;
+        let (length, trailers) =
+            drain(request.into_body(), &self.state.recorder, self.record).await?;
         Ok(json_answer(
             StatusCode::OK,
             &json!({"bytes": length, "trailers": trailers}),
@@ -165,7 +167,7 @@ async fn drain(
 }
 
 /// So many bytes, and then the end or a break.
-fn stream(mut bytes: u64, break_off: bool) -> Body {
+pub fn stream(mut bytes: u64, break_off: bool) -> Body {
     let (sender, body) = channel();
     tokio::spawn(async move {
         let chunk = Bytes::from(vec![b'x'; CHUNK]);
@@ -220,44 +222,4 @@ pub fn held_open(line: &'static str) -> Body {
         }
     });
     body
-}
-
-/// 101 with the protocol asked for; every byte comes back.
-pub fn upgrade(mut request: Request<Incoming>) -> Response<Body> {
-    let Some(protocol) = request.headers().get(header::UPGRADE).cloned() else {
-        return Status::bad_request("Upgrade request required").answer(request.headers());
-    };
-    let offered = ["x-stream-protocol-version", "sec-websocket-protocol"].map(|name| {
-        let value = request.headers().get(name)?.to_str().ok()?;
-        let first = value.split(',').next().unwrap_or_default().trim();
-        Some((name, HeaderValue::from_str(first).ok()?))
-    });
-    let on = hyper::upgrade::on(&mut request);
-    tokio::spawn(async move {
-        if let Ok(upgraded) = on.await {
-            // A broken connection ends the echo, as it should.
-            let _ = echo_bytes(TokioIo::new(upgraded)).await;
-        }
-    });
-    let mut response = Response::new(full(""));
-    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    let headers = response.headers_mut();
-    headers.insert(header::UPGRADE, protocol);
-    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-    for (name, value) in offered.into_iter().flatten() {
-        headers.insert(name, value);
-    }
-    response
-}
-
-async fn echo_bytes(mut stream: TokioIo<hyper::upgrade::Upgraded>) -> std::io::Result<()> {
-    let mut buffer = vec![0; 8192];
-    loop {
-        let length = stream.read(&mut buffer).await?;
-        if length == 0 {
-            return stream.shutdown().await;
-        }
-        stream.write_all(&buffer[..length]).await?;
-        stream.flush().await?;
-    }
 }

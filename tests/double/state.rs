@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -75,6 +76,8 @@ pub enum Fault {
     Status(u16, Option<u64>),
     /// Never answers.
     Hang,
+    /// Answers with so many bytes.
+    Stream(u64),
     /// Closes the connection (HTTP/1.1) or resets the stream (HTTP/2).
     Reset,
     /// Goes on after this time.
@@ -91,6 +94,8 @@ pub struct Settings {
     pub rules: Vec<Rule>,
     pub faults: Vec<(String, Fault)>,
     pub bookmark_every: Option<Duration>,
+    /// HTTP/1.1 connections are answered 101 before anything is read of them, see [`super::upgrade::at_once`].
+    pub instant_upgrades: bool,
 }
 
 pub struct State {
@@ -100,6 +105,8 @@ pub struct State {
     /// Counts the bookmarks that were asked for by hand.
     pub bookmarks: watch::Sender<u64>,
     pub addr: SocketAddr,
+    /// Upgraded streams that have not come to their end.
+    pub upgraded: AtomicUsize,
     settings: RwLock<Settings>,
 }
 
@@ -122,6 +129,7 @@ impl State {
             recorder: Recorder::default(),
             bookmarks: watch::Sender::new(0),
             addr,
+            upgraded: AtomicUsize::new(0),
             settings: RwLock::new(Settings {
                 preset: options.preset.clone(),
                 phase: options.phase,
@@ -130,6 +138,7 @@ impl State {
                 rules: Vec::new(),
                 faults: Vec::new(),
                 bookmark_every: None,
+                instant_upgrades: false,
             }),
         }
     }

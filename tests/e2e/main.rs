@@ -45,3 +45,4 @@ mod stop;
 mod stored;
 mod undecodable;
 mod unsynced;
+mod upgrades;
