@@ -28,8 +28,13 @@ use crate::watches::resume::Resume;
 
 /// As kube-apiserver: idle connections, and headers that do not come to an end, are closed after this.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
-/// As kube-apiserver's default of 1.20; 1.26 and later say 100.
-const MAX_STREAMS: u32 = 250;
+/// More than kube-apiserver's 100 to 250: behind the proxy of a peer all of its users share few connections, and a
+/// watch that has to wait for a stream looks like one that hangs.
+const MAX_STREAMS: u32 = 1000;
+/// Bytes of a request's body that may wait here, as in kube-apiserver; and of all bodies of one connection, so that
+/// uploads that hang, less than 64 of them, hold up nobody else on it.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 64 * STREAM_WINDOW;
 
 /// How long, and for how much, a client that is answered before its request's end is listened to.
 const LINGER: Duration = Duration::from_secs(5);
@@ -307,6 +312,8 @@ impl HttpServerApp for Front {
     fn h2_options(&self) -> Option<H2Options> {
         let mut options = default_h2_options();
         options.max_concurrent_streams(MAX_STREAMS);
+        options.initial_window_size(STREAM_WINDOW);
+        options.initial_connection_window_size(CONNECTION_WINDOW);
         Some(options)
     }
 

@@ -15,6 +15,7 @@ pub mod health;
 pub mod if_ready;
 pub mod not_found;
 pub mod plan;
+pub mod pool;
 pub mod shared;
 pub mod status;
 pub mod stream;

@@ -37,17 +37,15 @@ pub async fn splice(down: &mut ServerSession, up: HttpSession, turn: impl Future
     };
     let (mut from_client, mut to_client) = split(client.stream);
     let (mut from_server, mut to_server) = split(server.stream);
-    let server_ended = tokio::select! {
+    tokio::select! {
         // How a side ended makes no difference to the other.
-        _ = copy(&client.early, client.ended, &mut from_client, &mut to_server) => false,
-        _ = copy(&server.early, server.ended, &mut from_server, &mut to_client) => true,
-        () = turn => true,
-    };
+        _ = copy(&client.early, client.ended, &mut from_client, &mut to_server) => {}
+        _ = copy(&server.early, server.ended, &mut from_server, &mut to_client) => {}
+        () = turn => {}
+    }
     let farewell = async {
         tokio::join!(close(&mut to_client), close(&mut to_server));
-        if server_ended {
-            drain(from_client).await;
-        }
+        tokio::join!(drain(from_client), drain(from_server));
     };
     // Whoever does not take it in time is cut off.
     let _ = tokio::time::timeout(FAREWELL, farewell).await;
@@ -112,8 +110,8 @@ async fn close(side: &mut WriteHalf<Stream>) {
     let _ = side.shutdown().await;
 }
 
-/// Reads what a client still sends: with bytes unread the closing would reset the connection, and the end of the
-/// server's answer could be lost on its way.
+/// Reads what a side still sends: with bytes unread the closing would reset the connection, and the last that it was
+/// sent could be lost on its way.
 async fn drain(mut from: ReadHalf<Stream>) {
     let mut scrap = vec![0; 4096];
     while from.read(&mut scrap).await.is_ok_and(|read| read > 0) {}

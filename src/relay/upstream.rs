@@ -11,23 +11,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pingora_core::connectors::ConnectorOptions;
-use pingora_core::connectors::http::Connector;
 use pingora_core::protocols::ALPN;
 use pingora_core::protocols::TcpKeepalive;
 use pingora_core::protocols::http::client::HttpSession;
 use pingora_core::protocols::l4::socket::SocketAddr as PingoraAddr;
 use pingora_core::upstreams::peer::{Peer, PeerOptions};
 
+use super::pool::Pool;
 use crate::config::{ApiServer, Config, KeyPair};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const CONNECT_AND_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(6);
-const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
-/// Streams on one connection. kube-apiserver allows 100 to 250; below that nobody waits for a stream id.
+/// Most streams on one connection; fewer, if its server allows fewer.
 const SHORT_STREAMS: usize = 64;
 const LONG_STREAMS: usize = 16;
-/// Bytes that an unread response may hold here; one connection has room for all of its streams' windows.
-const STREAM_WINDOW: u32 = 256 << 10;
+/// Bytes that an unread response may hold here.
+pub const STREAM_WINDOW: u32 = 256 << 10;
 
 /// How a request travels upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,17 +87,16 @@ impl Peer for Destination {
 /// Servers that are trusted alike: one CA, one expected name.
 pub struct Group {
     name: Arc<str>,
-    short: Arc<PeerOptions>,
-    long: Arc<PeerOptions>,
-    upgrade: Arc<PeerOptions>,
+    shared: Arc<PeerOptions>,
+    alone: Arc<PeerOptions>,
     with_certificate: Lanes,
     without: Lanes,
 }
 
 /// Short and long requests never share a connection.
 struct Lanes {
-    short: Connector,
-    long: Connector,
+    short: Pool,
+    long: Pool,
 }
 
 /// All upstream connections of one thread.
@@ -127,7 +125,7 @@ impl Upstreams {
 impl Group {
     fn new(name: &str, ca_file: &std::path::Path, identity: &KeyPair) -> Self {
         let lanes = |identity: Option<&KeyPair>| {
-            let connector = || {
+            let pool = |streams| {
                 let mut options = ConnectorOptions::new(1024);
                 options.ca_file = Some(ca_file.display().to_string());
                 options.cert_key_file = identity.map(|pair| {
@@ -136,18 +134,17 @@ impl Group {
                         pair.key_file.display().to_string(),
                     )
                 });
-                Connector::new(Some(options))
+                Pool::new(options, streams)
             };
             Lanes {
-                short: connector(),
-                long: connector(),
+                short: pool(SHORT_STREAMS),
+                long: pool(LONG_STREAMS),
             }
         };
         Self {
             name: name.into(),
-            short: Arc::new(options(ALPN::H2H1, SHORT_STREAMS)),
-            long: Arc::new(options(ALPN::H2H1, LONG_STREAMS)),
-            upgrade: Arc::new(options(ALPN::H1, 1)),
+            shared: Arc::new(options(ALPN::H2H1)),
+            alone: Arc::new(options(ALPN::H1)),
             with_certificate: lanes(Some(identity)),
             without: lanes(None),
         }
@@ -156,9 +153,8 @@ impl Group {
     /// A member of the group.
     pub fn at(&self, address: SocketAddr, kind: Kind) -> Destination {
         let options = match kind {
-            Kind::Short => &self.short,
-            Kind::Long => &self.long,
-            Kind::Upgrade => &self.upgrade,
+            Kind::Short | Kind::Long => &self.shared,
+            Kind::Upgrade => &self.alone,
         };
         Destination {
             address: PingoraAddr::Inet(address),
@@ -175,7 +171,11 @@ impl Group {
         kind: Kind,
         certificate: bool,
     ) -> pingora_core::Result<(HttpSession, bool)> {
-        self.connector(kind, certificate).get_http_session(to).await
+        let pool = self.pool(kind, certificate);
+        if kind == Kind::Upgrade {
+            return Ok((pool.session_alone(to).await?, false));
+        }
+        pool.session(to).await
     }
 
     /// Gives the connection of a finished session back.
@@ -186,12 +186,10 @@ impl Group {
         kind: Kind,
         certificate: bool,
     ) {
-        self.connector(kind, certificate)
-            .release_http_session(session, to, Some(IDLE_TIMEOUT))
-            .await;
+        self.pool(kind, certificate).release(session, to).await;
     }
 
-    fn connector(&self, kind: Kind, certificate: bool) -> &Connector {
+    fn pool(&self, kind: Kind, certificate: bool) -> &Pool {
         let lanes = if certificate {
             &self.with_certificate
         } else {
@@ -204,17 +202,11 @@ impl Group {
     }
 }
 
-fn options(alpn: ALPN, streams: usize) -> PeerOptions {
+fn options(alpn: ALPN) -> PeerOptions {
     let mut options = PeerOptions::new();
     options.connection_timeout = Some(CONNECT_TIMEOUT);
     options.total_connection_timeout = Some(CONNECT_AND_HANDSHAKE_TIMEOUT);
-    options.idle_timeout = Some(IDLE_TIMEOUT);
     options.alpn = alpn;
-    options.max_h2_streams = streams;
-    options.h2_stream_window_size = Some(STREAM_WINDOW);
-    options.h2_connection_window_size = u32::try_from(streams)
-        .ok()
-        .map(|streams| streams * STREAM_WINDOW);
     options.tcp_keepalive = Some(TcpKeepalive {
         idle: Duration::from_secs(15),
         interval: Duration::from_secs(5),

@@ -40,6 +40,7 @@ struct Server {
     state: Arc<State>,
     tls: Arc<ServerConfig>,
     max_streams: u32,
+    settings_after: Duration,
     connections: AtomicU64,
     open: Mutex<HashSet<u64>>,
     orders: watch::Sender<Order>,
@@ -83,6 +84,7 @@ impl Double {
             state: Arc::clone(&state),
             tls: Arc::new(server_config(&options.pki, &options.alpn)),
             max_streams: options.max_streams,
+            settings_after: options.settings_after,
             connections: AtomicU64::new(0),
             open: Mutex::default(),
             orders: watch::Sender::new(Order::Serve),
@@ -317,6 +319,7 @@ async fn serve(server: Arc<Server>, tcp: TcpStream) {
         let _ = upgrade::at_once(&server.state, tls).await;
         return;
     }
+    tokio::time::sleep(server.settings_after).await;
     let chain = tls
         .get_ref()
         .1

@@ -29,6 +29,8 @@ pub struct DoubleOptions {
     pub request_headers: RequestHeaders,
     /// Of HTTP/2, for one connection.
     pub max_streams: u32,
+    /// How long it takes after the handshake to say that.
+    pub settings_after: Duration,
 }
 
 impl DoubleOptions {
@@ -43,6 +45,7 @@ impl DoubleOptions {
             alpn: vec!["h2", "http/1.1"],
             request_headers: RequestHeaders::default(),
             max_streams: 250,
+            settings_after: Duration::ZERO,
         }
     }
 

@@ -21,6 +21,7 @@ mod cluster;
 mod compaction;
 mod facts;
 mod failover;
+mod fairness;
 mod fidelity;
 mod following;
 mod hostile;

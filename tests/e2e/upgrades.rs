@@ -340,9 +340,12 @@ async fn the_end_of_either_side_is_the_end_of_both_and_loses_nothing() {
             .await
             .expect("the end of the other side")
             .unwrap();
-        let seen = double.take_requests();
-        let seen = seen.iter().find(|seen| seen.path == target).unwrap();
-        assert_eq!(seen.body_len, 10_000);
+        eventually("the apiserver has read all of it", LONG, async || {
+            let seen = double.requests();
+            seen.iter()
+                .any(|seen| seen.path == target && seen.body_len == 10_000)
+        })
+        .await;
         eventually("it is over", LONG, async || double.open_upgrades() == 0).await;
     }
     none_is_left([&cluster.proxy_a, &cluster.proxy_b]).await;
