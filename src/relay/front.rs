@@ -35,6 +35,8 @@ const MAX_STREAMS: u32 = 1000;
 /// uploads that hang, less than 64 of them, hold up nobody else on it.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 64 * STREAM_WINDOW;
+/// Bytes of an answer that may wait for the client's socket.
+const SEND_BUFFER: usize = 128 << 10;
 
 /// How long, and for how much, a client that is answered before its request's end is listened to.
 const LINGER: Duration = Duration::from_secs(5);
@@ -314,6 +316,7 @@ impl HttpServerApp for Front {
         options.max_concurrent_streams(MAX_STREAMS);
         options.initial_window_size(STREAM_WINDOW);
         options.initial_connection_window_size(CONNECTION_WINDOW);
+        options.max_send_buffer_size(SEND_BUFFER);
         Some(options)
     }
 

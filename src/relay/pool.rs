@@ -1,9 +1,9 @@
 //! Connections to servers that are trusted alike, for requests of one kind; each serving thread has its own.
 //!
 //! pingora makes the connections and runs HTTP/2 on them; which of them takes the next stream is decided here. A server
-//! says how many streams it allows only after a connection is there, and pingora's own pool fills it before: streams
-//! beyond the limit then wait for others to end, behind watches for ever. Here a new connection is its opener's alone
-//! until its server has said.
+//! says how many streams it allows only after a connection is there, and pingora's own pool fills it before: the server
+//! refuses what is too much, and a request whose body was read already cannot be sent again. Here a new connection is
+//! its opener's alone until its server has said.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

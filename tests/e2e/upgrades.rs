@@ -22,6 +22,7 @@ use crate::support::wait::eventually;
 const LOCAL: &str = "/api/v1/namespaces/default/pods/x/exec";
 /// What only B serves.
 const REROUTED: &str = "/apis/debug.example/v1/namespaces/default/shells/x/exec";
+const WATCH_OF_SHELLS: &str = "/apis/debug.example/v1/shells?watch=true";
 const LONG_RUNNING: &str = "kube_interop_proxy_long_running_requests";
 
 const SPDY: &str = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nContent-Length: 0\r\n\
@@ -231,7 +232,16 @@ async fn three_minutes_of_silence_end_no_stream() {
             streams.push(stream);
         }
     }
+    let mut watches = Vec::new();
+    for path in ["/api/v1/pods?watch=true", WATCH_OF_SHELLS] {
+        for client in [client.http1(), client.http2()] {
+            watches.push(client.open(path).await);
+        }
+    }
     tokio::time::sleep(Duration::from_secs(181)).await;
+    for watch in &mut watches {
+        assert!(watch.is_quiet(Duration::from_millis(100)).await);
+    }
     for stream in &mut streams {
         stream.send(b"after").await.unwrap();
         let echoed = timeout(LONG, stream.expect(b"after")).await;

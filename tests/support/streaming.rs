@@ -84,6 +84,11 @@ impl Streaming {
             .context("no more bytes in time")?
     }
 
+    /// Whether it is open and nothing comes for so long.
+    pub async fn is_quiet(&mut self, time: Duration) -> bool {
+        self.buffer.is_empty() && timeout(time, self.receive()).await.is_err()
+    }
+
     /// The next line, without its end.
     pub async fn next_line(&mut self, limit: Duration) -> anyhow::Result<Option<String>> {
         let line = async {
