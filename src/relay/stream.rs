@@ -25,11 +25,10 @@ impl Exchange<'_> {
         method: &Method,
         end: bool,
     ) -> pingora_core::Result<()> {
-        if response.status == StatusCode::SWITCHING_PROTOCOLS && self.kind != Kind::Upgrade {
-            return Error::e_explain(ErrorType::InvalidHTTPHeader, "101 to what is no upgrade");
-        }
-        if self.kind != Kind::Upgrade {
+        if response.status != StatusCode::SWITCHING_PROTOCOLS {
             strip_hop_by_hop(&mut response);
+        } else if self.kind != Kind::Upgrade {
+            return Error::e_explain(ErrorType::InvalidHTTPHeader, "101 to what is no upgrade");
         }
         // Between proxies only: whoever else says it is no proxy.
         if response.status == StatusCode::SERVICE_UNAVAILABLE {

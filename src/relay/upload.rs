@@ -1,7 +1,9 @@
 //! The request's body on its way to an apiserver.
 //!
 //! Over HTTP/2 a piece waits for the server's window without keeping anybody from reading the answer: a server may
-//! answer while it reads, and stop reading until its answer is taken.
+//! answer while it reads, and stop reading until its answer is taken. Over HTTP/1.1, which kube-apiserver speaks with us
+//! only if its HTTP/2 is switched off, pingora cannot read while it writes: each piece is written before more of the
+//! answer is read.
 //!
 //! The beginning of a body is kept until an answer comes, so that another server can be asked.
 
