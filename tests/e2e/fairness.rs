@@ -151,7 +151,7 @@ async fn stalled_downloads_hold_nobody_up_on_their_connection() {
             }
         };
         let mut beside = 0;
-        for _ in 0..200 {
+        for _ in 0..1000 {
             let client = admin.fresh();
             let started = Instant::now();
             assert_eq!(client.get(road.short).await.code(), 200);

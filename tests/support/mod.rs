@@ -31,6 +31,7 @@ mod selftest;
 pub mod steady;
 pub mod streaming;
 pub mod tls;
+pub mod upgraded;
 pub mod wait;
 
 /// rustls refuses to choose between providers; etcd's client asks it to.
