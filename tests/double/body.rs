@@ -98,9 +98,32 @@ pub fn channel() -> (mpsc::Sender<Result<Bytes, BoxError>>, Body) {
     (sender, Channel(receiver).boxed_unsync())
 }
 
-struct Channel(mpsc::Receiver<Result<Bytes, BoxError>>);
+/// The same for a body with trailers.
+pub fn frames() -> (mpsc::Sender<Result<Frame<Bytes>, BoxError>>, Body) {
+    let (sender, receiver) = mpsc::channel(16);
+    (sender, Channel(receiver).boxed_unsync())
+}
 
-impl hyper::body::Body for Channel {
+struct Channel<Piece>(mpsc::Receiver<Result<Piece, BoxError>>);
+
+/// What a body may consist of.
+trait IntoFrame: Send + 'static {
+    fn into_frame(self) -> Frame<Bytes>;
+}
+
+impl IntoFrame for Bytes {
+    fn into_frame(self) -> Frame<Bytes> {
+        Frame::data(self)
+    }
+}
+
+impl IntoFrame for Frame<Bytes> {
+    fn into_frame(self) -> Frame<Bytes> {
+        self
+    }
+}
+
+impl<Piece: IntoFrame> hyper::body::Body for Channel<Piece> {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -110,6 +133,6 @@ impl hyper::body::Body for Channel {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         self.0
             .poll_recv(context)
-            .map(|item| item.map(|chunk| chunk.map(Frame::data)))
+            .map(|item| item.map(|piece| piece.map(Piece::into_frame)))
     }
 }

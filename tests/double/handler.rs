@@ -59,7 +59,8 @@ async fn respond(state: Arc<State>, peer: Arc<Peer>, request: Request<Incoming>)
         recorded.how = user.how;
     });
     let query = query(request.uri().query().unwrap_or_default());
-    if let Some(name) = path.strip_prefix("/_double/") {
+    let echo = request.headers().contains_key("x-double-echo");
+    if let Some(name) = path.strip_prefix("/_double/").or(echo.then_some("echo")) {
         let call = Call {
             state: &state,
             record,
@@ -117,6 +118,7 @@ async fn inject_fault(state: &State, path: &str, headers: &HeaderMap) -> Option<
             tokio::time::sleep(time).await;
             None
         }
+        Fault::Answer(told) => Some(Ok(told.response())),
     }
 }
 

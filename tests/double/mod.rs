@@ -32,6 +32,7 @@ pub mod store;
 #[cfg(test)]
 mod tests;
 pub mod tls;
+pub mod told;
 pub mod upgrade;
 pub mod watch;
 
@@ -40,3 +41,4 @@ pub use resources::{Preset, ServedResource, v1_20, v1_36};
 pub use server::Double;
 pub use state::{DoubleOptions, Fault, Phase};
 pub use store::Store;
+pub use told::Told;

@@ -2,7 +2,7 @@
 //!
 //! | path | what it does |
 //! |---|---|
-//! | `echo` | tells what arrived, as JSON |
+//! | `echo` | tells what arrived, as JSON; so does any other path if the request has the header `X-Double-Echo` |
 //! | `slow?ms=` | answers after a while |
 //! | `big?bytes=` | streams so many bytes |
 //! | `mirror` | streams the request's body back |
@@ -14,6 +14,8 @@
 //! | `upgrade` | 101 to whatever protocol is wanted, as `exec` does, see [`super::upgrade`]; `?refuse=403` does not |
 
 use std::collections::HashMap;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::Hasher as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,7 +88,11 @@ impl Call<'_> {
             .iter()
             .map(|(name, value)| json!([name.as_str(), text(value)]));
         let headers: Vec<Value> = headers.collect();
-        let (length, trailers) = drain(body, &self.state.recorder, self.record).await?;
+        let Drained {
+            length,
+            sum,
+            trailers,
+        } = drain(body, &self.state.recorder, self.record).await?;
         let user = self.user;
         Ok(json_answer(
             StatusCode::OK,
@@ -97,6 +103,7 @@ impl Call<'_> {
                 "headers": headers,
                 "trailers": trailers,
                 "bodyLength": length,
+                "bodySum": sum,
                 "protocol": format!("{:?}", parts.version),
                 "connection": self.peer.connection_id,
                 "certificate": self.peer.cn,
@@ -109,11 +116,10 @@ impl Call<'_> {
     }
 
     async fn upload(&self, request: Request<Incoming>) -> Answer {
-        let (length, trailers) =
-            drain(request.into_body(), &self.state.recorder, self.record).await?;
+        let drained = drain(request.into_body(), &self.state.recorder, self.record).await?;
         Ok(json_answer(
             StatusCode::OK,
-            &json!({"bytes": length, "trailers": trailers}),
+            &json!({"bytes": drained.length, "trailers": drained.trailers}),
         ))
     }
 
@@ -140,18 +146,27 @@ pub fn told_status(code: u16, retry_after: Option<u64>, headers: &HeaderMap) -> 
     response
 }
 
-/// Reads a body to its end; its length, and its trailers.
+/// What is known of a body that was read to its end.
+struct Drained {
+    length: u64,
+    /// Differs if the bytes do.
+    sum: String,
+    trailers: Value,
+}
+
 async fn drain(
     mut body: Incoming,
     recorder: &Recorder,
     record: u64,
-) -> Result<(u64, Value), hyper::Error> {
+) -> Result<Drained, hyper::Error> {
     let mut length = 0;
+    let mut hasher = DefaultHasher::new();
     let mut trailers = serde_json::Map::new();
     while let Some(frame) = body.frame().await {
         let frame = frame?;
         if let Some(data) = frame.data_ref() {
             length += data.len() as u64;
+            hasher.write(data);
             recorder.change(record, |request| request.body_len = length);
         } else if let Some(fields) = frame.trailers_ref() {
             let fields = fields.iter().map(|(name, value)| {
@@ -163,7 +178,11 @@ async fn drain(
             trailers.extend(fields);
         }
     }
-    Ok((length, Value::Object(trailers)))
+    Ok(Drained {
+        length,
+        sum: format!("{:016x}", hasher.finish()),
+        trailers: Value::Object(trailers),
+    })
 }
 
 /// So many bytes, and then the end or a break.

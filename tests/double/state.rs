@@ -14,6 +14,7 @@ use super::auth::{Authenticator, RequestHeaders, Rule};
 use super::record::Recorder;
 use super::resources::{Preset, ServedResource, group_version};
 use super::store::{Key, Store};
+use super::told::Told;
 
 #[derive(Clone)]
 pub struct DoubleOptions {
@@ -85,6 +86,8 @@ pub enum Fault {
     Reset,
     /// Goes on after this time.
     Delay(Duration),
+    /// Answers so, whoever asks.
+    Answer(Box<Told>),
 }
 
 pub struct Settings {

@@ -19,6 +19,7 @@ mod admin;
 mod check;
 mod cluster;
 mod compaction;
+mod differential;
 mod facts;
 mod failover;
 mod fairness;

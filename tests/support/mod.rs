@@ -33,6 +33,7 @@ pub mod streaming;
 pub mod tls;
 pub mod upgraded;
 pub mod wait;
+pub mod wire;
 
 /// rustls refuses to choose between providers; etcd's client asks it to.
 pub fn install_crypto_provider() {
