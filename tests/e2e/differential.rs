@@ -19,6 +19,7 @@ use generate::{For, Made, Maker};
 
 const SEED: u64 = 20_260_101;
 const WORKERS: u64 = 4;
+const ROUNDS: usize = 20;
 
 fn seed() -> u64 {
     std::env::var("DIFFERENTIAL_SEED").map_or(SEED, |seed| seed.parse().expect("a number"))
@@ -109,19 +110,27 @@ async fn compare_all(
     found
 }
 
+/// A difference counts only if the server itself says the same before and afterwards: other things happen there too.
 async fn real(made: &Made, direct: &mut Road, through: &mut Road) -> Vec<String> {
-    let before = direct.send_directly(made).await;
-    let answer = through.send(made).await;
-    let found = differences(made, &before, &answer);
-    if found.is_empty() {
-        return found;
+    let mut before = direct.send_directly(made).await;
+    for _ in 0..ROUNDS {
+        let answer = through.send(made).await;
+        let found = differences(made, &before, &answer);
+        if found.is_empty() {
+            return found;
+        }
+        let after = direct.send_directly(made).await;
+        if differences(made, &after, &answer).is_empty() {
+            return Vec::new();
+        }
+        if differences(made, &before, &after).is_empty() {
+            return found;
+        }
+        before = after;
     }
-    // Something may have changed meanwhile: then it is as it is afterwards.
-    let after = direct.send_directly(made).await;
-    if differences(made, &after, &answer).is_empty() {
-        return Vec::new();
-    }
-    found
+    vec![format!(
+        "the server itself never said the same twice in {ROUNDS} rounds"
+    )]
 }
 
 async fn echo(mut made: Made, direct: &mut Road, through: &mut Road) -> Vec<String> {
@@ -170,7 +179,7 @@ async fn a_real_apiserver_answers_the_same_through_the_proxy() {
     let proxy = Proxy::start(proxy).await;
     let through = proxy.client(&ground.pki).cert("admin");
     for version in [Version::Http1, Version::Http2] {
-        let found = compare_all(For::Real, version, 1000, server.admin(), &through).await;
+        let found = compare_all(For::Real, version, 600, server.admin(), &through).await;
         none(&found);
     }
 }
@@ -190,7 +199,7 @@ async fn an_apiserver_sees_what_it_sees_without_the_proxy() {
             if matches!(version, Version::Http2) && alpn.len() == 1 {
                 continue;
             }
-            let found = compare_all(For::Echo, version, 1000, &direct, &through).await;
+            let found = compare_all(For::Echo, version, 600, &direct, &through).await;
             none(&found);
         }
     }
@@ -202,8 +211,8 @@ async fn a_peers_apiserver_sees_what_it_sees_without_the_proxies() {
     let direct = Client::new(cluster.b.addr(), &cluster.ground.pki).cert("admin");
     let through = cluster.client().cert("admin");
     for version in [Version::Http1, Version::Http2] {
-        let found = compare_all(For::Peer, version, 500, &direct, &through).await;
+        let found = compare_all(For::Peer, version, 300, &direct, &through).await;
         none(&found);
     }
-    assert!(cluster.proxy_a.metric(REROUTED, &[]).await >= 1000.0);
+    assert!(cluster.proxy_a.metric(REROUTED, &[]).await >= 600.0);
 }
