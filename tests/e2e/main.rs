@@ -23,6 +23,7 @@ mod differential;
 mod facts;
 mod failover;
 mod fairness;
+mod false_404;
 mod fidelity;
 mod following;
 mod hostile;
