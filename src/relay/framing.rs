@@ -1,20 +1,53 @@
 //! Headers as the next hop's protocol wants them, and what its errors mean.
 
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
-use http::{Method, StatusCode, Version};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::{HeaderMap, Method, StatusCode, Version};
+use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::client::HttpSession;
 use pingora_core::{ErrorType, RetryType};
 use pingora_http::{RequestHeader, ResponseHeader};
 
 use crate::request::headers::{KEEP_ALIVE, PROXY_CONNECTION};
 
-/// Removes what an answer says of the connection that it came on.
+/// Whether the first line of an HTTP/1 request names a path, or a URL with one, as Go's HTTP server wants it. pingora
+/// takes anything else for `/`, and cuts off what follows a `#`, which to Go is part of the path.
+pub fn names_a_path(session: &ServerSession, header: &RequestHeader) -> bool {
+    let Some(session) = session.as_http1() else {
+        return true;
+    };
+    let raw = session.get_headers_raw_bytes();
+    let mut lines = raw.trim_ascii_start().split(|byte| *byte == b'\n');
+    let line = lines.next().unwrap_or_default();
+    header.raw_path_is_utf8() && !line.contains(&b'#') && is_path_or_url(header.raw_path())
+}
+
+fn is_path_or_url(target: &[u8]) -> bool {
+    target.starts_with(b"/")
+        || [&b"http://"[..], b"https://"].iter().any(|scheme| {
+            target
+                .get(..scheme.len())
+                .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+        })
+}
+
+/// Removes what an answer says of the connection that it came on, names listed in `Connection` included.
 pub fn strip_hop_by_hop(response: &mut ResponseHeader) {
+    for name in listed_in_connection(&response.headers) {
+        response.remove_header(&name);
+    }
     for name in [&CONNECTION, &KEEP_ALIVE, &PROXY_CONNECTION] {
         if response.headers.contains_key(name) {
             response.remove_header(name);
         }
     }
+}
+
+fn listed_in_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    let values = headers.get_all(CONNECTION).iter();
+    values
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+        .collect()
 }
 
 /// Writes a request's header; a request without a body ends with it. `name`: the server's, for HTTP/1.0 clients that

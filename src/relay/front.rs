@@ -17,6 +17,7 @@ use pingora_http::RequestHeader;
 
 use super::answer::{self, Manner, Refusal};
 use super::attempts::{End, Request};
+use super::framing::names_a_path;
 use super::plan::{Asked, Plan, Step, plan};
 use super::shared::Shared;
 use super::upload::Upload;
@@ -105,6 +106,7 @@ impl Front {
         let body_expected = !session.is_body_empty();
         let upgrade = session.is_upgrade_req();
         let header = take_header(session);
+        let named = names_a_path(session, &header);
         let Some(connection) = connection(session) else {
             return Served::Broken;
         };
@@ -125,7 +127,7 @@ impl Front {
             method: &method,
             path,
             info: &info,
-            well_formed: is_well_formed(&header) && info::is_well_formed(path, query),
+            well_formed: named && is_well_formed(&header) && info::is_well_formed(path, query),
             caller: &caller,
             rerouted: caller == Caller::Peer && (marked(REROUTED) || marked(PEER_PROXIED)),
             resume: self.resume.of(&info, query),

@@ -25,6 +25,7 @@ impl Exchange<'_> {
         method: &Method,
         end: bool,
     ) -> pingora_core::Result<()> {
+        // An upgrade that is agreed on is what its `Connection` is about; the client's protocol writes the rest.
         if response.status != StatusCode::SWITCHING_PROTOCOLS {
             strip_hop_by_hop(&mut response);
         } else if self.kind != Kind::Upgrade {
@@ -33,6 +34,10 @@ impl Exchange<'_> {
         // Between proxies only: whoever else says it is no proxy.
         if response.status == StatusCode::SERVICE_UNAVAILABLE {
             response.remove_header(&NOT_EXECUTED);
+        }
+        // Ours to say: what a server further on says of itself is not about the one that was asked.
+        if self.shared.config.if_ready.enabled && response.headers.contains_key(READY) {
+            response.remove_header(&READY);
         }
         if let Some(ready) = self.tell {
             response.insert_header(
