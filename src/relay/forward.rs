@@ -14,7 +14,7 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::client::HttpSession;
 use pingora_http::{RequestHeader, ResponseHeader};
 
-use super::framing::{is_unprocessed, write_header};
+use super::framing::{is_unprocessed, write_continue, write_header};
 use super::not_found;
 use super::shared::Shared;
 use super::upload::{Gone, Listening, Upload};
@@ -173,7 +173,7 @@ impl Exchange<'_> {
             HttpSession::H1(_) => broke_off(error),
             _ => Failure::Unsent(error),
         })?;
-        if upload.is_continue_owed() && down.write_continue_response().await.is_err() {
+        if upload.is_continue_owed() && write_continue(down).await.is_err() {
             return Ok(Outcome::Broken);
         }
         upload.begin(&mut up).await;

@@ -124,6 +124,15 @@ pub fn frame_for_http1(
     Ok(())
 }
 
+/// Asks a client for the body that it waits with. pingora would take this for the last answer, and close the connection
+/// after the exchange because it came before the body's end.
+pub async fn write_continue(down: &mut ServerSession) -> pingora_core::Result<()> {
+    down.set_close_on_response_before_downstream_finish(false);
+    let written = down.write_continue_response().await;
+    down.set_close_on_response_before_downstream_finish(true);
+    written
+}
+
 /// Whether the server says that it did not process the request: REFUSED_STREAM, or a GOAWAY below its stream.
 pub fn is_unprocessed(error: &pingora_core::Error) -> bool {
     matches!(error.retry, RetryType::Decided(true)) && *error.etype() != ErrorType::InvalidH2

@@ -136,3 +136,33 @@ impl<Piece: IntoFrame> hyper::body::Body for Channel<Piece> {
             .map(|item| item.map(|piece| piece.map(Piece::into_frame)))
     }
 }
+
+/// A body that keeps something until it is dropped.
+pub fn held(body: Body, what: impl Send + Unpin + 'static) -> Body {
+    Held { body, _what: what }.boxed_unsync()
+}
+
+struct Held<T> {
+    body: Body,
+    _what: T,
+}
+
+impl<T: Unpin> hyper::body::Body for Held<T> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -11,7 +11,7 @@ use rustls::pki_types::CertificateDer;
 use serde_json::json;
 
 use super::auth::{User, may};
-use super::body::{Answer, Body, answer, full, json as json_answer, text};
+use super::body::{Answer, Body, answer, full, held, json as json_answer, text};
 use super::objects;
 use super::record::Recorded;
 use super::route::{ResourcePath, query};
@@ -33,17 +33,39 @@ pub struct Peer {
 
 pub async fn handle(state: Arc<State>, peer: Arc<Peer>, request: Request<Incoming>) -> Answer {
     let head = request.method() == Method::HEAD;
-    let mut answer = respond(state, peer, request).await?;
+    let record = state.recorder.add(recorded(&peer, &request));
+    let over = Over {
+        state: Arc::clone(&state),
+        record,
+    };
+    let mut answer = respond(state, peer, record, request).await?;
     if head {
         // As Go's server does; hyper leaves it to the service over HTTP/2.
         *answer.body_mut() = full(Vec::new());
     }
-    Ok(answer)
+    Ok(answer.map(|body| held(body, over)))
 }
 
-async fn respond(state: Arc<State>, peer: Arc<Peer>, request: Request<Incoming>) -> Answer {
+/// Dropped with the answer, or with the request that never got one.
+struct Over {
+    state: Arc<State>,
+    record: u64,
+}
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        let over = |request: &mut Recorded| request.over = true;
+        self.state.recorder.change(self.record, over);
+    }
+}
+
+async fn respond(
+    state: Arc<State>,
+    peer: Arc<Peer>,
+    record: u64,
+    request: Request<Incoming>,
+) -> Answer {
     let path = request.uri().path().to_owned();
-    let record = state.recorder.add(recorded(&peer, &request));
     if let Some(answer) = inject_fault(&state, &path, request.headers()).await {
         return answer;
     }
@@ -99,6 +121,7 @@ fn recorded(peer: &Peer, request: &Request<Incoming>) -> Recorded {
         body_len: 0,
         connection_id: peer.connection_id,
         at: SystemTime::now(),
+        over: false,
     }
 }
 

@@ -27,6 +27,8 @@ pub struct Recorded {
     /// Which of the double's connections it came on, counted from 1.
     pub connection_id: u64,
     pub at: SystemTime,
+    /// Its answer was delivered to the end, or given up: the client, or the stream, is gone.
+    pub over: bool,
 }
 
 impl Recorded {

@@ -16,6 +16,7 @@ mod support;
 
 mod absent;
 mod admin;
+mod bodies;
 mod check;
 mod cluster;
 mod compaction;
@@ -26,6 +27,7 @@ mod fairness;
 mod false_404;
 mod fidelity;
 mod following;
+mod headers;
 mod hostile;
 mod identity;
 mod if_ready;

@@ -25,6 +25,7 @@ pub struct Pieces {
     frames: VecDeque<Bytes>,
     trailers: Option<HeaderMap>,
     length: Option<u64>,
+    unfinished: bool,
 }
 
 impl Pieces {
@@ -35,6 +36,7 @@ impl Pieces {
             length: Some(body.len() as u64),
             frames: (!body.is_empty()).then_some(body).into_iter().collect(),
             trailers: None,
+            unfinished: false,
         }
     }
 
@@ -44,7 +46,14 @@ impl Pieces {
             frames: frames.into_iter().collect(),
             trailers: None,
             length: None,
+            unfinished: false,
         }
+    }
+
+    /// After the pieces neither more nor an end.
+    pub fn unfinished(mut self) -> Self {
+        self.unfinished = true;
+        self
     }
 
     pub fn with_trailers(mut self, trailers: HeaderMap) -> Self {
@@ -62,14 +71,14 @@ impl Body for Pieces {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let data = self.frames.pop_front().map(Frame::data);
-        Poll::Ready(
-            data.or_else(|| self.trailers.take().map(Frame::trailers))
-                .map(Ok),
-        )
+        match data.or_else(|| self.trailers.take().map(Frame::trailers)) {
+            None if self.unfinished => Poll::Pending,
+            frame => Poll::Ready(frame.map(Ok)),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.frames.is_empty() && self.trailers.is_none()
+        self.frames.is_empty() && self.trailers.is_none() && !self.unfinished
     }
 
     fn size_hint(&self) -> SizeHint {
