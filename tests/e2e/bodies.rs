@@ -3,50 +3,18 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::cluster::{Ground, LONG, Single};
-use crate::double::{Double, DoubleOptions, Fault, Told, v1_20};
+use crate::cluster::{LONG, Single, of_each_version};
+use crate::double::{Fault, Told};
 use crate::support::client::Client;
 use crate::support::pki::SERVER_NAME;
-use crate::support::proxy::{Proxy, Until};
-use crate::support::wait::eventually;
-use crate::support::wire::{Pieces, Wire};
+use crate::support::wire::{Pieces, Wire, request};
 
 const PATH: &str = "/told";
 const UPLOAD: &str = "/_double/upload";
 const MIB: usize = 1 << 20;
-
-async fn world(alpn: &[&'static str]) -> Single {
-    let ground = Ground::new().await;
-    let mut options = DoubleOptions::new(ground.pki.dir(), v1_20());
-    options.alpn = alpn.to_vec();
-    let double = Double::start(options).await;
-    let proxy = Proxy::start(ground.proxy("a", double.addr()).until(Until::Ready)).await;
-    double.take_requests();
-    Single {
-        double,
-        proxy,
-        ground,
-    }
-}
-
-/// Before an apiserver of HTTP/2, and before one of HTTP/1.1.
-async fn worlds() -> [Single; 2] {
-    let (http2, http1) = tokio::join!(world(&["h2", "http/1.1"]), world(&["http/1.1"]));
-    [http2, http1]
-}
-
-async fn wires(world: &Single) -> [Wire; 2] {
-    let admin = world.client().cert("admin");
-    [Wire::http1(&admin).await, Wire::http2(&admin).await]
-}
-
-fn request(method: &str, path: &str, body: Pieces) -> Request<Pieces> {
-    let request = Request::builder().method(method).uri(path);
-    request.body(body).unwrap()
-}
 
 fn tell(world: &Single, told: Told) {
     world
@@ -56,7 +24,7 @@ fn tell(world: &Single, told: Told) {
 
 #[tokio::test]
 async fn a_client_that_waits_to_be_asked_for_its_body_is_asked() {
-    for world in worlds().await {
+    for world in of_each_version().await {
         let admin = world.client().cert("admin");
         let mut tls = admin.connect_raw(&["http/1.1"]).await.unwrap();
         for _ in 0..2 {
@@ -70,7 +38,7 @@ async fn a_client_that_waits_to_be_asked_for_its_body_is_asked() {
             assert_eq!(read(&mut tls, start.len()).await, start);
             read_until(&mut tls, "{\"bytes\":5,\"trailers\":{}}\n").await;
         }
-        let [_, mut http2] = wires(&world).await;
+        let [_, mut http2] = Wire::both(&world.client().cert("admin")).await;
         let mut request = request("POST", UPLOAD, Pieces::measured("hello"));
         let expect = HeaderValue::from_static("100-continue");
         request.headers_mut().insert("expect", expect);
@@ -100,7 +68,7 @@ async fn read_until(from: &mut (impl AsyncRead + Unpin), end: &str) {
 
 #[tokio::test]
 async fn a_client_that_waits_to_be_asked_is_told_at_once_when_it_is_refused() {
-    let world = world(&["h2"]).await;
+    let world = Single::new().await;
     let admin = world.client().cert("admin");
     let mut tls = admin.connect_raw(&["http/1.1"]).await.unwrap();
     let head =
@@ -108,17 +76,25 @@ async fn a_client_that_waits_to_be_asked_is_told_at_once_when_it_is_refused() {
     tls.write_all(head.as_bytes()).await.unwrap();
     let start = "HTTP/1.1 400 Bad Request\r\n";
     assert_eq!(read(&mut tls, start.len()).await, start);
-    assert_eq!(world.double.requests().len(), 0);
+    assert_eq!(world.double.count("/api/v1/%zz"), 0);
 }
 
 #[tokio::test]
 async fn trailers_of_answers_pass_over_http2_and_are_dropped_over_http1() {
-    for (world, upstream) in worlds().await.into_iter().zip(["HTTP/2", "HTTP/1.1"]) {
+    for (world, upstream) in of_each_version()
+        .await
+        .into_iter()
+        .zip(["HTTP/2", "HTTP/1.1"])
+    {
         let told = Told::new(200)
             .body("all of it")
             .trailer("x-trailer", "after it");
         tell(&world, told.header("trailer", "x-trailer"));
-        for (mut wire, client) in wires(&world).await.into_iter().zip(["HTTP/1.1", "HTTP/2"]) {
+        for (mut wire, client) in Wire::both(&world.client().cert("admin"))
+            .await
+            .into_iter()
+            .zip(["HTTP/1.1", "HTTP/2"])
+        {
             for _ in 0..2 {
                 let asked = request("GET", PATH, Pieces::default());
                 let answer = wire.send(SERVER_NAME, asked).await.unwrap();
@@ -138,8 +114,8 @@ async fn trailers_of_answers_pass_over_http2_and_are_dropped_over_http1() {
 
 #[tokio::test]
 async fn trailers_of_requests_are_dropped_and_the_body_is_whole() {
-    for world in worlds().await {
-        for mut wire in wires(&world).await {
+    for world in of_each_version().await {
+        for mut wire in Wire::both(&world.client().cert("admin")).await {
             for _ in 0..2 {
                 let mut trailers = HeaderMap::new();
                 let name = HeaderName::from_static("x-trailer");
@@ -162,7 +138,7 @@ async fn trailers_of_requests_are_dropped_and_the_body_is_whole() {
 #[tokio::test]
 async fn what_is_compressed_stays_as_it_is() {
     let compressed: Bytes = (0..40_000_u32).map(|number| (number * 7) as u8).collect();
-    for world in worlds().await {
+    for world in of_each_version().await {
         let told = Told::new(200)
             .header("content-encoding", "gzip")
             .header("content-type", "application/json")
@@ -195,7 +171,7 @@ async fn what_is_compressed_stays_as_it_is() {
 
 #[tokio::test]
 async fn every_kind_of_patch_and_verbs_nobody_knows_arrive_as_they_are() {
-    for world in worlds().await {
+    for world in of_each_version().await {
         for client in world.admins() {
             for content_type in [
                 "application/json-patch+json",
@@ -215,9 +191,22 @@ async fn every_kind_of_patch_and_verbs_nobody_knows_arrive_as_they_are() {
                     "{echo}"
                 );
             }
-            for verb in ["FROBNICATE", "TRACE", "PROPFIND", "lower", "M-SEARCH"] {
-                let echo = client.request(verb, "/_double/echo", "").await.json();
-                assert_eq!(echo["method"], verb);
+            for verb in [
+                "GET",
+                "POST",
+                "PUT",
+                "DELETE",
+                "OPTIONS",
+                "TRACE",
+                "FROBNICATE",
+                "M-SEARCH",
+                "lower",
+            ] {
+                for body in ["", "with a body"] {
+                    let echo = client.request(verb, "/_double/echo", body).await.json();
+                    assert_eq!(echo["method"], verb);
+                    assert_eq!(echo["bodyLength"], body.len(), "{verb}");
+                }
             }
         }
     }
@@ -235,10 +224,10 @@ fn peak(pid: u32) -> u64 {
 async fn large_bodies_are_streamed_in_little_memory() {
     const SIZE: usize = 100 * MIB;
     const LIMIT: u64 = 32 << 10;
-    for mut world in worlds().await {
+    for mut world in of_each_version().await {
         let pid = world.proxy.process().pid();
         let piece = Bytes::from(vec![b'x'; 64 << 10]);
-        for mut wire in wires(&world).await {
+        for mut wire in Wire::both(&world.client().cert("admin")).await {
             let before = peak(pid);
             let body = Pieces::of(std::iter::repeat_n(piece.clone(), SIZE / piece.len()));
             let asked = request("POST", UPLOAD, body);
@@ -262,10 +251,10 @@ async fn large_bodies_are_streamed_in_little_memory() {
 #[tokio::test]
 async fn a_client_that_does_not_read_costs_little_memory_and_holds_up_nobody() {
     const SIZE: usize = 100 * MIB;
-    for mut world in worlds().await {
+    for mut world in of_each_version().await {
         let pid = world.proxy.process().pid();
         let before = peak(pid);
-        for mut wire in wires(&world).await {
+        for mut wire in Wire::both(&world.client().cert("admin")).await {
             let path = format!("/_double/big?bytes={SIZE}");
             let asked = request("GET", &path, Pieces::default());
             let mut lazy = wire.open(SERVER_NAME, asked).await.unwrap();
@@ -288,128 +277,5 @@ async fn a_client_that_does_not_read_costs_little_memory_and_holds_up_nobody() {
         }
         let grown = peak(pid) - before;
         assert!(grown < 32 << 10, "{grown} KiB more than before");
-    }
-}
-
-#[tokio::test]
-async fn when_the_client_goes_away_the_apiserver_is_told() {
-    for world in worlds().await {
-        for path in [
-            "/_double/ticks?ms=10",
-            "/_double/hang",
-            "/_double/big?bytes=9999999999",
-        ] {
-            for mut wire in wires(&world).await {
-                world.double.take_requests();
-                let asked = request("GET", path, Pieces::default());
-                let opening = wire.open(SERVER_NAME, asked);
-                let arrived =
-                    eventually("it arrived", LONG, async || world.double.count(path) == 1);
-                // The answer of one of these never comes.
-                tokio::select! {
-                    answer = opening => {
-                        let mut answer = answer.unwrap();
-                        assert!(answer.next_chunk(LONG).await.unwrap().is_some());
-                    }
-                    () = arrived => {}
-                }
-                assert_eq!(over(&world, path), Some(false));
-                drop(wire);
-                eventually("the apiserver's side is over", LONG, async || {
-                    over(&world, path) == Some(true)
-                })
-                .await;
-            }
-        }
-    }
-}
-
-#[tokio::test]
-async fn when_the_client_goes_away_in_its_body_the_apiserver_is_told() {
-    for world in worlds().await {
-        for alpn in ["http/1.1", "h2"] {
-            world.double.take_requests();
-            let admin = world.client().cert("admin").timeout(LONG);
-            if alpn == "http/1.1" {
-                let mut tls = admin.connect_raw(&[alpn]).await.unwrap();
-                let head = "POST /_double/upload HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\n\r\nhalf";
-                tls.write_all(head.as_bytes()).await.unwrap();
-                tls.flush().await.unwrap();
-                arrived(&world, 4).await;
-                drop(tls);
-            } else {
-                let mut wire = Wire::http2(&admin).await;
-                let body = Pieces::of([Bytes::from_static(b"half")]).unfinished();
-                let sending = tokio::spawn(async move {
-                    let asked = request("POST", UPLOAD, body);
-                    wire.open(SERVER_NAME, asked).await.is_ok()
-                });
-                arrived(&world, 4).await;
-                sending.abort();
-                assert!(sending.await.unwrap_err().is_cancelled());
-            }
-            eventually("the apiserver's side is over", LONG, async || {
-                over(&world, UPLOAD) == Some(true)
-            })
-            .await;
-        }
-    }
-}
-
-/// Whether the request for `path` is over; `None` before it has arrived.
-fn over(world: &Single, path: &str) -> Option<bool> {
-    let seen = world.double.requests();
-    let request = seen.iter().find(|request| request.path == path)?;
-    Some(request.over)
-}
-
-/// Waits until so much of an upload is at the apiserver.
-async fn arrived(world: &Single, bytes: u64) {
-    eventually("the first piece arrived", LONG, async || {
-        let seen = world.double.requests();
-        seen.iter()
-            .any(|request| request.path == UPLOAD && request.body_len == bytes)
-    })
-    .await;
-    assert_eq!(over(world, UPLOAD), Some(false));
-}
-
-#[tokio::test]
-async fn when_the_apiserver_goes_away_the_client_is_told() {
-    for world in worlds().await {
-        for mut wire in wires(&world).await {
-            let asked = request("GET", "/_double/ticks?ms=10", Pieces::default());
-            let mut answer = wire.open(SERVER_NAME, asked).await.unwrap();
-            assert!(answer.next_chunk(LONG).await.unwrap().is_some());
-            world.double.drop_connections();
-            let end = loop {
-                match answer.next_chunk(LONG).await {
-                    Ok(Some(_)) => {}
-                    end => break end,
-                }
-            };
-            let error = end.expect_err("not the end of the body, but a break");
-            assert!(error.to_string().contains("broke off"), "{error:#}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn when_the_apiserver_goes_away_in_a_body_the_client_is_told() {
-    for world in worlds().await {
-        for mut wire in wires(&world).await {
-            world.double.take_requests();
-            let body = Pieces::of([Bytes::from_static(b"half")]).unfinished();
-            let asked = request("POST", UPLOAD, body);
-            let sending = tokio::spawn(async move { wire.send(SERVER_NAME, asked).await });
-            arrived(&world, 4).await;
-            world.double.drop_connections();
-            let answer = sending.await.unwrap().unwrap();
-            assert_eq!(answer.code(), 503, "{}", answer.text());
-            assert!(
-                !answer.headers.contains_key("retry-after"),
-                "it may have been executed"
-            );
-        }
     }
 }

@@ -63,8 +63,19 @@ impl Single {
     }
 
     pub async fn with(change: impl Fn(ProxyOptions) -> ProxyOptions) -> Self {
+        Self::build(&["h2", "http/1.1"], change).await
+    }
+
+    /// The apiserver speaks only this, by ALPN.
+    pub async fn speaking(alpn: &[&'static str]) -> Self {
+        Self::build(alpn, |options| options).await
+    }
+
+    async fn build(alpn: &[&'static str], change: impl Fn(ProxyOptions) -> ProxyOptions) -> Self {
         let ground = Ground::new().await;
-        let double = ground.double(v1_20()).await;
+        let mut options = DoubleOptions::new(ground.pki.dir(), v1_20());
+        options.alpn = alpn.to_vec();
+        let double = Double::start(options).await;
         let options = change(ground.proxy("a", double.addr()));
         let proxy = Proxy::start(options.until(Until::Ready)).await;
         double.take_requests();
@@ -85,6 +96,12 @@ impl Single {
         let client = self.client().cert("admin");
         [client.http1(), client.http2()]
     }
+}
+
+/// Before an apiserver of HTTP/2, and before one of HTTP/1.1.
+pub async fn of_each_version() -> [Single; 2] {
+    let (http2, http1) = tokio::join!(Single::new(), Single::speaking(&["http/1.1"]));
+    [http2, http1]
 }
 
 /// A without the autoscaling group, B with it.

@@ -3,32 +3,11 @@
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::cluster::{Ground, LONG, Single};
-use crate::double::{Double, DoubleOptions, Fault, Told, v1_20};
+use crate::cluster::{LONG, Single, of_each_version};
+use crate::double::{Fault, Told};
 use crate::support::client::{Client, Response};
-use crate::support::proxy::{Proxy, Until};
 
 const PATH: &str = "/told";
-
-/// A proxy before an apiserver of HTTP/2, and one before an apiserver of HTTP/1.1.
-async fn worlds() -> [Single; 2] {
-    let (http2, http1) = tokio::join!(Single::new(), http1_only());
-    [http2, http1]
-}
-
-async fn http1_only() -> Single {
-    let ground = Ground::new().await;
-    let mut options = DoubleOptions::new(ground.pki.dir(), v1_20());
-    options.alpn = vec!["http/1.1"];
-    let double = Double::start(options).await;
-    let proxy = Proxy::start(ground.proxy("a", double.addr()).until(Until::Ready)).await;
-    double.take_requests();
-    Single {
-        double,
-        proxy,
-        ground,
-    }
-}
 
 fn tell(world: &Single, told: Told) {
     world
@@ -68,7 +47,7 @@ async fn raw(client: &Client, request: &str) -> String {
 
 #[tokio::test]
 async fn repeated_headers_are_kept_apart_in_both_directions() {
-    for world in worlds().await {
+    for world in of_each_version().await {
         let told = Told::new(200)
             .header("warning", "299 - \"one, with a comma\"")
             .header("warning", "299 - \"two\"")
@@ -104,7 +83,7 @@ async fn repeated_headers_are_kept_apart_in_both_directions() {
 
 #[tokio::test]
 async fn what_a_server_says_of_its_connection_ends_at_the_proxy() {
-    let world = http1_only().await;
+    let world = Single::speaking(&["http/1.1"]).await;
     let told = Told::new(200)
         .header("connection", "X-Hop, x-other-hop")
         .header("connection", "keep-alive")
@@ -131,7 +110,7 @@ async fn what_a_server_says_of_its_connection_ends_at_the_proxy() {
 
 #[tokio::test]
 async fn only_the_proxy_says_whether_its_apiserver_is_ready() {
-    for world in worlds().await {
+    for world in of_each_version().await {
         let told = Told::new(200)
             .header("x-kubernetes-ready", "of something else")
             .header("x-kubernetes-ready", "and again")
@@ -171,7 +150,7 @@ async fn switched_off_the_proxy_says_nothing_and_removes_nothing_about_readiness
 
 #[tokio::test]
 async fn head_keeps_the_length_and_has_no_body() {
-    for world in worlds().await {
+    for world in of_each_version().await {
         for code in [200, 304, 404] {
             let told = Told::new(code)
                 .header("content-length", "1234")
@@ -195,7 +174,7 @@ async fn head_keeps_the_length_and_has_no_body() {
 
 #[tokio::test]
 async fn answers_without_a_body_leave_the_connection_usable() {
-    for world in worlds().await {
+    for world in of_each_version().await {
         for code in [204, 304, 200] {
             tell(&world, Told::new(code).header("x-kept", "yes"));
             let before = world.double.accepted_connections();
@@ -214,7 +193,7 @@ async fn answers_without_a_body_leave_the_connection_usable() {
 
 #[tokio::test]
 async fn health_checks_of_http_1_0_work_with_and_without_a_host() {
-    for world in worlds().await {
+    for world in of_each_version().await {
         for host in ["", "Host: lb\r\n"] {
             for path in ["/livez", "/readyz", "/healthz"] {
                 let request = format!("GET {path} HTTP/1.0\r\n{host}\r\n");
@@ -238,7 +217,7 @@ async fn health_checks_of_http_1_0_work_with_and_without_a_host() {
 
 #[tokio::test]
 async fn a_whole_url_is_a_target_too() {
-    for world in worlds().await {
+    for world in of_each_version().await {
         let request = "GET https://kubernetes.default.svc/_double/echo?a=b HTTP/1.1\r\nHost: kubernetes.default.svc\r\n\
                        Connection: close\r\n\r\n";
         let answer = raw(&world.client(), request).await;
@@ -249,7 +228,7 @@ async fn a_whole_url_is_a_target_too() {
 
 #[tokio::test]
 async fn targets_that_would_be_changed_on_the_way_are_refused() {
-    for world in worlds().await {
+    for world in of_each_version().await {
         let pod = "/api/v1/namespaces/default/pods/a";
         for line in [
             format!("DELETE {pod}#b HTTP/1.1"),
@@ -272,7 +251,7 @@ async fn targets_that_would_be_changed_on_the_way_are_refused() {
 
 #[tokio::test]
 async fn every_legal_target_arrives_byte_for_byte() {
-    for world in worlds().await {
+    for world in of_each_version().await {
         for client in world.admins() {
             let client = client.header("x-double-echo", "please");
             for target in [

@@ -109,6 +109,11 @@ impl Wire {
         Self::Http2(sender)
     }
 
+    /// One of each version.
+    pub async fn both(client: &Client) -> [Self; 2] {
+        [Self::http1(client).await, Self::http2(client).await]
+    }
+
     /// Whether it can take another request.
     pub fn is_open(&self) -> bool {
         match self {
@@ -154,4 +159,10 @@ impl Wire {
             .await
             .context("no end of the body")?
     }
+}
+
+/// A request without headers.
+pub fn request(method: &str, target: &str, body: Pieces) -> Request<Pieces> {
+    let request = Request::builder().method(method).uri(target);
+    request.body(body).expect("a method and a target")
 }
