@@ -80,6 +80,19 @@ async fn a_client_that_waits_to_be_asked_is_told_at_once_when_it_is_refused() {
 }
 
 #[tokio::test]
+async fn a_client_that_was_asked_may_still_be_refused_by_the_apiserver() {
+    for world in of_each_version().await {
+        let admin = world.client().cert("admin");
+        let mut tls = admin.connect_raw(&["http/1.1"]).await.unwrap();
+        let head = "POST /_double/status?code=403 HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";
+        tls.write_all(head.as_bytes()).await.unwrap();
+        // Over HTTP/2 pingora hides whether the apiserver asks: the proxy does, before it knows the answer.
+        let answer = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 403 Forbidden\r\n";
+        assert_eq!(read(&mut tls, answer.len()).await, answer);
+    }
+}
+
+#[tokio::test]
 async fn trailers_of_answers_pass_over_http2_and_are_dropped_over_http1() {
     for (world, upstream) in of_each_version()
         .await
