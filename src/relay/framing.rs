@@ -137,3 +137,38 @@ pub async fn write_continue(down: &mut ServerSession) -> pingora_core::Result<()
 pub fn is_unprocessed(error: &pingora_core::Error) -> bool {
     matches!(error.retry, RetryType::Decided(true)) && *error.etype() != ErrorType::InvalidH2
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_and_urls_are_targets() {
+        for target in ["/", "/a b", "//a", "/?x", "http://h", "HTTPS://h/a"] {
+            assert!(is_path_or_url(target.as_bytes()), "{target}");
+        }
+        for target in ["", "a", "*", "h:443", "ftp://h/a", "http:/a", "x:y://h/a"] {
+            assert!(!is_path_or_url(target.as_bytes()), "{target}");
+        }
+    }
+
+    #[test]
+    fn what_connection_lists_goes_with_it() {
+        let mut response = ResponseHeader::build(200, None).unwrap();
+        for (name, value) in [
+            ("connection", "X-One,, x-two ,\u{e9}"),
+            ("connection", "close"),
+            ("keep-alive", "timeout=5"),
+            ("x-one", "1"),
+            ("x-two", "2"),
+            ("x-two", "2"),
+            ("x-three", "3"),
+        ] {
+            let value = HeaderValue::from_bytes(value.as_bytes()).unwrap();
+            response.append_header(name, value).unwrap();
+        }
+        strip_hop_by_hop(&mut response);
+        let left: Vec<_> = response.headers.keys().map(HeaderName::as_str).collect();
+        assert_eq!(left, ["x-three"]);
+    }
+}

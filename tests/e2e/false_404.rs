@@ -234,6 +234,20 @@ async fn a_long_404_is_passed_on() {
 }
 
 #[tokio::test]
+async fn a_404_that_does_not_come_to_its_end_is_not_believed() {
+    let world = Single::new().await;
+    let (_, told) = forms(&Status::not_found("autoscaling", "hpas", "x"))
+        .into_iter()
+        .next()
+        .unwrap();
+    let told = told.in_pieces(10, Duration::from_secs(30));
+    let [client, _] = world.admins();
+    let client = client.timeout(LONG);
+    let answer = answered(&world.double, &client, &told, "/x").await;
+    assert_refused(&answer, REFUSAL);
+}
+
+#[tokio::test]
 async fn what_a_proxied_service_does_not_find_is_its_own_affair() {
     let world = Single::new().await;
     let path = "/api/v1/namespaces/default/services/web/proxy/nosuch";
