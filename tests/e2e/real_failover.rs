@@ -23,7 +23,7 @@ const CREATES: usize = 2_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Told {
     Created,
-    /// 503 without `Retry-After`: it may have happened.
+    /// 503 without `Retry-After`, or an answer that broke off after its header: it may have happened.
     MaybeCreated,
     /// 503 with `Retry-After`: client-go sends it again.
     Retry,
@@ -62,20 +62,25 @@ async fn read(client: &Client, done: &AtomicUsize) -> (usize, usize) {
 async fn create(client: &Client, first: usize, done: &AtomicUsize) -> Vec<(usize, Told)> {
     let mut told = Vec::new();
     for number in first..first + CREATES / WRITERS {
-        let answer = client
-            .try_request("POST", HPAS_IN_DEFAULT, hpa(number))
-            .await;
-        let said = match &answer {
-            Ok(answer) if answer.code() == 201 => Told::Created,
-            Ok(answer) if answer.code() == 503 && answer.header("retry-after").is_empty() => {
+        let answer = client.try_open("POST", HPAS_IN_DEFAULT, hpa(number)).await;
+        let said = match answer {
+            Ok(answer) if answer.status == 201 => match answer.collect().await {
+                Ok(_) => Told::Created,
+                Err(_) => Told::MaybeCreated,
+            },
+            Ok(answer) if answer.status == 503 && answer.header("retry-after").is_empty() => {
                 Told::MaybeCreated
             }
-            Ok(answer) if answer.code() == 503 => Told::Retry,
-            _ => Told::Else,
+            Ok(answer) if answer.status == 503 => Told::Retry,
+            Ok(answer) => {
+                println!("create {number}: {:?}", answer.collect().await);
+                Told::Else
+            }
+            Err(error) => {
+                println!("create {number}: {error:#}");
+                Told::Else
+            }
         };
-        if said != Told::Created {
-            println!("create {number}: {said:?} {:?}", answer.map(|it| it.text()));
-        }
         told.push((number, said));
         done.fetch_add(1, Ordering::Relaxed);
     }
