@@ -7,6 +7,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::double::{Double, DoubleOptions, Preset, v1_20, v1_36};
+use crate::refusals;
 use crate::support::client::Client;
 use crate::support::etcd::Etcd;
 use crate::support::pki::Pki;
@@ -200,6 +201,18 @@ pub fn lists(status: &Value, peer: &str, group: &str) -> bool {
 pub fn assert_refused(answer: &crate::support::streaming::Response, message: &str) {
     assert_eq!(answer.code(), 503, "{}", answer.text());
     let retry_after: u32 = answer.header("retry-after").parse().expect("Retry-After");
+    if answer.header("content-type") == "application/vnd.kubernetes.protobuf" {
+        let status = refusals::decode(answer);
+        let details = status.details.clone().unwrap_or_default();
+        assert_eq!(status.reason(), "ServiceUnavailable");
+        assert_eq!(status.code(), 503);
+        assert_eq!(
+            u32::try_from(details.retry_after_seconds()),
+            Ok(retry_after)
+        );
+        assert!(status.message().contains(message), "{}", status.message());
+        return;
+    }
     let status = answer.json();
     assert_eq!(
         (&status["kind"], &status["apiVersion"]),

@@ -17,7 +17,7 @@ use crate::support::wait::eventually;
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const PODS: &str = "/api/v1/pods";
 
-fn decode(answer: &Response) -> Status {
+pub fn decode(answer: &Response) -> Status {
     assert_eq!(answer.header("content-type"), PROTOBUF);
     let envelope = answer.body.strip_prefix(b"k8s\0").expect("the envelope");
     let unknown = Unknown::decode(envelope).unwrap();
