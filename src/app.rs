@@ -11,13 +11,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use pingora_core::apps::ServerApp;
-use pingora_core::protocols::l4::stream::Stream as TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
-use crate::admin::metrics::Metrics;
 use crate::admin::pages::Pages;
+use crate::admin::{self, metrics::Metrics};
 use crate::client::MakerError;
 use crate::cluster::catalog::{Catalog, Ends, Own, Published};
 use crate::cluster::connector::{Connector, FileError};
@@ -37,9 +35,11 @@ use crate::publish::record::Publisher;
 use crate::publish::rhythm;
 use crate::relay::health::{self, Health};
 use crate::relay::shared::{Phase, Shared};
+use crate::relay::upstream::Credentials;
 use crate::request::headers::Privileged;
 use crate::request::who::Judge;
 use crate::routing::decide::Policy;
+use crate::server::rotate;
 use crate::server::worker::{self, Common};
 use crate::tls::store::{self, TlsError};
 use crate::watches::history;
@@ -125,6 +125,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
             cas,
             allowed_names: config.serving.request_header_allowed_names.clone(),
         }),
+        credentials: ArcSwap::from_pointee(Credentials::read(&config)?),
         privileged: Privileged::new(&config.serving.request_headers),
         policy: Policy {
             rerouting: config.rerouting.enabled,
@@ -150,7 +151,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     }
     let peers = Arc::new(health::maker(&shared.config)?);
     control.spawn(health::run(peers, shared.clone()));
-    control.spawn(serve_admin(
+    control.spawn(admin::serve::run(
         admin_listener,
         Arc::new(Pages::new(shared.clone())),
     ));
@@ -158,9 +159,11 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     let (closing, closes) = watch::channel(false);
     let (cut, cuts) = watch::channel(false);
     let (alive, connections) = mpsc::channel(1);
+    let tls = Arc::new(ArcSwap::from(server_tls));
+    rotate::start(&shared, &tls, &mut control);
     let common = Common {
         shared: shared.clone(),
-        tls: Arc::new(ArcSwap::from(server_tls)),
+        tls,
         closing: closes,
         alive,
         cut: cuts,
@@ -369,31 +372,4 @@ fn local_addr(listener: &TcpListener, address: SocketAddr) -> Result<SocketAddr,
     listener
         .local_addr()
         .map_err(|source| BuildError::Listen { address, source })
-}
-
-async fn serve_admin(listener: TcpListener, pages: Arc<Pages>) {
-    let listener = match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => listener,
-        Err(error) => {
-            tracing::error!(%error, "admin port cannot be used");
-            return;
-        }
-    };
-    let (_never, shutdown) = watch::channel(false);
-    loop {
-        match listener.accept().await {
-            Ok((tcp, _)) => {
-                let (pages, shutdown) = (pages.clone(), shutdown.clone());
-                tokio::spawn(async move {
-                    pages
-                        .process_new(Box::new(TcpStream::from(tcp)), &shutdown)
-                        .await
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept on the admin port");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        }
-    }
 }

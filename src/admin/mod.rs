@@ -3,3 +3,4 @@
 pub mod lease;
 pub mod metrics;
 pub mod pages;
+pub mod serve;

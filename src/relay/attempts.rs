@@ -147,7 +147,7 @@ impl Request<'_> {
         let exchange = Exchange {
             shared,
             group,
-            destination: group.at(way.address, self.kind),
+            destination: group.at(way.address),
             kind: self.kind,
             // Tokens and anonymous requests go to a proxy under our certificate: only a peer's reroute mark is
             // believed. An apiserver would take an anonymous request with our certificate for one with a bad one.

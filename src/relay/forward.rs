@@ -4,7 +4,6 @@
 //! exchange: when either side goes away the other is closed. An exchange that came to nothing before anything was sent
 //! to the client says so, and whether the request may have been executed ([`Failure`]).
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -216,11 +215,6 @@ impl Exchange<'_> {
         self.side == Side::Peer
             && response.status == StatusCode::SERVICE_UNAVAILABLE
             && response.headers.contains_key(NOT_EXECUTED)
-    }
-
-    /// Where the exchange is with.
-    pub fn address(&self) -> Option<SocketAddr> {
-        self.destination.address()
     }
 
     /// Puts a connection back for the next request, if nothing of this one is left on it: a server that still waits for

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use http::header::{AUTHORIZATION, EXPECT, HOST};
 use http::{Method, Version};
@@ -47,7 +48,7 @@ const LINGER_BYTES: usize = 32 << 20;
 /// Serves requests with connections of one thread.
 pub struct Front {
     shared: Arc<Shared>,
-    upstreams: Upstreams,
+    upstreams: ArcSwap<Upstreams>,
     resume: Resume,
     options: HttpServerOptions,
 }
@@ -55,7 +56,8 @@ pub struct Front {
 impl Front {
     /// With upstream connections of its own.
     pub fn new(shared: Arc<Shared>) -> Self {
-        let upstreams = Upstreams::new(&shared.config);
+        let credentials = shared.credentials.load_full();
+        let upstreams = ArcSwap::from_pointee(Upstreams::new(&shared.config, credentials));
         let resume = Resume::new(&shared.config);
         let mut options = HttpServerOptions::default();
         options.h2_idle_timeout = Some(IDLE_TIMEOUT);
@@ -155,7 +157,8 @@ impl Front {
                     tell: manner.tell,
                     started,
                 };
-                let running = request.run(&self.shared, &self.upstreams, session, upload, way);
+                let upstreams = self.upstreams();
+                let running = request.run(&self.shared, &upstreams, session, upload, way);
                 running.await
             }
         };
@@ -175,6 +178,18 @@ impl Front {
             "request"
         );
         result
+    }
+
+    /// Connections made with the certificates of this moment.
+    fn upstreams(&self) -> Arc<Upstreams> {
+        let upstreams = self.upstreams.load_full();
+        let credentials = self.shared.credentials.load();
+        if upstreams.are_of(&credentials) {
+            return upstreams;
+        }
+        let new = Arc::new(Upstreams::new(&self.shared.config, credentials.clone()));
+        self.upstreams.store(new.clone());
+        new
     }
 
     async fn refuse(

@@ -6,17 +6,22 @@
 //! its opener's alone until its server has said.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use pingora_core::connectors::http::v2::{ConnectionRef, H2HandshakeSettings, handshake};
-use pingora_core::connectors::{ConnectorOptions, TransportConnector};
-use pingora_core::protocols::ALPN;
 use pingora_core::protocols::http::client::HttpSession;
 use pingora_core::protocols::http::v1::client::HttpSession as Http1Session;
+use pingora_core::protocols::{ALPN, Stream};
 use pingora_core::upstreams::peer::Peer;
 use pingora_core::{Error, ErrorType};
+use rustls::ClientConfig;
+use tokio::io::AsyncReadExt;
 
+use super::dial::dial;
 use super::upstream::{Destination, STREAM_WINDOW};
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
@@ -30,10 +35,20 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Connections that can be used again, by the hash of their destination.
 pub struct Pool {
-    transport: TransportConnector,
+    /// HTTP/2, or HTTP/1.1 where the server has no other.
+    tls: Arc<ClientConfig>,
+    /// HTTP/1.1, for upgrades.
+    tls_alone: Arc<ClientConfig>,
     /// Most streams on one connection, whatever the server allows.
     streams: usize,
     open: Mutex<HashMap<u64, Vec<Open>>>,
+    /// Connections of HTTP/1.1 that nobody uses.
+    idle: Mutex<HashMap<u64, Vec<Idle>>>,
+}
+
+struct Idle {
+    stream: Stream,
+    since: Instant,
 }
 
 /// An HTTP/2 connection.
@@ -82,11 +97,18 @@ impl Open {
 
 impl Pool {
     /// Of connections with at most so many streams.
-    pub fn new(options: ConnectorOptions, streams: usize) -> Self {
+    pub fn new(tls: &ClientConfig, streams: usize) -> Self {
+        let speaking = |protocols: &[&[u8]]| {
+            let mut tls = tls.clone();
+            tls.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+            Arc::new(tls)
+        };
         Self {
-            transport: TransportConnector::new(Some(options)),
+            tls: speaking(&[b"h2", b"http/1.1"]),
+            tls_alone: speaking(&[b"http/1.1"]),
             streams,
             open: Mutex::default(),
+            idle: Mutex::default(),
         }
     }
 
@@ -99,7 +121,10 @@ impl Pool {
             // It is going away; what is under way on it may come to its end.
             connection.mark_shutdown();
         }
-        if let Some(stream) = self.transport.reused_stream(to).await {
+        while let Some(mut stream) = self.take_idle(to) {
+            if !is_quiet(&mut stream).await {
+                continue;
+            }
             let session = Http1Session::new_with_options(stream, to);
             return Ok((HttpSession::H1(session), true));
         }
@@ -108,7 +133,7 @@ impl Pool {
 
     /// A session with `to` on a connection that was and will be nobody else's.
     pub async fn session_alone(&self, to: &Destination) -> pingora_core::Result<HttpSession> {
-        let stream = self.transport.new_stream(to).await?;
+        let stream = dial(to.address(), to.name(), &self.tls_alone).await?;
         Ok(HttpSession::H1(Http1Session::new_with_options(stream, to)))
     }
 
@@ -118,14 +143,20 @@ impl Pool {
         if let HttpSession::H1(mut session) = session {
             session.respect_keepalive();
             if let Some(stream) = session.reuse().await {
-                self.transport
-                    .release_stream(stream, to.reuse_hash(), Some(IDLE_TIMEOUT));
+                let since = Instant::now();
+                let mut idle = lock(&self.idle);
+                idle.retain(|_, streams| {
+                    streams.retain(Idle::is_usable);
+                    !streams.is_empty()
+                });
+                let streams = idle.entry(to.reuse_hash()).or_default();
+                streams.push(Idle { stream, since });
             }
         }
     }
 
     async fn open(&self, to: &Destination) -> pingora_core::Result<HttpSession> {
-        let stream = self.transport.new_stream(to).await?;
+        let stream = dial(to.address(), to.name(), &self.tls).await?;
         if !matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
             return Ok(HttpSession::H1(Http1Session::new_with_options(stream, to)));
         }
@@ -141,7 +172,7 @@ impl Pool {
         let Some(session) = connection.spawn_stream().await? else {
             return Error::e_explain(ErrorType::ConnectError, "closed before its first stream");
         };
-        let mut open = self.lock();
+        let mut open = lock(&self.open);
         open.retain(|_, connections| {
             connections.retain(Open::is_usable);
             !connections.is_empty()
@@ -153,7 +184,7 @@ impl Pool {
     }
 
     fn with_room(&self, to: &Destination) -> Option<ConnectionRef> {
-        let mut open = self.lock();
+        let mut open = lock(&self.open);
         let connections = open.get_mut(&to.reuse_hash())?;
         connections.retain(Open::is_usable);
         let found = connections
@@ -163,8 +194,28 @@ impl Pool {
         Some(found.connection.clone())
     }
 
-    /// Never contended: all who ask are on one thread, and nobody waits while holding it.
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Vec<Open>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn take_idle(&self, to: &Destination) -> Option<Stream> {
+        let mut idle = lock(&self.idle);
+        let streams = idle.get_mut(&to.reuse_hash())?;
+        streams.retain(Idle::is_usable);
+        streams.pop().map(|idle| idle.stream)
     }
+}
+
+impl Idle {
+    fn is_usable(&self) -> bool {
+        self.since.elapsed() < IDLE_TIMEOUT
+    }
+}
+
+/// Whether nothing came on a connection that nobody uses: neither its end nor what belongs to no request.
+async fn is_quiet(stream: &mut Stream) -> bool {
+    let mut scrap = [0];
+    let mut read = pin!(tokio::task::unconstrained(stream.read(&mut scrap)));
+    poll_fn(|context| Poll::Ready(read.as_mut().poll(context).is_pending())).await
+}
+
+/// Never contended: all who ask are on one thread, and nobody waits while holding it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

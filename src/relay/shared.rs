@@ -8,6 +8,7 @@ use rand::Rng;
 use tokio::sync::watch;
 
 use super::health::Health;
+use super::upstream::Credentials;
 use crate::admin::metrics::Metrics;
 use crate::cluster::catalog::{Own, Published};
 use crate::config::Config;
@@ -24,6 +25,8 @@ pub struct Shared {
     pub own: Own,
     /// What client certificates are judged by.
     pub judge: ArcSwap<Judge>,
+    /// What connections to apiservers are made with.
+    pub credentials: ArcSwap<Credentials>,
     /// Headers that only peers may send.
     pub privileged: Privileged,
     /// What routing goes by.

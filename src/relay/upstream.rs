@@ -4,24 +4,22 @@
 //! certificate a named user is believed and an anonymous request is a 401; without it tokens and anonymous requests
 //! mean what they mean without a proxy. Pools belong to one thread each. Long-running requests have connections of
 //! their own: what a slow watcher leaves unread must not use up the window of everybody else's connection.
+//!
+//! When certificate files change there are new sets ([`Credentials`]); what is under way ends on the old ones.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use pingora_core::connectors::ConnectorOptions;
-use pingora_core::protocols::ALPN;
-use pingora_core::protocols::TcpKeepalive;
 use pingora_core::protocols::http::client::HttpSession;
 use pingora_core::protocols::l4::socket::SocketAddr as PingoraAddr;
-use pingora_core::upstreams::peer::{Peer, PeerOptions};
+use pingora_core::upstreams::peer::Peer;
+use rustls::ClientConfig;
 
 use super::pool::Pool;
-use crate::config::{ApiServer, Config, KeyPair};
+use crate::config::{Config, KeyPair};
+use crate::tls::store::{self, TlsError};
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-const CONNECT_AND_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(6);
 /// Most streams on one connection; fewer, if its server allows fewer.
 const SHORT_STREAMS: usize = 64;
 const LONG_STREAMS: usize = 16;
@@ -42,16 +40,17 @@ pub enum Kind {
 /// Where to connect to and whom to expect there.
 #[derive(Debug, Clone)]
 pub struct Destination {
-    address: PingoraAddr,
+    address: SocketAddr,
+    /// The same, for pingora.
+    peer: PingoraAddr,
     hash: u64,
     name: Arc<str>,
-    options: Arc<PeerOptions>,
 }
 
 impl Destination {
     /// Where it is.
-    pub fn address(&self) -> Option<SocketAddr> {
-        self.address.as_inet().copied()
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// The name that the server's certificate must have.
@@ -68,7 +67,7 @@ impl fmt::Display for Destination {
 
 impl Peer for Destination {
     fn address(&self) -> &PingoraAddr {
-        &self.address
+        &self.peer
     }
     fn tls(&self) -> bool {
         true
@@ -79,16 +78,43 @@ impl Peer for Destination {
     fn reuse_hash(&self) -> u64 {
         self.hash
     }
-    fn get_peer_options(&self) -> Option<&PeerOptions> {
-        Some(&self.options)
+}
+
+/// What connections are made with, as of one reading of the files.
+pub struct Credentials {
+    local: Trust,
+    peers: Trust,
+}
+
+/// TLS with servers of one CA.
+struct Trust {
+    with_certificate: ClientConfig,
+    without: ClientConfig,
+}
+
+impl Credentials {
+    /// Reads the certificate files.
+    pub fn read(config: &Config) -> Result<Self, TlsError> {
+        let identity = &config.api_server.proxy_client;
+        Ok(Self {
+            local: Trust::read(&config.api_server.ca_file, identity)?,
+            peers: Trust::read(&config.peer.ca_file, identity)?,
+        })
+    }
+}
+
+impl Trust {
+    fn read(ca_file: &std::path::Path, identity: &KeyPair) -> Result<Self, TlsError> {
+        Ok(Self {
+            with_certificate: store::client(ca_file, Some(identity))?,
+            without: store::client(ca_file, None)?,
+        })
     }
 }
 
 /// Servers that are trusted alike: one CA, one expected name.
 pub struct Group {
     name: Arc<str>,
-    shared: Arc<PeerOptions>,
-    alone: Arc<PeerOptions>,
     with_certificate: Lanes,
     without: Lanes,
 }
@@ -99,8 +125,9 @@ struct Lanes {
     long: Pool,
 }
 
-/// All upstream connections of one thread.
+/// All upstream connections of one thread that are made with the same credentials.
 pub struct Upstreams {
+    credentials: Arc<Credentials>,
     /// The apiserver beside us.
     pub local: Group,
     /// Other proxies, and native kube-apiservers.
@@ -108,59 +135,41 @@ pub struct Upstreams {
 }
 
 impl Upstreams {
-    /// Reads the certificate files; they were validated with the configuration.
-    pub fn new(config: &Config) -> Self {
-        let ApiServer { proxy_client, .. } = &config.api_server;
+    /// Without connections yet.
+    pub fn new(config: &Config, credentials: Arc<Credentials>) -> Self {
         Self {
-            local: Group::new(
-                &config.api_server.server_name,
-                &config.api_server.ca_file,
-                proxy_client,
-            ),
-            peers: Group::new(&config.peer.server_name, &config.peer.ca_file, proxy_client),
+            local: Group::new(&config.api_server.server_name, &credentials.local),
+            peers: Group::new(&config.peer.server_name, &credentials.peers),
+            credentials,
         }
+    }
+
+    /// Whether connections are made with these.
+    pub fn are_of(&self, credentials: &Arc<Credentials>) -> bool {
+        Arc::ptr_eq(&self.credentials, credentials)
     }
 }
 
 impl Group {
-    fn new(name: &str, ca_file: &std::path::Path, identity: &KeyPair) -> Self {
-        let lanes = |identity: Option<&KeyPair>| {
-            let pool = |streams| {
-                let mut options = ConnectorOptions::new(1024);
-                options.ca_file = Some(ca_file.display().to_string());
-                options.cert_key_file = identity.map(|pair| {
-                    (
-                        pair.cert_file.display().to_string(),
-                        pair.key_file.display().to_string(),
-                    )
-                });
-                Pool::new(options, streams)
-            };
-            Lanes {
-                short: pool(SHORT_STREAMS),
-                long: pool(LONG_STREAMS),
-            }
+    fn new(name: &str, trust: &Trust) -> Self {
+        let lanes = |tls: &ClientConfig| Lanes {
+            short: Pool::new(tls, SHORT_STREAMS),
+            long: Pool::new(tls, LONG_STREAMS),
         };
         Self {
             name: name.into(),
-            shared: Arc::new(options(ALPN::H2H1)),
-            alone: Arc::new(options(ALPN::H1)),
-            with_certificate: lanes(Some(identity)),
-            without: lanes(None),
+            with_certificate: lanes(&trust.with_certificate),
+            without: lanes(&trust.without),
         }
     }
 
     /// A member of the group.
-    pub fn at(&self, address: SocketAddr, kind: Kind) -> Destination {
-        let options = match kind {
-            Kind::Short | Kind::Long => &self.shared,
-            Kind::Upgrade => &self.alone,
-        };
+    pub fn at(&self, address: SocketAddr) -> Destination {
         Destination {
-            address: PingoraAddr::Inet(address),
+            address,
+            peer: PingoraAddr::Inet(address),
             hash: hash(address),
             name: self.name.clone(),
-            options: options.clone(),
         }
     }
 
@@ -200,20 +209,6 @@ impl Group {
             Kind::Long | Kind::Upgrade => &lanes.long,
         }
     }
-}
-
-fn options(alpn: ALPN) -> PeerOptions {
-    let mut options = PeerOptions::new();
-    options.connection_timeout = Some(CONNECT_TIMEOUT);
-    options.total_connection_timeout = Some(CONNECT_AND_HANDSHAKE_TIMEOUT);
-    options.alpn = alpn;
-    options.tcp_keepalive = Some(TcpKeepalive {
-        idle: Duration::from_secs(15),
-        interval: Duration::from_secs(5),
-        count: 3,
-        user_timeout: Duration::from_secs(30),
-    });
-    options
 }
 
 fn hash(address: SocketAddr) -> u64 {

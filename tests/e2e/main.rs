@@ -48,6 +48,7 @@ mod rerouting;
 mod restarts;
 mod restored;
 mod resume;
+mod rotation;
 mod stop;
 mod stored;
 mod undecodable;

@@ -1,0 +1,58 @@
+//! Opening a connection to a server: TCP, then TLS with the certificates of the moment.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pingora_core::protocols::l4::ext::TcpKeepalive;
+use pingora_core::protocols::l4::stream::Stream as TcpStream;
+use pingora_core::protocols::tls::client::handshake;
+use pingora_core::protocols::{GetSocketDigest, SocketDigest, Stream};
+use pingora_core::{Error, ErrorType, OrErr};
+use rustls::ClientConfig;
+use std::os::fd::AsRawFd;
+use tokio_rustls::TlsConnector;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Connects to `address`, whose certificate must have `name`.
+pub async fn dial(
+    address: SocketAddr,
+    name: &str,
+    tls: &Arc<ClientConfig>,
+) -> pingora_core::Result<Stream> {
+    let tcp = timely(CONNECT_TIMEOUT, tokio::net::TcpStream::connect(address)).await?;
+    let tcp = tcp.map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            Error::because(ErrorType::ConnectRefused, "connecting", error)
+        }
+        _ => Error::because(ErrorType::ConnectError, "connecting", error),
+    })?;
+    let digest = SocketDigest::from_raw_fd(tcp.as_raw_fd());
+    let mut tcp = TcpStream::from(tcp);
+    tcp.set_socket_digest(digest);
+    tcp.set_nodelay()?;
+    tcp.set_keepalive(&keepalive())
+        .or_err(ErrorType::ConnectError, "setting keepalive")?;
+    let connector = TlsConnector::from(tls.clone());
+    let tls = timely(HANDSHAKE_TIMEOUT, handshake(&connector, name, tcp)).await??;
+    Ok(Box::new(tls))
+}
+
+async fn timely<T>(limit: Duration, work: impl Future<Output = T>) -> pingora_core::Result<T> {
+    tokio::time::timeout(limit, work)
+        .await
+        .or_err(ErrorType::ConnectTimedout, "connecting")
+}
+
+/// Finds half-open connections; watches are silent for long.
+fn keepalive() -> TcpKeepalive {
+    TcpKeepalive {
+        idle: Duration::from_secs(15),
+        interval: Duration::from_secs(5),
+        count: 3,
+        user_timeout: Duration::from_secs(30),
+    }
+}
