@@ -17,5 +17,7 @@ tests/install.sh --tests
 tests/build-kubernetes.sh kube-apiserver kube-controller-manager
 # The tests hold thousands of connections, and both of their ends.
 ulimit -n "$(ulimit -Hn)" || echo "run: the limit of open files stays at $(ulimit -n)" >&2
+# Most of them wait most of their time: for leases that end, for servers that start, for silence that lasts.
+export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$((2 * $(nproc)))}"
 
 exec cargo test --locked "$@"
