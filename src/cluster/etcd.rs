@@ -11,7 +11,7 @@ use super::connector::{Connector, REQUEST_TIMEOUT, failed, within};
 use super::source::{Batch, Change, Changes, Item, Listing, Source, SourceError};
 
 /// A catch-up after a long break comes as one message; the library's default of 4 MiB would fail it for ever.
-const MAX_MESSAGE: usize = 256 << 20;
+pub const MAX_MESSAGE: usize = 256 << 20;
 const PAGE: i64 = 1000;
 /// For each page etcd counts all keys that are left, so many small ones take the square of their number.
 const KEYS_PAGE: i64 = 10_000;
@@ -106,7 +106,7 @@ impl Source for EtcdSource {
 
 /// Whether requested progress comes after all changes that it speaks of, in etcd of this version: before 3.4.25 and
 /// 3.5.8 it could overtake them (etcd#15220), in rare cases until 3.4.31 and 3.5.13. kine says no version.
-fn orders_requested_progress(version: &str) -> bool {
+pub fn orders_requested_progress(version: &str) -> bool {
     let mut numbers = version
         .split(['.', '-', '+'])
         .map(|part| part.parse::<u32>().ok());
@@ -120,7 +120,7 @@ fn orders_requested_progress(version: &str) -> bool {
 }
 
 /// Requested progress belongs to the stream, not to a watcher, and says so with this ID.
-const WHOLE_STREAM: i64 = -1;
+pub const WHOLE_STREAM: i64 = -1;
 
 struct EtcdChanges {
     prefix: String,
@@ -267,7 +267,7 @@ fn relative(prefix: &str, key: &[u8]) -> Option<String> {
 }
 
 /// The first key after everything that starts with `prefix`, which ends in a slash.
-fn range_end(prefix: &str) -> Vec<u8> {
+pub fn range_end(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     if let Some(last) = end.last_mut() {
         *last += 1;

@@ -1,0 +1,272 @@
+use proptest::prelude::*;
+use prost::Message;
+
+use super::protobuf::{Envelope, MAGIC, RawExtension, TypeMeta, WatchEvent};
+use super::*;
+use crate::watches::bookmark;
+
+/// Kind, revision, namespace, name, API version and kind of the object.
+type Owned = (Kind, i64, String, String, String, String);
+
+/// What is read of a stream that comes in these pieces, and whether it was understood to its end.
+fn read(format: Format, pieces: &[&[u8]]) -> (Vec<Owned>, bool, bool) {
+    let mut frames = Frames::new(format);
+    let mut events = Vec::new();
+    for piece in pieces {
+        let taken = frames.take(&Bytes::copy_from_slice(piece), |event| {
+            events.push((
+                event.kind,
+                event.revision,
+                event.namespace.into_owned(),
+                event.name.into_owned(),
+                event.api_version.into_owned(),
+                event.object_kind.into_owned(),
+            ));
+            Ok(())
+        });
+        if taken.is_err() {
+            return (events, false, false);
+        }
+    }
+    (events, true, frames.at_border())
+}
+
+fn change(revision: i64, namespace: &str, name: &str) -> Owned {
+    let owned = str::to_owned;
+    (
+        Kind::Change,
+        revision,
+        owned(namespace),
+        owned(name),
+        owned("v1"),
+        owned("ConfigMap"),
+    )
+}
+
+fn json_line(kind: &str, revision: i64, name: &str, data: &str) -> Vec<u8> {
+    let metadata = serde_json::json!({"name": name, "namespace": "default", "resourceVersion": revision.to_string(),
+        "managedFields": [{"fieldsV1": {"f:data": {}}}]});
+    let object = serde_json::json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata,
+        "data": {"metadata": data, "object": {"resourceVersion": "999"}}});
+    format!("{}\n", serde_json::json!({"type": kind, "object": object})).into_bytes()
+}
+
+fn protobuf_frame(kind: &str, revision: i64, name: &str, data: &str) -> Vec<u8> {
+    use k8s_pb::api::core::v1::ConfigMap;
+    use k8s_pb::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    let object = ConfigMap {
+        metadata: Some(ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some("default".to_owned()),
+            resource_version: Some(revision.to_string()),
+            generation: Some(7),
+            ..ObjectMeta::default()
+        }),
+        data: [("key".to_owned(), data.to_owned())].into_iter().collect(),
+        ..ConfigMap::default()
+    };
+    framed(kind, &object.encode_to_vec())
+}
+
+fn framed(kind: &str, object: &[u8]) -> Vec<u8> {
+    let envelope = Envelope {
+        type_meta: Some(TypeMeta {
+            api_version: "v1".to_owned(),
+            kind: "ConfigMap".to_owned(),
+        }),
+        raw: object.to_vec().into(),
+        ..Envelope::default()
+    };
+    let raw = [MAGIC, &envelope.encode_to_vec()].concat().into();
+    let event = WatchEvent {
+        kind: kind.to_owned(),
+        object: Some(RawExtension { raw }),
+    };
+    let event = event.encode_to_vec();
+    [
+        &u32::try_from(event.len()).unwrap().to_be_bytes()[..],
+        &event,
+    ]
+    .concat()
+}
+
+fn frame_of(format: Format, kind: &str, revision: i64, name: &str, data: &str) -> Vec<u8> {
+    match format {
+        Format::Json => json_line(kind, revision, name, data),
+        Format::Protobuf => protobuf_frame(kind, revision, name, data),
+    }
+}
+
+#[test]
+fn the_content_type_names_the_format() {
+    for (content_type, format) in [
+        ("application/json", Some(Format::Json)),
+        ("application/json;stream=watch", Some(Format::Json)),
+        (
+            "application/vnd.kubernetes.protobuf;stream=watch",
+            Some(Format::Protobuf),
+        ),
+        (
+            "application/vnd.kubernetes.protobuf; stream=watch",
+            Some(Format::Protobuf),
+        ),
+        ("application/vnd.kubernetes.protobuf", None),
+        ("application/cbor-seq", None),
+        ("text/plain", None),
+        ("", None),
+    ] {
+        assert_eq!(Format::of(content_type), format, "{content_type}");
+    }
+}
+
+#[test]
+fn events_are_read_in_both_formats() {
+    for format in [Format::Json, Format::Protobuf] {
+        let stream = [
+            frame_of(format, "ADDED", 5, "a", "x"),
+            frame_of(format, "MODIFIED", 7, "a", "\u{e9}\"\n\\"),
+            frame_of(format, "DELETED", 8, "a", ""),
+        ]
+        .concat();
+        let expected = vec![
+            change(5, "default", "a"),
+            change(7, "default", "a"),
+            change(8, "default", "a"),
+        ];
+        assert_eq!(
+            read(format, &[&stream]),
+            (expected, true, true),
+            "{format:?}"
+        );
+    }
+}
+
+#[test]
+fn the_middle_of_a_frame_is_no_border() {
+    for format in [Format::Json, Format::Protobuf] {
+        let frame = frame_of(format, "ADDED", 5, "a", "x");
+        for end in 1..frame.len() {
+            assert_eq!(
+                read(format, &[&frame[..end]]),
+                (vec![], true, false),
+                "{format:?} {end}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_not_understood_makes_the_rest_unknown() {
+    let error =
+        r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"code":410}}"#;
+    let table = r#"{"type":"ADDED","object":{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":""}}}"#;
+    let other = r#"{"type":"RENAMED","object":{"kind":"A","apiVersion":"v1","metadata":{"resourceVersion":"3"}}}"#;
+    let signed = r#"{"type":"ADDED","object":{"kind":"A","apiVersion":"v1","metadata":{"resourceVersion":"+3"}}}"#;
+    let good = json_line("ADDED", 5, "a", "x");
+    for bad in [error, table, other, signed, "", "{", "[]", "null"] {
+        let stream = [&good[..], bad.as_bytes(), b"\n", &good].concat();
+        assert_eq!(
+            read(Format::Json, &[&stream]),
+            (vec![change(5, "default", "a")], false, false),
+            "{bad}"
+        );
+    }
+    let good = protobuf_frame("ADDED", 5, "a", "x");
+    for bad in [
+        framed("ERROR", b""),
+        framed("ADDED", b""),
+        framed("ADDED", b"\xff"),
+        vec![0, 0, 0, 1, 255],
+        vec![0; 4],
+    ] {
+        let stream = [&good[..], &bad, &good].concat();
+        assert_eq!(read(Format::Protobuf, &[&stream]).0.len(), 1, "{bad:?}");
+        assert!(!read(Format::Protobuf, &[&stream]).1, "{bad:?}");
+    }
+}
+
+#[test]
+fn a_frame_that_is_too_large_is_not_kept() {
+    let announced = u32::try_from(LIMIT + 1).unwrap().to_be_bytes();
+    assert!(!read(Format::Protobuf, &[&announced]).1);
+    let piece = vec![b' '; 64 << 10];
+    let mut frames = Frames::new(Format::Json);
+    let mut kept = 0;
+    for _ in 0..1000 {
+        match frames.take(&Bytes::copy_from_slice(&piece), |_| Ok(())) {
+            Ok(()) => kept += piece.len(),
+            Err(Unknown) => break,
+        }
+    }
+    assert!((LIMIT - piece.len()..=LIMIT).contains(&kept), "{kept}");
+}
+
+#[test]
+fn large_frames_are_read() {
+    let data = "x".repeat(3 << 20);
+    for format in [Format::Json, Format::Protobuf] {
+        let frame = frame_of(format, "ADDED", 5, "a", &data);
+        let pieces: Vec<&[u8]> = frame.chunks(16 << 10).collect();
+        assert_eq!(
+            read(format, &pieces),
+            (vec![change(5, "default", "a")], true, true)
+        );
+    }
+}
+
+/// Bytes, cut at these places.
+fn cut<'a>(bytes: &'a [u8], at: &[prop::sample::Index]) -> Vec<&'a [u8]> {
+    let mut places: Vec<_> = at.iter().map(|at| at.index(bytes.len() + 1)).collect();
+    places.extend([0, bytes.len()]);
+    places.sort_unstable();
+    places
+        .windows(2)
+        .map(|ends| &bytes[ends[0]..ends[1]])
+        .collect()
+}
+
+proptest! {
+    #[test]
+    fn any_split_reads_as_the_whole(
+        protobuf: bool,
+        events in prop::collection::vec((0..5_usize, 1..1000_i64, "[a-z]{0,9}", ".{0,40}"), 0..8),
+        tail in prop::collection::vec(any::<u8>(), 0..12),
+        at in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
+    ) {
+        let format = if protobuf { Format::Protobuf } else { Format::Json };
+        let kinds = ["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"];
+        let mut stream: Vec<u8> = events.iter().flat_map(|(kind, revision, name, data)| match kind {
+            3 => bookmark::frame(format, "v1", "ConfigMap", *revision).to_vec(),
+            kind => frame_of(format, kinds[*kind], *revision, name, data),
+        }).collect();
+        stream.extend(tail);
+        prop_assert_eq!(read(format, &cut(&stream, &at)), read(format, &[&stream]));
+    }
+
+    #[test]
+    fn lengths_alone_tell_the_same_borders(
+        protobuf: bool,
+        names in prop::collection::vec("[a-z]{1,300}", 1..5),
+        at in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
+    ) {
+        let format = if protobuf { Format::Protobuf } else { Format::Json };
+        let stream: Vec<u8> = names.iter().flat_map(|name| frame_of(format, "ADDED", 1, name, "")).collect();
+        let (mut frames, mut border) = (Frames::new(format), Border::new(format));
+        for piece in cut(&stream, &at) {
+            frames.take(&Bytes::copy_from_slice(piece), |_| Ok(())).unwrap();
+            border.passed(piece);
+            prop_assert_eq!(border.is_here(), frames.at_border());
+        }
+        prop_assert!(border.is_here());
+    }
+
+    #[test]
+    fn any_bytes_in_any_split_read_as_the_whole(
+        protobuf: bool,
+        bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(0), Just(b'\n')], 0..200),
+        at in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
+    ) {
+        let format = if protobuf { Format::Protobuf } else { Format::Json };
+        prop_assert_eq!(read(format, &cut(&bytes, &at)), read(format, &[&bytes]));
+    }
+}
