@@ -42,6 +42,7 @@ use crate::routing::decide::Policy;
 use crate::server::rotate;
 use crate::server::worker::{self, Common};
 use crate::tls::store::{self, TlsError};
+use crate::watches::archive::{self, Archive};
 use crate::watches::history;
 
 /// Why the program cannot start.
@@ -118,6 +119,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     let (published, ends) = Published::new(keys.topics().count());
     let (phase, phases) = watch::channel(Phase::Serving);
     let local = Arc::new(LocalState::default());
+    let (archive, books) = Archive::new();
     let shared = Arc::new(Shared {
         own: own.clone(),
         judge: ArcSwap::from_pointee(Judge {
@@ -134,6 +136,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         published,
         local: local.clone(),
         health: Health::default(),
+        archive,
         metrics: Arc::new(Metrics::new()?),
         phase: phases,
         config,
@@ -151,6 +154,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     }
     let peers = Arc::new(health::maker(&shared.config)?);
     control.spawn(health::run(peers, shared.clone()));
+    control.spawn(archive::run(Connector::new(&shared.config.etcd)?, books));
     control.spawn(admin::serve::run(
         admin_listener,
         Arc::new(Pages::new(shared.clone())),

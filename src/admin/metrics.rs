@@ -7,6 +7,7 @@ use prometheus::{
 };
 
 use super::lease::LeaseMetrics;
+use super::watches::WatchMetrics;
 use crate::relay::answer::Refusal;
 use crate::relay::forward::Failure;
 use crate::routing::decide::Row;
@@ -43,6 +44,8 @@ pub struct Metrics {
     identity: prometheus::IntGaugeVec,
     /// The identity Lease.
     pub lease: LeaseMetrics,
+    /// Watches and the drain.
+    pub watches: WatchMetrics,
 }
 
 /// What is read when metrics are asked for.
@@ -191,6 +194,7 @@ impl Metrics {
             )?,
             identity,
             lease,
+            watches: WatchMetrics::new(&registry)?,
             registry,
         })
     }

@@ -4,3 +4,4 @@ pub mod lease;
 pub mod metrics;
 pub mod pages;
 pub mod serve;
+pub mod watches;

@@ -262,7 +262,7 @@ pub enum DiscoveryMode {
 pub struct Watch {
     /// Whether a watch goes to a peer that still has the history it asks for. Default true.
     pub resume_routing: bool,
-    /// Whether watches get a last bookmark when the proxy stops. Default false for now.
+    /// Whether watches get a last bookmark when the proxy stops. Default true.
     pub bookmark_on_shutdown: bool,
 }
 

@@ -140,7 +140,6 @@ fn what_is_not_built_is_off_by_default() {
     assert_eq!(config.identity.publish_lease, PublishLease::Auto);
     assert!(!config.version_awareness.enabled);
     assert_eq!(config.discovery.mode, DiscoveryMode::Local);
-    assert!(!config.watch.bookmark_on_shutdown);
 }
 
 #[test]

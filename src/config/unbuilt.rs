@@ -10,7 +10,6 @@ pub(super) fn only(key: &str) -> Option<Node> {
     let value: Node = match key {
         "versionAwareness.enabled" => false.into(),
         "discovery.mode" => "Local".into(),
-        "watch.bookmarkOnShutdown" => false.into(),
         _ => return None,
     };
     Some(value)

@@ -14,6 +14,7 @@ use pingora_core::protocols::http::client::HttpSession;
 use pingora_http::{RequestHeader, ResponseHeader};
 
 use super::framing::{is_unprocessed, write_continue, write_header};
+use super::last_word::LastWord;
 use super::not_found;
 use super::shared::Shared;
 use super::upload::{Gone, Listening, Upload};
@@ -153,6 +154,10 @@ impl Exchange<'_> {
         upload: &mut Upload,
     ) -> Result<Outcome, Failure> {
         let method = header.method.clone();
+        let mut last_word = match self.kind {
+            Kind::Long => LastWord::of(self.shared, &header, self.address()),
+            _ => LastWord::none(self.shared),
+        };
         let (mut up, reused) = self
             .group
             .session(&self.destination, self.kind, self.certificate)
@@ -193,6 +198,7 @@ impl Exchange<'_> {
         }
         upload.forget();
         let code = response.status.as_u16();
+        last_word.answered(&response);
         let end = self.is_complete(&mut up);
         let starting = self.start_response(down, response, &method, end).await;
         if starting.is_err() {
@@ -207,7 +213,7 @@ impl Exchange<'_> {
             self.give_back(up, upload).await;
             return Ok(outcome);
         }
-        Ok(self.stream(down, up, upload, code).await)
+        Ok(self.stream(down, up, upload, code, &last_word).await)
     }
 
     /// Whether a peer's proxy says that nobody executed the request.
@@ -306,7 +312,8 @@ impl Exchange<'_> {
             return Ok(Outcome::Broken);
         }
         if !complete {
-            return Ok(self.stream(down, up, upload, code).await);
+            let none = LastWord::none(self.shared);
+            return Ok(self.stream(down, up, upload, code, &none).await);
         }
         let outcome = upload.answered(code);
         self.give_back(up, upload).await;

@@ -1,7 +1,7 @@
 //! One request to one answer.
 //!
 //! The way of a request: read it, judge who asks, gate on readiness ([`if_ready`]), decide where it goes
-//! ([`plan`], by [`crate::routing`]'s table), write the headers that belong there, forward it ([`forward`]) and stream the answer back ([`stream`]).
+//! ([`plan`], by [`crate::routing`]'s table), write the headers that belong there, forward it ([`forward`]) and stream the answer back ([`stream`]; [`last_word`] of watches).
 //! What the proxy answers itself is made in [`answer`]. One snapshot a request, taken once; no locks.
 
 pub mod accept;
@@ -14,6 +14,7 @@ pub mod framing;
 pub mod front;
 pub mod health;
 pub mod if_ready;
+pub mod last_word;
 pub mod not_found;
 pub mod plan;
 pub mod pool;

@@ -16,6 +16,7 @@ use crate::local::state::LocalState;
 use crate::request::headers::Privileged;
 use crate::request::who::Judge;
 use crate::routing::decide::Policy;
+use crate::watches::archive::Archive;
 
 /// Shared by all serving threads.
 pub struct Shared {
@@ -37,11 +38,16 @@ pub struct Shared {
     pub local: Arc<LocalState>,
     /// Which peers failed lately.
     pub health: Health,
+    /// What watches that end are told by.
+    pub archive: Archive,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// How far a stop has come.
     pub phase: watch::Receiver<Phase>,
 }
+
+/// What part of `shutdown.drain` long-running requests get their turns in.
+pub const TURNS: f64 = 0.9;
 
 /// How far a stop has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,7 +95,7 @@ impl Shared {
             // Nobody is left to tell: the process is ending.
             return;
         }
-        let share = rand::thread_rng().gen_range(0.0..0.9);
+        let share = rand::thread_rng().gen_range(0.0..TURNS);
         let turn: Duration = self.config.shutdown.drain.mul_f64(share);
         tokio::time::sleep(turn).await;
     }

@@ -9,6 +9,7 @@ use pingora_http::ResponseHeader;
 
 use super::forward::{Exchange, Outcome};
 use super::framing::{frame_for_http1, strip_hop_by_hop};
+use super::last_word::LastWord;
 use super::upgraded::splice;
 use super::upload::{Listening, Upload};
 use super::upstream::Kind;
@@ -73,9 +74,10 @@ impl Exchange<'_> {
         mut up: HttpSession,
         upload: &mut Upload,
         code: u16,
+        last_word: &LastWord<'_>,
     ) -> Outcome {
         if code == SWITCHING {
-            splice(down, up, self.shared.turn_to_end()).await;
+            splice(down, up, last_word.turn()).await;
             return Outcome::Upgraded;
         }
         // What is cut off may have been in the middle of a request's body.
@@ -84,7 +86,7 @@ impl Exchange<'_> {
             reusable: false,
         };
         let long = self.kind != Kind::Short;
-        let turn = self.shared.turn_to_end();
+        let turn = last_word.turn();
         tokio::pin!(turn);
         loop {
             let Listening {
@@ -96,16 +98,16 @@ impl Exchange<'_> {
                 piece = up.read_response_body() => match piece {
                     Ok(Some(data)) => {
                         let end = self.is_complete(&mut up);
-                        if down.write_response_body(data, end).await.is_err() {
+                        if last_word.pass(down, data, end).await.is_err() {
                             return Outcome::Broken;
                         }
                         if end {
                             break;
                         }
                     }
-                    Ok(None) => match self.pass_trailers(down, &mut up).await {
-                        Ok(()) => break,
-                        Err(_) => return Outcome::Broken,
+                    Ok(None) => match last_word.before_end(down).await {
+                        Ok(()) if self.pass_trailers(down, &mut up).await.is_ok() => break,
+                        _ => return Outcome::Broken,
                     },
                     Err(error) => {
                         tracing::info!(destination = %self.destination, %error, "answer broke off");
@@ -119,7 +121,10 @@ impl Exchange<'_> {
                         return Outcome::Broken;
                     }
                 }
-                () = &mut turn, if long => return cut,
+                () = &mut turn, if long => return match last_word.say(down).await {
+                    Ok(()) => cut,
+                    Err(_) => Outcome::Broken,
+                },
             }
         }
         let outcome = upload.answered(code);

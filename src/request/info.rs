@@ -18,8 +18,8 @@ use std::borrow::Cow;
 use http::Method;
 
 use path::{Doubt, Named, read_path};
-pub use query::query_values;
-use query::{is_set, selected_name};
+use query::selected_name;
+pub use query::{is_set, query_values};
 
 mod path;
 mod query;

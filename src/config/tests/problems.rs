@@ -125,10 +125,6 @@ fn features_that_are_not_built_only_take_their_off_value() {
             "discovery.mode (line 21): Merged is not built yet in this version; set it to Local",
         ),
         (
-            "watch: {bookmarkOnShutdown: true}",
-            "watch.bookmarkOnShutdown (line 21): true is not built yet in this version; set it to false",
-        ),
-        (
             "discovery: {mode: Mine}",
             "discovery.mode (line 21): \"Mine\" is not one of Merged, Newest, Local",
         ),

@@ -32,7 +32,7 @@ fn query_unescape(raw: &str) -> Option<Cow<'_, str>> {
 
 /// A boolean query parameter, as `Convert_Slice_string_To_bool` of apimachinery reads it: the first
 /// value counts, and only `0` and `false` in any case are no; an empty value is yes.
-pub(super) fn is_set(query: Option<&str>, key: &str) -> bool {
+pub fn is_set(query: Option<&str>, key: &str) -> bool {
     query_values(query, key).next().is_some_and(|value| {
         // Go compares by simple case folding, where U+017F is an s.
         let folded = value.chars().map(|c| {
