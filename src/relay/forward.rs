@@ -155,7 +155,7 @@ impl Exchange<'_> {
     ) -> Result<Outcome, Failure> {
         let method = header.method.clone();
         let mut last_word = match self.kind {
-            Kind::Long => LastWord::of(self.shared, &header, self.address()),
+            Kind::Long => LastWord::of(self.shared, &header, self.destination.address()),
             _ => LastWord::none(self.shared),
         };
         let (mut up, reused) = self

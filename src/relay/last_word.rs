@@ -65,7 +65,7 @@ struct Asked {
 
 impl<'a> LastWord<'a> {
     /// Of a request that goes to `server`.
-    pub fn of(shared: &'a Shared, header: &RequestHeader, server: Option<SocketAddr>) -> Self {
+    pub fn of(shared: &'a Shared, header: &RequestHeader, server: SocketAddr) -> Self {
         let target = header.uri.path_and_query();
         let (path, query) = target.map_or(("/", None), |target| (target.path(), target.query()));
         let info = info::read(&header.method, path, query);
@@ -74,7 +74,7 @@ impl<'a> LastWord<'a> {
         };
         let asked =
             shared.config.watch.bookmark_on_shutdown && is_set(query, "allowWatchBookmarks");
-        let asked = server.filter(|_| asked).map(|server| {
+        let asked = asked.then(|| {
             let snapshot = shared.published.snapshot.load();
             Asked {
                 server,
