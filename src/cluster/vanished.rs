@@ -4,6 +4,9 @@
 //! So what vanishes soon after a gap in etcd's answers is believed gone only after another life of a lease, in which
 //! those who live write their keys anew, or when a connection to it is refused. An etcd that was restored from a backup
 //! has lost the keys of all that came since, and counts as a gap.
+//!
+//! Live keys are written so often that their watch shows every gap. Each kind of key has a watch of its own, and they
+//! come back in any order: one may tell what vanished while the gap is still open for another, or long after its end.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,26 +18,43 @@ use super::listed::{At, Effect};
 #[derive(Debug)]
 pub struct Gap {
     ttl: Duration,
+    /// Longer than this without a word is one.
+    quiet: Duration,
     heard: Option<Instant>,
     ended: Option<Instant>,
 }
 
 impl Gap {
-    /// `ttl`: life of a live key. Everybody writes theirs anew three times in it, so half of it without a word is a gap.
+    /// In what is heard of live keys. `ttl`: life of one. Everybody writes theirs anew three times in it, so half of it
+    /// without a word is a gap.
     pub fn new(ttl: Duration) -> Self {
+        Self::longer_than(ttl / 2, ttl)
+    }
+
+    /// In what is heard on one watch, whose keys may not change: it is asked for progress after one `ttl`.
+    fn of_watch(ttl: Duration) -> Self {
+        Self::longer_than(ttl * 3 / 2, ttl)
+    }
+
+    fn longer_than(quiet: Duration, ttl: Duration) -> Self {
         Self {
             ttl,
+            quiet,
             heard: None,
             ended: None,
         }
     }
 
-    /// Something was heard of live keys.
+    /// Something was heard.
     pub fn heard(&mut self, now: Instant) {
-        let quiet = self.heard.replace(now).map(|heard| now - heard);
-        if quiet.is_some_and(|quiet| quiet > self.ttl / 2) {
+        if self.is_open(now) {
             self.ended = Some(now);
         }
+        self.heard = Some(now);
+    }
+
+    fn is_open(&self, now: Instant) -> bool {
+        self.heard.is_some_and(|heard| now - heard > self.quiet)
     }
 
     /// etcd has forgotten something, however short it was away.
@@ -44,7 +64,7 @@ impl Gap {
 
     /// Whether what vanishes now may have done so because of a gap.
     pub fn is_recent(&self, now: Instant) -> bool {
-        self.ended.is_some_and(|ended| now - ended <= self.ttl)
+        self.is_open(now) || self.ended.is_some_and(|ended| now - ended <= self.ttl)
     }
 
     /// When what vanishes now is believed to be gone.
@@ -57,18 +77,21 @@ impl Gap {
 #[derive(Debug)]
 pub struct Vanished<T> {
     keys: BTreeMap<String, (At<T>, Instant)>,
-}
-
-impl<T> Default for Vanished<T> {
-    fn default() -> Self {
-        Self {
-            keys: BTreeMap::new(),
-        }
-    }
+    /// In the watch of these keys.
+    own: Gap,
 }
 
 impl<T: Clone + PartialEq> Vanished<T> {
-    /// Takes in what an event did to `current`; whether readers see something else.
+    /// Nothing. `ttl`: as for [`Gap`].
+    pub fn new(ttl: Duration) -> Self {
+        Self {
+            keys: BTreeMap::new(),
+            own: Gap::of_watch(ttl),
+        }
+    }
+
+    /// Takes in what an event did to `current`; whether readers see something else. `gap`: in what is heard of live
+    /// keys.
     pub fn take(
         &mut self,
         effect: Effect<T>,
@@ -77,7 +100,8 @@ impl<T: Clone + PartialEq> Vanished<T> {
         now: Instant,
     ) -> bool {
         let mut changed = effect.changed;
-        if gap.is_recent(now) {
+        self.own.heard(now);
+        if gap.is_recent(now) || self.own.is_recent(now) {
             let until = gap.believed(now);
             for (key, at) in effect.removed {
                 self.keys.insert(key, (at, until));
@@ -145,9 +169,13 @@ mod tests {
         let start = Instant::now();
         let mut gap = Gap::new(TTL);
         gap.heard(start);
-        gap.heard(start + quiet);
-        let now = start + quiet + after;
-        let mut vanished = Vanished::default();
+        let back = start + quiet;
+        let now = back + after;
+        let heard = (0..4).map(|third| back + third * TTL / 3);
+        for at in heard.filter(|at| *at <= now) {
+            gap.heard(at);
+        }
+        let mut vanished = Vanished::new(TTL);
         vanished.take(removed("a", start), &BTreeMap::new(), &gap, now);
         (vanished, now)
     }
@@ -173,6 +201,16 @@ mod tests {
     fn what_vanishes_long_after_a_gap_is_gone() {
         let (vanished, _) = vanished(4 * TTL, TTL + Duration::from_millis(1));
         assert_eq!(vanished.iter().count(), 0);
+    }
+
+    #[test]
+    fn what_vanishes_in_a_gap_that_has_not_ended_is_not_gone_yet() {
+        let start = Instant::now();
+        let mut gap = Gap::new(TTL);
+        assert!(!gap.is_recent(start), "nothing was ever heard");
+        gap.heard(start);
+        assert!(!gap.is_recent(start + TTL / 2));
+        assert!(gap.is_recent(start + TTL));
     }
 
     #[test]

@@ -71,3 +71,54 @@ fn what_a_restored_etcd_has_lost_is_forgotten_but_for_who_lives_until_another_tt
     let snapshot = state.compile(Some("a"), &view(&[]));
     assert_eq!(holders(&snapshot), (vec![], true));
 }
+
+/// A native peer whose entry is known, and live keys that are heard of until then.
+fn with_a_native_peer(start: Instant) -> State {
+    let mut state = state(vec![entry("c", B, 4)]);
+    state.take((Topic::PeerEndpoints, Event::Progress(4)), 1, start);
+    state.take((Topic::Live, Event::Progress(4)), 1, start);
+    state
+}
+
+#[test]
+fn an_entry_that_vanishes_before_live_keys_are_heard_of_again_is_still_a_target_for_another_ttl() {
+    let start = Instant::now();
+    let mut state = with_a_native_peer(start);
+    let back = start + 4 * TTL;
+    let delete = Event::Delete("c".into());
+    state.take((Topic::PeerEndpoints, delete), 1, back);
+    assert_eq!(targets(&state), 1);
+    state.take((Topic::Live, Event::Progress(9)), 1, back);
+    assert_eq!(targets(&state), 1);
+    state.expire(back + TTL);
+    assert_eq!(targets(&state), 0);
+}
+
+#[test]
+fn an_entry_whose_watch_comes_back_long_after_that_of_live_keys_is_still_a_target() {
+    let start = Instant::now();
+    let mut state = with_a_native_peer(start);
+    let back = start + 4 * TTL;
+    for third in 0..9 {
+        let now = back + third * TTL / 3;
+        state.take((Topic::Live, Event::Progress(9)), 1, now);
+    }
+    let delete = Event::Delete("c".into());
+    let late = back + 3 * TTL;
+    state.take((Topic::PeerEndpoints, delete), 1, late);
+    assert_eq!(targets(&state), 1);
+    assert_eq!(state.next_expiry(), Some(late + TTL));
+}
+
+#[test]
+fn an_entry_that_vanishes_while_etcd_answers_is_gone_at_once_however_quiet_its_watch_was() {
+    let start = Instant::now();
+    let mut state = with_a_native_peer(start);
+    for third in 1..4 {
+        let now = start + third * TTL / 3;
+        state.take((Topic::Live, Event::Progress(9)), 1, now);
+    }
+    let delete = Event::Delete("c".into());
+    state.take((Topic::PeerEndpoints, delete), 1, start + TTL);
+    assert_eq!(targets(&state), 0);
+}
