@@ -20,14 +20,14 @@ impl State {
         let mut seen = Vec::new();
         for (namespace, leases) in self.leases.iter().enumerate() {
             for (name, at) in &leases.current {
-                let Some(lease) = at.value.clone() else {
+                let Some(identity) = &at.value else {
                     continue;
                 };
                 seen.push(SeenLease {
                     namespace,
                     name: name.clone(),
                     at: At {
-                        value: lease,
+                        value: identity.lease.clone(),
                         revision: at.revision,
                         heard: at.heard,
                     },
@@ -109,7 +109,7 @@ impl State {
         });
         let leases = self.leases.iter().filter_map(|leases| {
             let at = leases.current.get(id)?;
-            let lease = at.value.as_ref()?;
+            let lease = &at.value.as_ref()?.lease;
             let value = json!({
                 "holder": lease.holder,
                 "hostname": lease.hostname,

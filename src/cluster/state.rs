@@ -46,6 +46,13 @@ pub struct Native {
     pub read: Instant,
 }
 
+/// An identity lease. Its revision is part of it: who deletes one must name the newest, whatever that changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) lease: Lease,
+    revision: i64,
+}
+
 /// What a message changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Changes {
@@ -80,7 +87,7 @@ pub struct State {
     /// Whether the APIService has a `spec.service`.
     api_services: Listed<bool>,
     /// One for each namespace; leases of others than apiservers and proxies are `None`.
-    pub(super) leases: Vec<Listed<Option<Lease>>>,
+    pub(super) leases: Vec<Listed<Option<Identity>>>,
     pub(super) natives: BTreeMap<String, (Native, Instant)>,
     pub(super) undecodables: Undecodables,
     /// How far each topic is known, by [`Topic::index`].
@@ -195,7 +202,11 @@ impl State {
                 // It may have been the last that was missing.
                 let listed = matches!(event, Event::InitDone(_));
                 if let Some(leases) = self.leases.get_mut(usize::from(namespace)) {
-                    let decode = |item: &Item| notes.decode(item, lease);
+                    let decode = |item: &Item| {
+                        let revision = item.mod_revision;
+                        let lease = notes.decode(item, lease)?;
+                        Some(lease.map(|lease| Identity { lease, revision }))
+                    };
                     changes.leases = leases.take(event, now, decode).changed;
                 }
                 listed

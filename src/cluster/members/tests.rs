@@ -2,6 +2,7 @@
 
 mod undecodable;
 mod vanishing;
+mod written_anew;
 
 use std::time::{Duration, Instant};
 
