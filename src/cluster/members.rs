@@ -230,12 +230,12 @@ impl State {
     }
 }
 
-/// Whether the record is the one that the live key means.
+/// Whether the record is the one that the live key means, or a newer one: both come on different ways.
 fn is_known<R>(live: Option<&At<Live>>, record: Option<&At<R>>) -> bool {
     let meant = live.and_then(|live| live.value.record_revision);
     meant
         .zip(record)
-        .is_some_and(|(meant, record)| record.revision == meant)
+        .is_some_and(|(meant, record)| record.revision >= meant)
 }
 
 #[cfg(test)]

@@ -38,8 +38,9 @@ pub struct Live {
     pub endpoint: SocketAddr,
     /// Whether its apiserver is initialized.
     pub initialized: bool,
-    /// The etcd revision of the record that says what its apiserver serves now, so that readers, to whom both keys come
-    /// on different ways, do not take an older one for it. Absent from the apiserver's restart until discovery is read.
+    /// The etcd revision since which the record says what its apiserver serves now, so that readers, to whom both keys
+    /// come on different ways, do not take an older one for it. A writing that changes nothing does not count. Absent from
+    /// the apiserver's restart until discovery is read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_revision: Option<i64>,
 }

@@ -164,8 +164,8 @@ impl State {
                     let served = shared(served, &mut self.sets);
                     Some(Known { record, served })
                 };
-                // Live keys name the revision of the record that is true now.
-                let written = matches!(event, Event::Apply(_));
+                // A live key may have named the revision before it came.
+                let written = matches!(event, Event::Apply(_) | Event::InitDone(_));
                 self.servers.take(event, now, decode).changed || written
             }
             Topic::Live => {

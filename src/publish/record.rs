@@ -68,9 +68,10 @@ struct Keeping {
     record: Slot,
     endpoint: Slot,
     claim: Slot,
-    /// The record as it was written last, and when.
+    /// The record as it was written last, when, and the revision since which it is there as it is.
     written: Option<Record>,
     at: Option<Instant>,
+    since: Option<i64>,
     /// The live key is ours.
     lives: bool,
 }
@@ -99,6 +100,7 @@ impl Keeping {
             claim: Slot::new(keys.claim(&id)),
             written: before.and_then(|before| before.written.clone()),
             at: None,
+            since: None,
             lives: false,
             id,
         }
@@ -197,7 +199,7 @@ impl Publisher {
         let believed = keeping.record.revision();
         if keeping.record.read(session).await?.is_none() || keeping.record.revision() != believed {
             // Deleted or overwritten.
-            keeping.at = None;
+            (keeping.at, keeping.since) = (None, None);
         }
         self.write_all(session, keeping).await
     }
@@ -218,6 +220,9 @@ impl Publisher {
             if !keeping.record.put(session, value, self.record_ttl).await? {
                 return Err(PublishError::Raced);
             }
+            if keeping.written.as_ref() != Some(&record) || keeping.since.is_none() {
+                keeping.since = Some(keeping.record.revision());
+            }
             (keeping.written, keeping.at) = (Some(record), Some(started));
         }
         // First what is known, then that it lives.
@@ -225,7 +230,7 @@ impl Publisher {
         let live = Live {
             endpoint: self.own.endpoint,
             initialized,
-            record_revision: known.then_some(keeping.record.revision()),
+            record_revision: keeping.since.filter(|_| known),
         };
         let value = serde_json::to_vec(&live)?;
         if !keeping.live.put(session, value, self.live_ttl).await? {

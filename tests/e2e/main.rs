@@ -52,6 +52,7 @@ mod rerouting;
 mod restarts;
 mod restored;
 mod resume;
+mod rewritten;
 mod rotation;
 mod stop;
 mod stored;

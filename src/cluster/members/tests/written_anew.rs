@@ -31,3 +31,51 @@ fn an_identity_lease_written_anew_is_told_with_its_newest_revision() {
     let renewed = leases(Event::Apply(item("scheduler", others, 9)));
     assert_eq!(renewed, (false, 7), "nobody waits for those");
 }
+
+#[test]
+fn a_record_written_anew_is_still_the_one_that_the_live_key_means() {
+    let mut state = state(vec![
+        (Topic::Servers, record("b", B, 2)),
+        (Topic::Live, live("b", B, true, 3)),
+    ]);
+    for (event, what) in [
+        (Event::Apply(record("b", B, 9)), "written"),
+        (Event::Init, "listed"),
+        (Event::InitApply(record("b", B, 12)), "listed"),
+        (Event::InitDone(12), "listed"),
+    ] {
+        take(&mut state, Topic::Servers, event);
+        let snapshot = state.compile(Some("a"), &view(&[]));
+        assert!(
+            !snapshot.peer_unknown && snapshot.servers[0].known,
+            "{what}"
+        );
+    }
+}
+
+#[test]
+fn a_record_that_a_live_key_waits_for_is_a_change_whatever_it_says() {
+    let later = format!(r#"{{"endpoint":"{B}","initialized":true,"recordRevision":9}}"#);
+    let waiting = || {
+        let later = item("b", later.as_str(), 10);
+        state(vec![
+            (Topic::Servers, record("b", B, 2)),
+            (Topic::Live, later),
+        ])
+    };
+    let mut written = waiting();
+    assert!(written.compile(Some("a"), &view(&[])).peer_unknown);
+    let apply = Event::Apply(record("b", B, 9));
+    assert!(take(&mut written, Topic::Servers, apply));
+    let mut listed = waiting();
+    take(&mut listed, Topic::Servers, Event::Init);
+    take(
+        &mut listed,
+        Topic::Servers,
+        Event::InitApply(record("b", B, 9)),
+    );
+    assert!(take(&mut listed, Topic::Servers, Event::InitDone(9)));
+    for state in [written, listed] {
+        assert!(!state.compile(Some("a"), &view(&[])).peer_unknown);
+    }
+}
