@@ -2,7 +2,7 @@
 //! follows from it.
 //!
 //! Readers ([`crate::relay`], the status page) load the snapshot without locks. A new one is compiled when something
-//! changed, once for all messages that are waiting.
+//! changed, once for all messages that are waiting, but for so many at most that no burst keeps a change from readers.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,6 +21,9 @@ use super::state::{Native, State};
 use super::watch::{Event, Message};
 use crate::local::discovery::LocalView;
 use crate::routing::table::{Custom, Snapshot};
+
+/// Messages that are taken in before readers are told.
+const BATCH: usize = 512;
 
 /// Counts of what etcd told, for metrics.
 #[derive(Debug, Default)]
@@ -160,24 +163,22 @@ impl Catalog {
         }
     }
 
-    /// Takes a message and all that wait behind it; whether a new snapshot is due.
+    /// Takes a message and those that wait behind it; whether a new snapshot is due.
     fn take(&mut self, first: Message) -> bool {
-        let reads = self.local.borrow().reads;
         let told = &self.published.told;
         let (mut snapshot, mut leases) = (false, false);
-        let mut next = Some(first);
-        while let Some(message) = next {
+        let waiting = std::iter::from_fn(|| self.messages.try_recv().ok());
+        for message in std::iter::once(first).chain(waiting).take(BATCH) {
             self.published.freshness.touch(message.0.index());
             let listed = matches!(message.1, Event::InitDone(_));
             told.lists.fetch_add(listed.into(), Ordering::Relaxed);
             let other = matches!(message.1, Event::OtherHistory);
             told.restores.fetch_add(other.into(), Ordering::Relaxed);
-            let changes = self.state.take(message, reads, Instant::now());
+            let changes = self.state.take(message, Instant::now());
             told.undecodable
                 .fetch_add(changes.undecodable.into(), Ordering::Relaxed);
             snapshot |= changes.snapshot;
             leases |= changes.leases;
-            next = self.messages.try_recv().ok();
         }
         told.revision
             .store(self.state.revision(), Ordering::Relaxed);
@@ -190,7 +191,7 @@ impl Catalog {
     fn publish(&mut self) {
         let view = self.local.borrow_and_update().clone();
         let own = self.own.id.borrow_and_update().clone();
-        self.state.discovery_read(view.reads);
+        self.state.settle(view.reads);
         let custom = self.state.synced().then(|| self.state.custom().clone());
         tell(&self.custom, custom);
         tell(&self.native_peers, self.state.native_peers(own.as_deref()));
@@ -206,4 +207,64 @@ fn tell<T: PartialEq>(whom: &watch::Sender<T>, now: T) {
         *before = now;
         changed
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cluster::keys::Topic;
+    use crate::cluster::source::Item;
+
+    fn definition(number: usize) -> Message {
+        let item = Item {
+            key: format!("things{number}.example.com"),
+            value: Vec::new(),
+            mod_revision: 1,
+        };
+        (Topic::Definitions, Event::Apply(item))
+    }
+
+    fn catalog(messages: mpsc::Receiver<Message>) -> Catalog {
+        let endpoint = "10.0.0.1:6443".parse().unwrap();
+        let topics = Topic::all(0).count();
+        let (published, ends) = Published::new(topics);
+        let ttl = Duration::from_secs(15);
+        Catalog {
+            own: Own {
+                id: watch::channel(None).1,
+                endpoint,
+            },
+            messages,
+            local: watch::channel(LocalView::default()).1,
+            natives: mpsc::channel(1).1,
+            refused: ends.refused,
+            reports: ends.reports,
+            custom: watch::channel(None).0,
+            native_peers: watch::channel(BTreeMap::new()).0,
+            leases: watch::channel(None).0,
+            published,
+            state: State::new(endpoint, 0, ttl, ttl),
+        }
+    }
+
+    #[test]
+    fn a_burst_is_published_in_parts_and_each_is_put_together_once() {
+        const BURST: usize = 4096;
+        let (sender, messages) = mpsc::channel(BURST);
+        for number in 0..BURST {
+            sender.try_send(definition(number)).unwrap();
+        }
+        let mut catalog = catalog(messages);
+        let before = catalog.state.custom().clone();
+        let first = catalog.messages.try_recv().unwrap();
+        assert!(catalog.take(first));
+        let left = catalog.messages.len();
+        assert!(left > 0, "readers wait until all are taken in");
+        assert!(Arc::ptr_eq(&before, catalog.state.custom()));
+        catalog.publish();
+        let known = &catalog.published.snapshot.load().custom.definitions;
+        assert_eq!(known.len(), BURST - left);
+    }
 }

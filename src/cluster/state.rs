@@ -95,6 +95,8 @@ pub struct State {
     /// All served sets, each once.
     sets: Vec<Arc<ServedSet>>,
     custom: Tracker,
+    /// What is custom has changed, and has not been put together again.
+    unsettled: bool,
     gap: Gap,
     grace: Duration,
 }
@@ -123,13 +125,14 @@ impl State {
             positions: vec![Position::default(); Topic::all(namespaces).count()],
             sets: Vec::new(),
             custom: Tracker::default(),
+            unsettled: false,
             gap: Gap::new(ttl),
             grace,
         }
     }
 
-    /// Takes a message in. `reads`: how often local discovery was read.
-    pub fn take(&mut self, (topic, event): Message, reads: u64, now: Instant) -> Changes {
+    /// Takes a message in. What it says of custom resources counts after [`State::settle`].
+    pub fn take(&mut self, (topic, event): Message, now: Instant) -> Changes {
         if let Some(position) = self.positions.get_mut(topic.index()) {
             match event {
                 Event::Progress(revision) => position.revision = revision.max(position.revision),
@@ -191,12 +194,14 @@ impl State {
             }
             Topic::Definitions => {
                 let changed = self.definitions.take(event, now, |_| Some(())).changed;
-                self.retake_custom(changed, reads)
+                self.unsettled |= changed;
+                changed
             }
             Topic::ApiServices => {
                 let decode = |item: &Item| notes.decode(item, codec::is_aggregated);
                 let changed = self.api_services.take(event, now, decode).changed;
-                self.retake_custom(changed, reads)
+                self.unsettled |= changed;
+                changed
             }
             Topic::Leases(namespace) => {
                 // It may have been the last that was missing.
@@ -213,19 +218,6 @@ impl State {
             }
         };
         changes
-    }
-
-    fn retake_custom(&mut self, changed: bool, reads: u64) -> bool {
-        if changed {
-            let aggregated = self.api_services.current.iter();
-            let aggregated = aggregated.filter(|(_, at)| at.value);
-            self.custom.replace(
-                self.definitions.current.keys().map(String::as_str),
-                aggregated.map(|(name, _)| name.as_str()),
-                reads,
-            );
-        }
-        changed
     }
 
     /// Everything was listed at least once.
@@ -245,13 +237,22 @@ impl State {
         revisions.max().unwrap_or(0)
     }
 
-    /// CRDs and aggregated APIs.
+    /// CRDs and aggregated APIs, as they were settled last.
     pub fn custom(&self) -> &Arc<Custom> {
         self.custom.get()
     }
 
-    /// Local discovery was read for the `reads`th time.
-    pub fn discovery_read(&mut self, reads: u64) {
+    /// Puts together what is custom, once for all messages since the last time; local discovery was read `reads` times.
+    pub fn settle(&mut self, reads: u64) {
+        if std::mem::take(&mut self.unsettled) {
+            let aggregated = self.api_services.current.iter();
+            let aggregated = aggregated.filter(|(_, at)| at.value);
+            self.custom.replace(
+                self.definitions.current.keys().map(String::as_str),
+                aggregated.map(|(name, _)| name.as_str()),
+                reads,
+            );
+        }
         self.custom.read(reads);
     }
 

@@ -66,11 +66,12 @@ fn state(messages: Vec<(Topic, Item)>) -> State {
     for (topic, item) in messages {
         take(&mut state, topic, Event::Apply(item));
     }
+    state.settle(1);
     state
 }
 
 fn take(state: &mut State, topic: Topic, event: Event) -> bool {
-    state.take((topic, event), 1, Instant::now()).snapshot
+    state.take((topic, event), Instant::now()).snapshot
 }
 
 fn view(gvrs: &[GvrRef<'_>]) -> LocalView {

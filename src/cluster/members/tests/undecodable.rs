@@ -6,9 +6,9 @@ use super::*;
 fn an_undecodable_value_is_named_and_leaves_what_was_known() {
     let mut state = state(vec![(Topic::Servers, record("b", B, 2))]);
     let garbage = Event::Apply(item("b", "k8s:enc:aescbc", 9));
-    let changes = state.take((Topic::Servers, garbage.clone()), 1, Instant::now());
+    let changes = state.take((Topic::Servers, garbage.clone()), Instant::now());
     assert!(changes.undecodable);
-    let again = state.take((Topic::Servers, garbage), 1, Instant::now());
+    let again = state.take((Topic::Servers, garbage), Instant::now());
     assert!(!again.undecodable, "it is the same value");
     assert_eq!(state.undecodables.list().len(), 1);
     let snapshot = state.compile(Some("a"), &view(&[]));
@@ -32,7 +32,7 @@ fn an_array_is_neither_a_record_nor_a_live_key_nor_an_api_service() {
         (Topic::ApiServices, "v1.metrics.k8s.io", "[]"),
     ] {
         let event = Event::Apply(item(key, array, 9));
-        let changes = state.take((topic, event), 1, Instant::now());
+        let changes = state.take((topic, event), Instant::now());
         assert!(changes.undecodable, "{array}");
     }
     let snapshot = state.compile(Some("a"), &view(&[]));
@@ -68,7 +68,7 @@ fn what_is_said_of_an_undecodable_value_repeats_nothing_of_it() {
         ),
     ] {
         let event = Event::Apply(item("x", value, 9));
-        state.take((topic, event), 1, Instant::now());
+        state.take((topic, event), Instant::now());
         let said = serde_json::to_string(&state.undecodables.list()).unwrap();
         assert!(
             said.contains(topic.name()) && !said.contains("classified"),

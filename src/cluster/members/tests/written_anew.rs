@@ -19,7 +19,7 @@ fn seen_revision(state: &State) -> i64 {
 fn an_identity_lease_written_anew_is_told_with_its_newest_revision() {
     let mut state = state(vec![(Topic::Leases(0), annotated(5))]);
     let mut leases = |event| {
-        let changes = state.take((Topic::Leases(0), event), 1, Instant::now());
+        let changes = state.take((Topic::Leases(0), event), Instant::now());
         (changes.leases, seen_revision(&state))
     };
     assert_eq!(leases(Event::Apply(annotated(6))), (true, 6));
