@@ -1,5 +1,7 @@
 //! Where things are kept in etcd.
 
+use std::net::SocketAddr;
+
 /// Keys of one cluster: `prefix` is kube-apiserver's `--etcd-prefix`.
 #[derive(Debug, Clone)]
 pub struct Keys {
@@ -22,18 +24,21 @@ pub enum Topic {
     Definitions,
     /// APIServices.
     ApiServices,
+    /// Which proxies may not use their server ID, because another one does; bound to an etcd lease.
+    Claims,
     /// Leases of one namespace, by its place in `identity.leaseNamespaces`.
     Leases(u8),
 }
 
 /// Topics without those of lease namespaces.
-const FIXED: [Topic; 6] = [
+const FIXED: [Topic; 7] = [
     Topic::Servers,
     Topic::Live,
     Topic::PeerEndpoints,
     Topic::StorageVersions,
     Topic::Definitions,
     Topic::ApiServices,
+    Topic::Claims,
 ];
 
 impl Topic {
@@ -52,6 +57,7 @@ impl Topic {
             Topic::StorageVersions => 3,
             Topic::Definitions => 4,
             Topic::ApiServices => 5,
+            Topic::Claims => 6,
             Topic::Leases(namespace) => FIXED.len() + usize::from(namespace),
         }
     }
@@ -65,6 +71,7 @@ impl Topic {
             Topic::StorageVersions => "storageversions",
             Topic::Definitions => "customresourcedefinitions",
             Topic::ApiServices => "apiservices",
+            Topic::Claims => "claims",
             Topic::Leases(_) => "leases",
         }
     }
@@ -97,6 +104,7 @@ impl Keys {
                 format!("{prefix}/apiextensions.k8s.io/customresourcedefinitions/")
             }
             Topic::ApiServices => format!("{prefix}/apiregistration.k8s.io/apiservices/"),
+            Topic::Claims => format!("/kube-interop-proxy{prefix}/claims/"),
             Topic::Leases(namespace) => {
                 let namespace = self.namespaces.get(usize::from(namespace));
                 format!("{prefix}/leases/{}/", namespace.map_or("", String::as_str))
@@ -104,10 +112,16 @@ impl Keys {
         }
     }
 
-    /// Where a proxy that may not use `id`, because another one does, says so.
-    pub fn claim(&self, id: &str) -> String {
-        format!("/kube-interop-proxy{}/claims/{id}", self.prefix)
+    /// Below which proxies that may not use `id`, because another one does, say so: each in a key named by its address.
+    pub fn claims(&self, id: &str) -> String {
+        format!("{}{id}/", self.of(Topic::Claims))
     }
+}
+
+/// Whose claim a key below the prefix of [`Topic::Claims`] is.
+pub fn claimant(key: &str) -> Option<SocketAddr> {
+    let (_, address) = key.rsplit_once('/')?;
+    address.parse().ok()
 }
 
 #[cfg(test)]
@@ -135,8 +149,22 @@ mod tests {
     }
 
     #[test]
+    fn a_claim_tells_whose_it_is() {
+        let keys = Keys::new("/registry", &[]);
+        let all = keys.of(Topic::Claims);
+        for address in ["10.0.0.1:6443", "[fd00::1]:6443"] {
+            let key = format!("{}{address}", keys.claims("cp-a.example"));
+            let claim = key.strip_prefix(&all).unwrap();
+            assert_eq!(claimant(claim), Some(address.parse().unwrap()));
+        }
+        for key in ["", "cp-a", "cp-a/", "cp-a/nowhere"] {
+            assert_eq!(claimant(key), None, "{key}");
+        }
+    }
+
+    #[test]
     fn topics_are_numbered_in_their_order() {
         let numbers: Vec<_> = Topic::all(2).map(Topic::index).collect();
-        assert_eq!(numbers, (0..8).collect::<Vec<_>>());
+        assert_eq!(numbers, (0..9).collect::<Vec<_>>());
     }
 }

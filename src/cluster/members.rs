@@ -2,7 +2,8 @@
 //!
 //! Who lives is who has a live key, or a `peerserverleases` entry for an apiserver without a proxy. Leases and
 //! StorageVersions name servers and prove nothing. What a server serves is what its record lists; without one, what its
-//! discovery lists; while neither is known, what was known last and what StorageVersions say it serves.
+//! discovery lists; while neither is known, what was known last and what StorageVersions say it serves. A proxy that was
+//! refused its ID has only a claim to it: it serves nobody knows what.
 //!
 //! A known record or discovery is whole, so StorageVersions add nothing to it: they only prove presence, and not for
 //! ever. A server that comes back under its ID as another release leaves what it no longer serves in them; believed
@@ -13,6 +14,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::codec::{PeerEndpoint, stored_resource};
+use super::keys::claimant;
 use super::listed::At;
 use super::record::Live;
 use super::state::{Known, State, canonical};
@@ -27,12 +29,28 @@ impl State {
             .into_iter()
             .filter(|id| Some(*id) != own || self.is_elsewhere(id));
         let servers = others.filter_map(|id| self.server(id)).collect();
-        Snapshot::new(
+        let mut snapshot = Snapshot::new(
             self.synced(),
             servers,
             view.served.as_deref(),
             self.custom().clone(),
-        )
+        );
+        snapshot.peer_unknown |= self.is_somebody_silent();
+        snapshot
+    }
+
+    /// Whether a proxy lives that tells nothing of what it serves, because another one has its ID. One at the address of
+    /// a live key tells it there.
+    fn is_somebody_silent(&self) -> bool {
+        let tells = |address: SocketAddr| {
+            address == self.own_endpoint
+                || self
+                    .live_keys()
+                    .any(|(_, at)| canonical(at.value.endpoint) == address)
+        };
+        // A claim that cannot be read is somebody's.
+        self.claims()
+            .any(|key| claimant(key).is_none_or(|address| !tells(canonical(address))))
     }
 
     /// Living apiservers without a proxy, to be asked for their discovery.

@@ -50,6 +50,7 @@ impl State {
         });
         json!({
             "topics": topics.collect::<Vec<_>>(),
+            "claims": self.claims().collect::<Vec<_>>(),
             "undecodable": self.undecodables.list(),
             "servers": self.named().into_iter().map(|id| self.facts(id)).collect::<Vec<_>>(),
         })

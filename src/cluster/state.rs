@@ -83,6 +83,8 @@ pub struct State {
     pub(super) endpoints: Listed<PeerEndpoint>,
     pub(super) vanished_endpoints: Vanished<PeerEndpoint>,
     pub(super) storage: Listed<Vec<ServerVersions>>,
+    claims: Listed<()>,
+    vanished_claims: Vanished<()>,
     definitions: Listed<()>,
     /// Whether the APIService has a `spec.service`.
     api_services: Listed<bool>,
@@ -117,6 +119,8 @@ impl State {
             endpoints: Listed::default(),
             vanished_endpoints: Vanished::new(ttl),
             storage: Listed::default(),
+            claims: Listed::default(),
+            vanished_claims: Vanished::new(ttl),
             definitions: Listed::default(),
             api_services: Listed::default(),
             leases: (0..namespaces).map(|_| Listed::default()).collect(),
@@ -203,6 +207,12 @@ impl State {
                 self.unsettled |= changed;
                 changed
             }
+            Topic::Claims => {
+                // Its key says it all.
+                let effect = self.claims.take(event, now, |_| Some(()));
+                let current = &self.claims.current;
+                self.vanished_claims.take(effect, current, &self.gap, now)
+            }
             Topic::Leases(namespace) => {
                 // It may have been the last that was missing.
                 let listed = matches!(event, Event::InitDone(_));
@@ -226,6 +236,7 @@ impl State {
             && self.live.complete
             && self.endpoints.complete
             && self.storage.complete
+            && self.claims.complete
             && self.definitions.complete
             && self.api_services.complete
             && self.leases.iter().all(|leases| leases.complete)
@@ -235,6 +246,12 @@ impl State {
     pub fn revision(&self) -> i64 {
         let revisions = self.positions.iter().map(|position| position.revision);
         revisions.max().unwrap_or(0)
+    }
+
+    /// Proxies that may not use their server ID, as their keys name them.
+    pub(super) fn claims(&self) -> impl Iterator<Item = &String> {
+        let vanished = self.vanished_claims.iter().map(|(key, _)| key);
+        self.claims.current.keys().chain(vanished)
     }
 
     /// CRDs and aggregated APIs, as they were settled last.
@@ -279,6 +296,7 @@ impl State {
         natives
             .chain(self.vanished_live.next())
             .chain(self.vanished_endpoints.next())
+            .chain(self.vanished_claims.next())
             .min()
     }
 
@@ -292,7 +310,8 @@ impl State {
         let natives = self.natives.len();
         self.natives.retain(|_, (_, until)| *until > now);
         let live = self.vanished_live.expire(now);
-        self.vanished_endpoints.expire(now) || live || self.natives.len() != natives
+        let claims = self.vanished_claims.expire(now);
+        self.vanished_endpoints.expire(now) || live || claims || self.natives.len() != natives
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! Nothing is written while the live key says that somebody at another address has our ID: two servers that overwrite
 //! each other's record would make everybody believe that nobody serves what one of them does not. A proxy in that
-//! place says so in a key of its own, so that the other one can report it too.
+//! place says so in a key of its own: the other one reports it too, and everybody knows that not all is known.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -91,13 +91,13 @@ enum PublishError {
 
 impl Keeping {
     /// `before`: what was known under another ID is known of this one.
-    fn after(before: Option<&Self>, id: Arc<str>, keys: &Keys) -> Self {
+    fn after(before: Option<&Self>, id: Arc<str>, keys: &Keys, endpoint: SocketAddr) -> Self {
         let slot = |topic| Slot::new(format!("{}{id}", keys.of(topic)));
         Self {
             live: slot(Topic::Live),
             record: slot(Topic::Servers),
             endpoint: slot(Topic::PeerEndpoints),
-            claim: Slot::new(keys.claim(&id)),
+            claim: Slot::new(format!("{}{}", keys.claims(&id), canonical(endpoint))),
             written: before.and_then(|before| before.written.clone()),
             at: None,
             since: None,
@@ -127,7 +127,9 @@ impl Publisher {
             if keeping.as_ref().map(|keeping| &keeping.id) != id.as_ref() {
                 let before = keeping.take();
                 keeping = match former.take_if(|former| Some(&former.id) == id.as_ref()) {
-                    None => id.map(|id| Keeping::after(before.as_ref(), id, &self.keys)),
+                    None => id.map(|id| {
+                        Keeping::after(before.as_ref(), id, &self.keys, self.own.endpoint)
+                    }),
                     back => back,
                 };
                 former = before.filter(|before| before.lives).or(former);
@@ -291,12 +293,14 @@ impl Publisher {
     async fn is_claimed(
         &self,
         session: &mut Session,
-        keeping: &mut Keeping,
+        keeping: &Keeping,
     ) -> Result<bool, PublishError> {
-        let there = keeping.claim.read(session).await?;
-        let other: Option<SocketAddr> =
-            there.and_then(|kv| serde_json::from_slice(kv.value()).ok());
-        let other = other.filter(|other| *other != canonical(self.own.endpoint));
+        let own = canonical(self.own.endpoint);
+        let claims = session.names(&self.keys.claims(&keeping.id)).await?;
+        let addresses = claims.iter().filter_map(|name| name.parse().ok());
+        let other = addresses
+            .into_iter()
+            .find(|other: &SocketAddr| *other != own);
         if let Some(other) = other {
             tracing::error!(
                 server_id = &*keeping.id, %other,

@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use etcd_client::{Client, Compare, CompareOp, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{
+    Client, Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse,
+};
 
 use crate::cluster::connector::{Connector, bounded};
 use crate::cluster::source::SourceError;
@@ -21,6 +23,16 @@ impl Session {
     pub async fn open(connector: &mut Connector, limit: Duration) -> Result<Self, SourceError> {
         let client = connector.connect().await?;
         Ok(Self { client, limit })
+    }
+
+    /// The names of all keys below a prefix, without it.
+    pub async fn names(&mut self, prefix: &str) -> Result<Vec<String>, SourceError> {
+        let options = GetOptions::new().with_prefix().with_keys_only();
+        let request = self.client.get(prefix, Some(options));
+        let answer = bounded(self.limit, request).await?;
+        let names = answer.kvs().iter().filter_map(|kv| kv.key_str().ok());
+        let names = names.filter_map(|key| key.strip_prefix(prefix));
+        Ok(names.map(str::to_owned).collect())
     }
 
     /// Whether a lease lives on.

@@ -166,7 +166,7 @@ pub struct Snapshot {
     pub targets: Vec<usize>,
     /// What the local apiserver serves itself is known.
     pub local_known: bool,
-    /// A live server's served set is not known.
+    /// A live server's served set is not known, or somebody lives who tells of none.
     pub peer_unknown: bool,
     /// Resources of CRDs and aggregated APIs.
     pub custom: Arc<Custom>,

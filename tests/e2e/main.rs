@@ -56,6 +56,7 @@ mod rewritten;
 mod rotation;
 mod stop;
 mod stored;
+mod twins;
 mod undecodable;
 mod unsynced;
 mod upgrades;

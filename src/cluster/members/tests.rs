@@ -1,5 +1,6 @@
 //! The named cases of who is in the cluster.
 
+mod claims;
 mod undecodable;
 mod vanishing;
 mod written_anew;
