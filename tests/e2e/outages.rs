@@ -335,6 +335,13 @@ async fn an_etcd_that_refuses_to_write_makes_nobody_dead() {
         options.set("peer.leaseTTL", "6s")
     });
     let cluster = cluster.await;
+    // The last that changes in a record: what changes while nothing can be written does make somebody dead.
+    for proxy in [&cluster.proxy_a, &cluster.proxy_b] {
+        eventually("watch history is published", LONG, async || {
+            proxy.statusz().await["peers"][0]["historyStart"].is_number()
+        })
+        .await;
+    }
     let admin = cluster.client().cert("admin");
     let rerouted = asking(&admin, HPAS);
     let mut etcd = cluster.ground.etcd.client().await;
