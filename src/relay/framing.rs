@@ -4,7 +4,6 @@ use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, TR
 use http::{HeaderMap, Method, StatusCode, Version};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::client::HttpSession;
-use pingora_core::{ErrorType, RetryType};
 use pingora_http::{RequestHeader, ResponseHeader};
 
 use crate::request::headers::{KEEP_ALIVE, PROXY_CONNECTION};
@@ -133,9 +132,15 @@ pub async fn write_continue(down: &mut ServerSession) -> pingora_core::Result<()
     written
 }
 
-/// Whether the server says that it did not process the request: REFUSED_STREAM, or a GOAWAY below its stream.
+/// Whether the server says that it did not process the request: REFUSED_STREAM, or a GOAWAY below its stream. What
+/// pingora calls retriable is more than that: HTTP_1_1_REQUIRED may come after the request was carried out.
 pub fn is_unprocessed(error: &pingora_core::Error) -> bool {
-    matches!(error.retry, RetryType::Decided(true)) && *error.etype() != ErrorType::InvalidH2
+    let cause = error.root_cause().downcast_ref::<h2::Error>();
+    cause.is_some_and(|cause| {
+        let refused = cause.is_reset() && cause.reason() == Some(h2::Reason::REFUSED_STREAM);
+        let below = cause.is_go_away() && cause.reason() == Some(h2::Reason::NO_ERROR);
+        cause.is_remote() && (refused || below)
+    })
 }
 
 #[cfg(test)]
