@@ -244,8 +244,8 @@ impl Exchange<'_> {
             let Listening {
                 pending,
                 followed,
-                read,
-            } = upload.listening();
+                idle,
+            } = upload.listening(down);
             tokio::select! {
                 biased;
                 header = up.read_response_header() => {
@@ -259,7 +259,7 @@ impl Exchange<'_> {
                     }
                 }
                 () = upload.progress(), if pending => {}
-                piece = down.read_body_or_idle(read), if followed => {
+                piece = down.read_body_or_idle(idle), if followed => {
                     let end = down.is_body_done();
                     upload.take(piece, end, up).await?;
                 }

@@ -104,6 +104,11 @@ impl<'a> LastWord<'a> {
         }
     }
 
+    /// Whether it is of a watch.
+    pub fn is_watch(&self) -> bool {
+        self.watch.is_some()
+    }
+
     /// The answer begins.
     pub fn answered(&mut self, response: &ResponseHeader) {
         if response.status != StatusCode::OK {

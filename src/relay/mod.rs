@@ -8,6 +8,7 @@ pub mod accept;
 pub mod answer;
 pub mod attempts;
 pub mod dial;
+pub mod download;
 pub mod dress;
 pub mod forward;
 pub mod framing;

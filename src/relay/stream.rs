@@ -1,12 +1,13 @@
 //! The answer on its way to the client: its header at once, then both bodies, each piece as it comes.
 
 use http::header::HeaderValue;
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::client::HttpSession;
 use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
 
+use super::download::Download;
 use super::forward::{Exchange, Outcome};
 use super::framing::{frame_for_http1, strip_hop_by_hop};
 use super::last_word::LastWord;
@@ -88,60 +89,79 @@ impl Exchange<'_> {
         let long = self.kind != Kind::Short;
         let turn = last_word.turn();
         tokio::pin!(turn);
+        // A watch has no body that would have to be read meanwhile, and its end is its last word's.
+        let duplex = upload.is_expected() && !last_word.is_watch();
+        let mut download = Download::new(down, duplex);
         loop {
             let Listening {
                 pending,
                 followed,
-                read,
-            } = upload.listening();
+                idle,
+            } = upload.listening(down);
+            let full = download.is_pending();
+            let followed = followed && !(idle && download.follows_client());
             tokio::select! {
-                piece = up.read_response_body() => match piece {
+                piece = up.read_response_body(), if !full => match piece {
                     Ok(Some(data)) => {
                         let end = self.is_complete(&mut up);
-                        if last_word.pass(down, data, end).await.is_err() {
-                            return Outcome::Broken;
-                        }
-                        if end {
-                            break;
+                        let sent = match download.follows_client() {
+                            true => download.take(data, end).await,
+                            false => last_word.pass(down, data, end).await.map(|()| end),
+                        };
+                        match sent {
+                            Ok(false) => {}
+                            Ok(true) => break,
+                            Err(_) => return Outcome::Broken,
                         }
                     }
-                    Ok(None) => match last_word.before_end(down).await {
-                        Ok(()) if self.pass_trailers(down, &mut up).await.is_ok() => break,
-                        _ => return Outcome::Broken,
-                    },
+                    Ok(None) => {
+                        let ending = async {
+                            last_word.before_end(down).await?;
+                            download.end(read_trailers(&mut up).await?, down).await
+                        };
+                        match ending.await {
+                            Ok(()) => break,
+                            Err(_) => return Outcome::Broken,
+                        }
+                    }
                     Err(error) => {
                         tracing::info!(destination = %self.destination, %error, "answer broke off");
                         return Outcome::Broken;
                     }
                 },
+                sent = download.progress() => match sent {
+                    Ok(false) => {}
+                    Ok(true) => break,
+                    Err(_) => return Outcome::Broken,
+                },
                 () = upload.progress(), if pending => {}
-                piece = down.read_body_or_idle(read), if followed => {
+                piece = down.read_body_or_idle(idle), if followed => {
                     let end = down.is_body_done();
                     if upload.take(piece, end, &mut up).await.is_err() {
                         return Outcome::Broken;
                     }
                 }
-                () = &mut turn, if long => return match last_word.say(down).await {
-                    Ok(()) => cut,
-                    Err(_) => Outcome::Broken,
-                },
+                () = &mut turn, if long && !full => {
+                    let ending = async {
+                        last_word.say(down).await?;
+                        download.end(None, down).await
+                    };
+                    return match ending.await {
+                        Ok(()) => cut,
+                        Err(_) => Outcome::Broken,
+                    };
+                }
             }
         }
         let outcome = upload.answered(code);
         self.give_back(up, upload).await;
         outcome
     }
+}
 
-    async fn pass_trailers(
-        &self,
-        down: &mut ServerSession,
-        up: &mut HttpSession,
-    ) -> pingora_core::Result<()> {
-        if let HttpSession::H2(session) = up
-            && let Some(trailers) = session.read_trailers().await?
-        {
-            down.write_response_trailers(trailers).await?;
-        }
-        Ok(())
+async fn read_trailers(up: &mut HttpSession) -> pingora_core::Result<Option<HeaderMap>> {
+    match up {
+        HttpSession::H2(session) => session.read_trailers().await,
+        _ => Ok(None),
     }
 }

@@ -11,8 +11,10 @@ use std::future::poll_fn;
 
 use bytes::Bytes;
 use h2::SendStream;
+use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::client::HttpSession;
 
+use super::download::poll_send;
 use super::forward::Outcome;
 
 /// Who ended an exchange.
@@ -49,11 +51,10 @@ pub struct Upload {
 pub struct Listening {
     /// The server, to take what is pending.
     pub pending: bool,
-    /// The client, for a body or for going away. What is left of a body that nobody wants must not be taken for the
-    /// next request.
+    /// The client, for more of its body or for going away.
     pub followed: bool,
-    /// The client's body was read to its end: from now on it can only go away.
-    pub read: bool,
+    /// Nothing of a body is to be read now: the client can only go away.
+    pub idle: bool,
 }
 
 impl Upload {
@@ -120,13 +121,15 @@ impl Upload {
         self.read && !self.refused && self.pending.is_none()
     }
 
-    /// What to wait for next.
-    pub fn listening(&self) -> Listening {
+    /// What to wait for next. Over HTTP/1 a client is not seen to go away behind a body that is not read, and what is
+    /// left of one that nobody wants must not be taken for the next request.
+    pub fn listening(&self, down: &ServerSession) -> Listening {
         let pending = self.pending.is_some();
+        let idle = self.read || pending || self.refused;
         Listening {
             pending,
-            followed: !pending && (self.read || !self.refused),
-            read: self.read,
+            followed: down.is_http2() || !idle || (self.read && !pending),
+            idle,
         }
     }
 
@@ -158,7 +161,7 @@ impl Upload {
         let (Some(writer), Some((data, end))) = (&mut self.writer, &mut self.pending) else {
             return std::future::pending().await;
         };
-        match send_some(writer, data, *end).await {
+        match poll_fn(|context| poll_send(writer, data, *end, context)).await {
             Ok(false) => {}
             Ok(true) => self.pending = None,
             Err(_) => {
@@ -182,33 +185,6 @@ fn writer(up: &mut HttpSession) -> Option<SendStream<Bytes>> {
         HttpSession::H2(session) => session.take_request_body_writer(),
         _ => None,
     }
-}
-
-/// Whether all of `data` has been sent. Nothing is lost if this is dropped while it waits.
-async fn send_some(
-    writer: &mut SendStream<Bytes>,
-    data: &mut Bytes,
-    end: bool,
-) -> Result<bool, h2::Error> {
-    if data.is_empty() {
-        if end {
-            writer.send_data(Bytes::new(), true)?;
-        }
-        return Ok(true);
-    }
-    writer.reserve_capacity(data.len());
-    let mut room = writer.capacity();
-    if room == 0 {
-        room = poll_fn(|context| writer.poll_capacity(context))
-            .await
-            .unwrap_or(Err(h2::Reason::CANCEL.into()))?;
-        if room == 0 {
-            return Ok(false);
-        }
-    }
-    let part = data.split_to(room.min(data.len()));
-    writer.send_data(part, end && data.is_empty())?;
-    Ok(data.is_empty())
 }
 
 async fn send(data: Bytes, end: bool, up: &mut HttpSession) -> pingora_core::Result<()> {

@@ -1,0 +1,140 @@
+//! The answer's body on its way to the client.
+//!
+//! Over HTTP/2 a piece waits for the client's window without keeping anybody from reading the request's body: a client
+//! may send all of it before it reads. Over HTTP/1.1 pingora cannot read while it writes: each piece is written before
+//! more of the request is read.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use h2::SendStream;
+use http::HeaderMap;
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::{Error, ErrorType, OrErr};
+
+const WHAT: &str = "while passing on the answer";
+
+/// The answer's body on its way down.
+pub struct Download {
+    /// Read and not sent yet, and whether it is the end.
+    pending: Option<(Bytes, bool)>,
+    /// The sending half of an HTTP/2 stream.
+    writer: Option<SendStream<Bytes>>,
+}
+
+impl Download {
+    /// Of an answer whose header was written to `down`. `duplex`: the request's body goes up meanwhile; otherwise there
+    /// is nothing to do here.
+    pub fn new(down: &mut ServerSession, duplex: bool) -> Self {
+        let writer = match down {
+            ServerSession::H2(session) if duplex => session.take_response_body_writer(),
+            _ => None,
+        };
+        Self {
+            pending: None,
+            writer,
+        }
+    }
+
+    /// Whether pieces go this way, and [`Self::progress`] sees the client go away. `down` does not, from now on.
+    pub fn follows_client(&self) -> bool {
+        self.writer.is_some()
+    }
+
+    /// Whether there is a piece that the client has not taken yet: no other may come before.
+    pub fn is_pending(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// Takes a piece; `end`: it is the last. Whether all is sent.
+    pub async fn take(&mut self, mut data: Bytes, end: bool) -> pingora_core::Result<bool> {
+        let Some(writer) = &mut self.writer else {
+            return Error::e_explain(ErrorType::InternalError, WHAT);
+        };
+        let at_once = |context: &mut Context<'_>| {
+            let sent = poll_send(writer, &mut data, end, context);
+            Poll::Ready(sent.map_ok(|whole| whole && end))
+        };
+        match poll_fn(at_once).await {
+            Poll::Ready(ended) if data.is_empty() => ended.or_err(ErrorType::WriteError, WHAT),
+            Poll::Ready(Err(error)) => Err(error).or_err(ErrorType::WriteError, WHAT),
+            _ => {
+                self.pending = Some((data, end));
+                Ok(false)
+            }
+        }
+    }
+
+    /// Sends of what is pending as much as the client's window allows; whether that was all. An error: the client is
+    /// gone. May be given up and called again.
+    pub async fn progress(&mut self) -> Result<bool, h2::Error> {
+        let Some(writer) = &mut self.writer else {
+            return std::future::pending().await;
+        };
+        let pending = &mut self.pending;
+        let sent = poll_fn(|context| {
+            if let Poll::Ready(reason) = writer.poll_reset(context) {
+                return Poll::Ready(Err(reason.map_or_else(|error| error, Into::into)));
+            }
+            match pending {
+                Some((data, end)) => poll_send(writer, data, *end, context),
+                None => Poll::Pending,
+            }
+        });
+        let whole = sent.await?;
+        let ended = whole && pending.as_ref().is_some_and(|(_, end)| *end);
+        if whole {
+            *pending = None;
+        }
+        Ok(ended)
+    }
+
+    /// Ends a body whose last piece was not known to be the last.
+    pub async fn end(
+        &mut self,
+        trailers: Option<HeaderMap>,
+        down: &mut ServerSession,
+    ) -> pingora_core::Result<()> {
+        match (&mut self.writer, trailers) {
+            (Some(writer), Some(trailers)) => writer
+                .send_trailers(trailers)
+                .or_err(ErrorType::WriteError, WHAT),
+            (Some(writer), None) => writer
+                .send_data(Bytes::new(), true)
+                .or_err(ErrorType::WriteError, WHAT),
+            (None, Some(trailers)) => down.write_response_trailers(trailers).await,
+            // Its session does it.
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+/// Sends as much of `data` as there is room for; ready when something happened. Whether all of it has been sent.
+pub fn poll_send(
+    writer: &mut SendStream<Bytes>,
+    data: &mut Bytes,
+    end: bool,
+    context: &mut Context<'_>,
+) -> Poll<Result<bool, h2::Error>> {
+    if data.is_empty() {
+        if end {
+            writer.send_data(Bytes::new(), true)?;
+        }
+        return Poll::Ready(Ok(true));
+    }
+    writer.reserve_capacity(data.len());
+    let mut room = writer.capacity();
+    if room == 0 {
+        room = match writer.poll_capacity(context) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(room) => room.unwrap_or(Err(h2::Reason::CANCEL.into()))?,
+        };
+        if room == 0 {
+            return Poll::Ready(Ok(false));
+        }
+    }
+    let part = data.split_to(room.min(data.len()));
+    writer.send_data(part, end && data.is_empty())?;
+    Poll::Ready(Ok(data.is_empty()))
+}
