@@ -37,6 +37,8 @@ pub enum Refusal {
     NotReady,
     /// A request target that Go's HTTP server would refuse.
     BadTarget,
+    /// More header fields than a peer's proxy would take.
+    HeaderTooLarge,
     /// What came cannot be read as a request.
     Unreadable,
 }
@@ -72,6 +74,7 @@ impl Refusal {
         match self {
             Refusal::Unauthorized => 401,
             Refusal::BadTarget | Refusal::Unreadable => 400,
+            Refusal::HeaderTooLarge => 431,
             _ => 503,
         }
     }
@@ -93,6 +96,7 @@ impl Refusal {
             Refusal::Unauthorized => "unauthorized",
             Refusal::NotReady => "not_ready",
             Refusal::BadTarget => "bad_target",
+            Refusal::HeaderTooLarge => "header_too_large",
             Refusal::Unreadable => "unreadable",
         }
     }
@@ -120,6 +124,7 @@ impl Refusal {
             Refusal::Unauthorized => "Unauthorized",
             Refusal::NotReady => "not ready",
             Refusal::BadTarget => "malformed request target",
+            Refusal::HeaderTooLarge => "the request's header is too large",
             Refusal::Unreadable => "malformed request",
         }
     }
@@ -128,6 +133,7 @@ impl Refusal {
         match self.code() {
             401 => "Unauthorized",
             400 => "BadRequest",
+            431 => "RequestHeaderFieldsTooLarge",
             _ => "ServiceUnavailable",
         }
     }

@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use http::Method;
+use pingora_core::ErrorType;
 use pingora_core::protocols::http::ServerSession;
 use pingora_http::RequestHeader;
 
@@ -98,6 +99,12 @@ impl Request<'_> {
                 Outcome::Upgraded => {
                     answered(shared, &way, 101);
                     return End::Upgraded;
+                }
+                // No server was asked, and none is to blame.
+                Outcome::Failed(Failure::Unsent(error))
+                    if *error.etype() == ErrorType::InvalidHTTPHeader =>
+                {
+                    return End::Refused(unwritable(&error));
                 }
                 Outcome::Failed(failure) => failure,
             };

@@ -4,6 +4,9 @@
 //! exchange: when either side goes away the other is closed. An exchange that came to nothing before anything was sent
 //! to the client says so, and whether the request may have been executed ([`Failure`]).
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -169,6 +172,10 @@ impl Exchange<'_> {
             false => Failure::BrokeOff { error, reused },
         };
 
+        // Opened and reset in one go: too many of those, and a server closes the connection that others use too.
+        if is_gone(down).await {
+            return Ok(Outcome::Broken);
+        }
         let name = self.destination.name();
         let sending = write_header(&mut up, header, upload.is_expected(), name).await;
         let before = self.started.elapsed();
@@ -319,6 +326,15 @@ impl Exchange<'_> {
         self.give_back(up, upload).await;
         Ok(outcome)
     }
+}
+
+/// Whether the client of an HTTP/2 stream is known to have gone away.
+async fn is_gone(down: &mut ServerSession) -> bool {
+    let ServerSession::H2(session) = down else {
+        return false;
+    };
+    let mut idle = pin!(session.idle());
+    poll_fn(|context| Poll::Ready(idle.as_mut().poll(context).is_ready())).await
 }
 
 const EXAMINE_TIMEOUT: Duration = Duration::from_secs(5);

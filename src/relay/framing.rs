@@ -49,15 +49,15 @@ fn listed_in_connection(headers: &HeaderMap) -> Vec<HeaderName> {
         .collect()
 }
 
-/// Writes a request's header; a request without a body ends with it. `name`: the server's, for HTTP/1.0 clients that
-/// name none.
+/// Writes a request's header; a request without a body ends with it. `name`: the server's, for clients that name none.
 pub async fn write_header(
     up: &mut HttpSession,
     mut header: Box<RequestHeader>,
     body_expected: bool,
     name: &str,
 ) -> pingora_core::Result<()> {
-    if header.uri.authority().is_none() && !header.headers.contains_key(HOST) {
+    let host = header.headers.get(HOST);
+    if header.uri.authority().is_none() && host.is_none_or(HeaderValue::is_empty) {
         header.insert_header(HOST, name)?;
     }
     if let Some(length) = single_length(&header) {

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use http::header::{AUTHORIZATION, EXPECT, HOST};
+use http::header::{AUTHORIZATION, EXPECT, HOST, HeaderValue};
+use http::uri::Authority;
 use http::{Method, Version};
 use pingora_core::ErrorType;
 use pingora_core::apps::{
@@ -37,6 +38,12 @@ const MAX_STREAMS: u32 = 1000;
 /// uploads that hang, less than 64 of them, hold up nobody else on it.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 64 * STREAM_WINDOW;
+/// All fields of a request's header, counted as HTTP/2 does. The same whatever the client speaks: what is sent on shares
+/// a connection to a peer with what others sent, and HTTP/2 closes it over a header that is far too large.
+const HEADER_LIST: u32 = 64 << 10;
+/// Streams that were reset before anybody looked at them; HTTP/2 closes a connection with more of them. Those of all
+/// users of a peer's proxy come on few connections.
+const RESET_STREAMS: usize = 256;
 /// Bytes of an answer that may wait for the client's socket.
 const SEND_BUFFER: usize = 128 << 10;
 
@@ -136,7 +143,13 @@ impl Front {
             if_ready: marked(IF_READY),
             seed: connection.seed,
         };
-        let Plan { tell, step } = plan(&self.shared, &asked);
+        let Plan { tell, step } = match is_too_large(&header) {
+            true => Plan {
+                tell: None,
+                step: Step::Answer(Refusal::HeaderTooLarge),
+            },
+            false => plan(&self.shared, &asked),
+        };
         let manner = Manner::of(&header, tell, asked.rerouted);
         let kind = match info.long_running {
             _ if upgrade => Kind::Upgrade,
@@ -216,8 +229,25 @@ impl Front {
 /// Whether Go's HTTP server would take a request of this form. CONNECT names no path, and means something else to
 /// everybody on the way.
 fn is_well_formed(header: &RequestHeader) -> bool {
-    let hosted = header.uri.authority().is_some() || header.headers.contains_key(HOST);
-    header.method != Method::CONNECT && (hosted || header.version < Version::HTTP_11)
+    header.method != Method::CONNECT && is_hosted(header)
+}
+
+/// Whether it names a host that HTTP/2, over which servers are asked, has a form for; or none, as it may.
+fn is_hosted(header: &RequestHeader) -> bool {
+    header.uri.authority().is_some()
+        || match header.headers.get(HOST).map(HeaderValue::as_bytes) {
+            Some(host) => host.is_empty() || Authority::try_from(host).is_ok(),
+            None => header.version < Version::HTTP_11,
+        }
+}
+
+/// HTTP/2 has refused such a request before.
+fn is_too_large(header: &RequestHeader) -> bool {
+    let fields = header.headers.iter();
+    let size: usize = fields
+        .map(|(name, value)| name.as_str().len() + value.len() + 32)
+        .sum();
+    header.version < Version::HTTP_2 && size + header.raw_path().len() > HEADER_LIST as usize
 }
 
 /// How a request ended for the client.
@@ -331,6 +361,8 @@ impl HttpServerApp for Front {
     fn h2_options(&self) -> Option<H2Options> {
         let mut options = default_h2_options();
         options.max_concurrent_streams(MAX_STREAMS);
+        options.max_header_list_size(HEADER_LIST);
+        options.max_pending_accept_reset_streams(RESET_STREAMS);
         options.initial_window_size(STREAM_WINDOW);
         options.initial_connection_window_size(CONNECTION_WINDOW);
         options.max_send_buffer_size(SEND_BUFFER);
