@@ -18,7 +18,7 @@ use pingora_http::RequestHeader;
 use super::answer::Refusal;
 use super::dress;
 use super::forward::{Exchange, Failure, Outcome, Side};
-use super::plan::{self, Asked, Way};
+use super::plan::{self, Asked, Plan, Step, Way};
 use super::shared::Shared;
 use super::upload::Upload;
 use super::upstream::{Kind, Upstreams};
@@ -119,14 +119,16 @@ impl Request<'_> {
             if last.forbids_repetition() || !upload.can_begin_again() {
                 return End::Refused(last);
             }
-            match plan::next(shared, self.asked, &tried, last) {
-                Ok(next) => {
+            let Plan { tell, step } = plan::next(shared, self.asked, &tried, last);
+            match step {
+                Step::Forward(next) => {
                     if next.address != way.address {
                         shared.metrics.failed_over(&failure);
                     }
+                    self.tell = tell;
                     way = next;
                 }
-                Err(refusal) => return End::Refused(refusal),
+                Step::Answer(refusal) => return End::Refused(refusal),
             }
         }
     }

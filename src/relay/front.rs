@@ -150,7 +150,7 @@ impl Front {
             },
             false => plan(&self.shared, &asked),
         };
-        let manner = Manner::of(&header, tell, asked.rerouted);
+        let mut manner = Manner::of(&header, tell, asked.rerouted);
         let kind = match info.long_running {
             _ if upgrade => Kind::Upgrade,
             true => Kind::Long,
@@ -179,7 +179,12 @@ impl Front {
             End::Answered { code, reusable } => Served::Answered { code, reusable },
             End::Upgraded => Served::Upgraded,
             End::Broken => Served::Broken,
-            End::Refused(refusal) => self.refuse(session, refusal, &manner).await,
+            End::Refused(refusal) => {
+                // An apiserver that went down meanwhile is not what the client was promised.
+                let initialized = self.shared.local.is_initialized();
+                manner.tell = manner.tell.map(|tell| tell && initialized);
+                self.refuse(session, refusal, &manner).await
+            }
         };
         tracing::info!(
             target: "access",

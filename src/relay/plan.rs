@@ -120,19 +120,20 @@ fn first(shared: &Shared, asked: &Asked<'_>, initialized: bool) -> Step {
 }
 
 /// What to do now that those at `tried` could not answer; `last`: the refusal if nobody is left.
-pub fn next(
-    shared: &Shared,
-    asked: &Asked<'_>,
-    tried: &[SocketAddr],
-    last: Refusal,
-) -> Result<Way, Refusal> {
+pub fn next(shared: &Shared, asked: &Asked<'_>, tried: &[SocketAddr], last: Refusal) -> Plan {
     let initialized = shared.local.is_initialized();
-    if matches!(gate_of(shared, asked, initialized), Gate::Refuse { .. }) {
-        return Err(Refusal::NotInitialized);
-    }
+    let tell = match gate_of(shared, asked, initialized) {
+        Gate::Refuse { tell } => {
+            let step = Step::Answer(Refusal::NotInitialized);
+            return Plan { tell, step };
+        }
+        Gate::Pass { tell } => tell,
+    };
     let snapshot = shared.published.snapshot.load();
     let decision = ask(shared, asked, initialized, &snapshot);
-    way(shared, asked, &decision, &snapshot, tried).ok_or(last)
+    let way = way(shared, asked, &decision, &snapshot, tried);
+    let step = way.map_or(Step::Answer(last), Step::Forward);
+    Plan { tell, step }
 }
 
 fn ask<'s>(
