@@ -16,6 +16,7 @@ mod support;
 
 mod absent;
 mod admin;
+mod attacks;
 mod bodies;
 mod bookmark_proofs;
 mod bookmark_rounds;
@@ -54,6 +55,7 @@ mod restored;
 mod resume;
 mod rewritten;
 mod rotation;
+mod scripted;
 mod stop;
 mod stored;
 mod twins;
