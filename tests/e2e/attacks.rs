@@ -346,3 +346,39 @@ async fn streams_that_are_opened_and_reset_break_nobody_elses_connection() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn odd_bytes_are_not_held_against_peers() {
+    let cluster = Cluster::new().await;
+    let admin = cluster.client().cert("admin");
+    let ask = async |target: Vec<u8>, header: Vec<u8>| {
+        let mut tls = admin.connect_raw(&["http/1.1"]).await.unwrap();
+        let rest = b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
+        let bytes = [b"GET ", &target[..], rest, &header, b"\r\n\r\n"].concat();
+        tls.write_all(&bytes).await.unwrap();
+        let mut answer = Vec::new();
+        // A close without close_notify is an end too.
+        let _ = timeout(LONG, tls.read_to_end(&mut answer))
+            .await
+            .expect("an end");
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        let code: Option<u16> = answer.get(9..12).and_then(|code| code.parse().ok());
+        let asked = format!("{} {}", target.escape_ascii(), header.escape_ascii());
+        assert!(matches!(code, Some(200 | 400 | 404)), "{asked}: {answer}");
+        let status = cluster.proxy_a.statusz().await;
+        assert_eq!(status["peers"][0]["unhealthy"], false, "{asked}");
+    };
+    let object = format!("{HPAS_IN_DEFAULT}/a");
+    let odd = (0x21..=0xff_u8).filter(|byte| !byte.is_ascii_alphanumeric());
+    for byte in odd {
+        let known = b"X-Known: yes".to_vec();
+        ask([object.as_bytes(), &[byte]].concat(), known.clone()).await;
+        ask([HPAS.as_bytes(), b"?q=", &[byte]].concat(), known).await;
+        ask(HPAS.into(), [b"X-Value: a", &[byte][..], b"b"].concat()).await;
+        ask(HPAS.into(), [b"X-Na", &[byte][..], b"me: a"].concat()).await;
+    }
+    for letters in ["\u{e9}", "\u{20ac}", "\u{1f600}"] {
+        ask(format!("{object}{letters}").into(), Vec::new()).await;
+        ask(format!("{HPAS}?q={letters}").into(), Vec::new()).await;
+    }
+}
