@@ -71,24 +71,26 @@ pub struct Way {
 
 /// Plans. No effect but on counters.
 pub fn plan(shared: &Shared, asked: &Asked<'_>) -> Plan {
-    let initialized = shared.local.is_initialized();
-    let tell = match gate_of(shared, asked, initialized) {
-        Gate::Refuse { tell } => {
-            let step = Step::Answer(Refusal::NotInitialized);
-            return Plan { tell, step };
-        }
-        Gate::Pass { tell } => tell,
-    };
-    let step = match refusal(shared, asked) {
+    gated(shared, asked, |initialized| match refusal(shared, asked) {
         Some(refusal) => Step::Answer(refusal),
         None => first(shared, asked, initialized),
-    };
-    Plan { tell, step }
+    })
 }
 
-fn gate_of(shared: &Shared, asked: &Asked<'_>, initialized: bool) -> Gate {
+/// What `step` says, if the request may pass now; it is told whether the local apiserver is initialized.
+fn gated(shared: &Shared, asked: &Asked<'_>, step: impl FnOnce(bool) -> Step) -> Plan {
+    let initialized = shared.local.is_initialized();
     let config = &shared.config.if_ready;
-    gate(config, asked.path, asked.if_ready, initialized)
+    match gate(config, asked.path, asked.if_ready, initialized) {
+        Gate::Refuse { tell } => Plan {
+            tell,
+            step: Step::Answer(Refusal::NotInitialized),
+        },
+        Gate::Pass { tell } => Plan {
+            tell,
+            step: step(initialized),
+        },
+    }
 }
 
 /// What needs no routing to be refused.
@@ -121,19 +123,12 @@ fn first(shared: &Shared, asked: &Asked<'_>, initialized: bool) -> Step {
 
 /// What to do now that those at `tried` could not answer; `last`: the refusal if nobody is left.
 pub fn next(shared: &Shared, asked: &Asked<'_>, tried: &[SocketAddr], last: Refusal) -> Plan {
-    let initialized = shared.local.is_initialized();
-    let tell = match gate_of(shared, asked, initialized) {
-        Gate::Refuse { tell } => {
-            let step = Step::Answer(Refusal::NotInitialized);
-            return Plan { tell, step };
-        }
-        Gate::Pass { tell } => tell,
-    };
-    let snapshot = shared.published.snapshot.load();
-    let decision = ask(shared, asked, initialized, &snapshot);
-    let way = way(shared, asked, &decision, &snapshot, tried);
-    let step = way.map_or(Step::Answer(last), Step::Forward);
-    Plan { tell, step }
+    gated(shared, asked, |initialized| {
+        let snapshot = shared.published.snapshot.load();
+        let decision = ask(shared, asked, initialized, &snapshot);
+        let way = way(shared, asked, &decision, &snapshot, tried);
+        way.map_or(Step::Answer(last), Step::Forward)
+    })
 }
 
 fn ask<'s>(
