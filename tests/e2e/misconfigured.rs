@@ -161,6 +161,10 @@ async fn keys_that_somebody_deletes_come_back() {
     eventually("A knows B", LONG, knows).await;
     let mut etcd = ground.etcd.client().await;
     const OURS: &str = "/kube-interop-proxy/";
+    eventually("both have a record and live", LONG, async || {
+        ground.etcd.below(OURS).await.len() == 4
+    })
+    .await;
     let everything = etcd_client::DeleteOptions::new().with_prefix();
     let deleted = etcd.delete(OURS, Some(everything)).await.unwrap();
     assert_eq!(deleted.deleted(), 4);
