@@ -43,6 +43,7 @@ use crate::server::rotate;
 use crate::server::worker::{self, Common};
 use crate::tls::store::{self, TlsError};
 use crate::watches::archive::{self, Archive};
+use crate::watches::book::Book;
 use crate::watches::history;
 
 /// Why the program cannot start.
@@ -143,7 +144,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     });
 
     let mut control = JoinSet::new();
-    let (publisher, keeper) = start_control(&shared, keys, id_sender, ends, &mut control)?;
+    let (publisher, keeper) = start_control(&shared, keys, id_sender, ends, books, &mut control)?;
     let (stop_publisher, stop) = oneshot::channel();
     let mut stop_publishing = vec![stop_publisher];
     let mut publishers = vec![tokio::spawn(publisher.run(stop))];
@@ -154,7 +155,6 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     }
     let peers = Arc::new(health::maker(&shared.config)?);
     control.spawn(health::run(peers, shared.clone()));
-    control.spawn(archive::run(Connector::new(&shared.config.etcd)?, books));
     control.spawn(admin::serve::run(
         admin_listener,
         Arc::new(Pages::new(shared.clone())),
@@ -201,6 +201,7 @@ fn start_control(
     keys: Keys,
     id: watch::Sender<Option<Arc<str>>>,
     ends: Ends,
+    books: mpsc::Receiver<Arc<Book>>,
     control: &mut JoinSet<()>,
 ) -> Result<(Publisher, Option<LeaseKeeper>), BuildError> {
     let config = &shared.config;
@@ -245,6 +246,7 @@ fn start_control(
         ),
     };
     control.spawn(catalog.run());
+    control.spawn(archive::run(connector.clone(), books));
     control.spawn(history::run(
         connector.starting_at(keys.topics().count() + 1),
         keys.of(Topic::Servers),

@@ -60,7 +60,7 @@ pub enum End {
     Broken,
 }
 
-impl Request<'_> {
+impl<'a> Request<'a> {
     /// Whether it may be executed twice. `exec` over WebSocket is a GET too, and no reading.
     fn is_safe(&self) -> bool {
         let reads = matches!(
@@ -146,7 +146,10 @@ impl Request<'_> {
         upstreams: &'s Upstreams,
         certificate: bool,
         way: &Way,
-    ) -> pingora_core::Result<(Exchange<'s>, Box<RequestHeader>)> {
+    ) -> pingora_core::Result<(Exchange<'s>, Box<RequestHeader>)>
+    where
+        'a: 's,
+    {
         let mut header = self.header.clone();
         dress::for_side(&mut header, way.side)?;
         let group = match way.side {
@@ -155,6 +158,7 @@ impl Request<'_> {
         };
         let exchange = Exchange {
             shared,
+            info: self.asked.info,
             group,
             destination: group.at(way.address),
             kind: self.kind,

@@ -23,6 +23,7 @@ use super::shared::Shared;
 use super::upload::{Gone, Listening, Upload};
 use super::upstream::{Destination, Group, Kind};
 use crate::request::headers::NOT_EXECUTED;
+use crate::request::info::RequestInfo;
 
 /// Which kind of server is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,6 +119,8 @@ impl Failure {
 pub struct Exchange<'a> {
     /// Shared state.
     pub shared: &'a Shared,
+    /// What is asked for.
+    pub info: &'a RequestInfo<'a>,
     /// The connections to use.
     pub group: &'a Group,
     /// Where to.
@@ -158,7 +161,10 @@ impl Exchange<'_> {
     ) -> Result<Outcome, Failure> {
         let method = header.method.clone();
         let mut last_word = match self.kind {
-            Kind::Long => LastWord::of(self.shared, &header, self.destination.address()),
+            Kind::Long => {
+                let server = self.destination.address();
+                LastWord::of(self.shared, self.info, header.uri.query(), server)
+            }
             _ => LastWord::none(self.shared),
         };
         let (mut up, reused) = self

@@ -13,18 +13,19 @@ use bytes::Bytes;
 use http::StatusCode;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::{Error, ErrorType};
-use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_http::ResponseHeader;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::shared::{Phase, Shared, TURNS};
 use crate::admin::watches::Open;
-use crate::request::info::{self, Target, Verb, is_set, query_values};
+use crate::request::info::{RequestInfo, Target, Verb, is_set, query_values};
 use crate::watches::book::Book;
 use crate::watches::bookmark;
 use crate::watches::follower::Follower;
 use crate::watches::frames::{Border, Format};
 use crate::watches::proof::Withheld;
+use crate::watches::resume::revision;
 use crate::watches::storage::{Place, place};
 
 /// How long etcd is waited for: a little longer than kubeadm's etcd takes to tell how far it is.
@@ -64,11 +65,13 @@ struct Asked {
 }
 
 impl<'a> LastWord<'a> {
-    /// Of a request that goes to `server`.
-    pub fn of(shared: &'a Shared, header: &RequestHeader, server: SocketAddr) -> Self {
-        let target = header.uri.path_and_query();
-        let (path, query) = target.map_or(("/", None), |target| (target.path(), target.query()));
-        let info = info::read(&header.method, path, query);
+    /// Of a request for `info`, with this query, that goes to `server`.
+    pub fn of(
+        shared: &'a Shared,
+        info: &RequestInfo<'_>,
+        query: Option<&str>,
+        server: SocketAddr,
+    ) -> Self {
         let (Verb::Watch, Target::Resource(resource)) = (info.verb, &info.target) else {
             return Self::none(shared);
         };
@@ -297,6 +300,5 @@ fn start(query: Option<&str>) -> Option<i64> {
     if is_set(query, "sendInitialEvents") {
         return None;
     }
-    let revision = query_values(query, "resourceVersion").next()?;
-    revision.parse().ok().filter(|revision| *revision > 0)
+    revision(&query_values(query, "resourceVersion").next()?)
 }

@@ -55,8 +55,8 @@ impl Resume {
     }
 }
 
-/// As `strconv.ParseUint` reads it, but 0 is none.
-fn revision(text: &str) -> Option<i64> {
+/// A `resourceVersion` as `strconv.ParseUint` reads it, but 0 is none.
+pub fn revision(text: &str) -> Option<i64> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let revision = digits.then(|| text.parse().ok())??;
     (revision > 0).then_some(revision)

@@ -59,6 +59,17 @@ async fn so_is_one_of_an_apiserver_whose_readyz_failed() {
     .await;
 }
 
+async fn is_asked_over_a_new_connection_and_stays_initialized(world: &Single) {
+    eventually("it is asked over a new connection", LONG, async || {
+        world.double.count("/readyz") > 0
+    })
+    .await;
+    holds("initialized", Duration::from_millis(200), async || {
+        is_initialized(world).await
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn connections_that_are_closed_while_readyz_fails_are_no_restart() {
     let (world, asking) = rarely_asked().await;
@@ -66,14 +77,7 @@ async fn connections_that_are_closed_while_readyz_fails_are_no_restart() {
     for round in 1..4 {
         world.double.take_requests();
         world.double.go_away();
-        eventually("it is asked over a new connection", LONG, async || {
-            world.double.count("/readyz") > 0
-        })
-        .await;
-        holds("initialized", Duration::from_millis(200), async || {
-            is_initialized(&world).await
-        })
-        .await;
+        is_asked_over_a_new_connection_and_stays_initialized(&world).await;
         let answer = asking.get(PODS).await;
         assert_eq!(
             (answer.code(), answer.header("x-kubernetes-ready")),
@@ -89,14 +93,7 @@ async fn connections_that_are_cut_while_it_is_ready_are_no_restart() {
     for round in 1..4 {
         world.double.take_requests();
         world.double.drop_connections();
-        eventually("it is asked over a new connection", LONG, async || {
-            world.double.count("/readyz") > 0
-        })
-        .await;
-        holds("initialized", Duration::from_millis(200), async || {
-            is_initialized(&world).await
-        })
-        .await;
+        is_asked_over_a_new_connection_and_stays_initialized(&world).await;
         assert_eq!(asking.get(PODS).await.code(), 200, "round {round}");
     }
 }
