@@ -1,1 +1,3 @@
-//! One discovery for a mixed cluster: merging and negotiating documents. Not built yet: `discovery.mode` is `Local`.
+//! Merged discovery: what the apiserver beside us lists, and what peers list besides (KEP-4020).
+
+pub mod model;
