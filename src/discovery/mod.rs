@@ -1,3 +1,4 @@
 //! Merged discovery: what the apiserver beside us lists, and what peers list besides (KEP-4020).
 
 pub mod model;
+pub mod openapi;
