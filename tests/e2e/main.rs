@@ -41,6 +41,7 @@ mod if_ready;
 mod initialization;
 mod lease;
 mod misconfigured;
+mod openapi;
 mod outages;
 mod progress;
 mod published;

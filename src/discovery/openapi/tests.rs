@@ -1,1 +1,218 @@
+//! Merging against a plain model of it, and documents that no model would make.
 
+mod model;
+
+use proptest::prelude::*;
+
+use super::{Error, Form, Place, Unreadable, merge};
+use model::{Model, documents};
+
+const FORMS: [Form; 3] = [Form::V2Json, Form::V2Protobuf, Form::V3Index];
+
+fn all(_: Place<'_>) -> bool {
+    true
+}
+
+fn merged(form: Form, local: &str, peers: &[&str]) -> Option<String> {
+    let peers: Vec<&[u8]> = peers.iter().map(|peer| peer.as_bytes()).collect();
+    let merged = merge(form, local.as_bytes(), &peers, all).unwrap();
+    merged.map(|merged| String::from_utf8(merged).unwrap())
+}
+
+#[test]
+fn local_bytes_stay_and_the_rest_comes_after_them() {
+    let local = r#"{"swagger":"2.0","info":{"title":"a"},
+        "paths": { "/apis/a/v1/": {"get" : 1.50} },"definitions":{"A": { } },"security":[{}]}"#;
+    let peer = r#"{"info":{"title":"b"},"paths":{"/apis/a/v1/":{},"/apis/b/v1/":{"get": "\u00fc"},"/logs/":{}},
+        "definitions":{"A":{"x":1},"B":{"x" :[]}},"tags":[]}"#;
+    let expected = concat!(
+        r#"{"swagger":"2.0","info":{"title":"a"},"#,
+        r#""paths":{ "/apis/a/v1/": {"get" : 1.50},"/apis/b/v1/":{"get": "\u00fc"}},"#,
+        r#""definitions":{"A": { },"B":{"x" :[]}},"security":[{}]}"#
+    );
+    assert_eq!(
+        merged(Form::V2Json, local, &[peer]).as_deref(),
+        Some(expected)
+    );
+}
+
+#[test]
+fn parts_that_are_missing_null_or_empty_are_filled() {
+    let peer = r#"{"paths":{"/apis/b/v1/":{},"/apis/c/v1/":{}},"definitions":{"B":{}}}"#;
+    let paths = r#""paths":{"/apis/b/v1/":{},"/apis/c/v1/":{}}"#;
+    for (local, expected) in [
+        ("{}", format!(r#"{{{paths},"definitions":{{"B":{{}}}}}}"#)),
+        (
+            r#"{"definitions":null,"x":0}"#,
+            format!(r#"{{"definitions":{{"B":{{}}}},"x":0,{paths}}}"#),
+        ),
+        (
+            r#"{"paths":{ }}"#,
+            format!(r#"{{{paths},"definitions":{{"B":{{}}}}}}"#),
+        ),
+        (
+            r#"{"definitions":{"B":0},"paths":null}"#,
+            format!(r#"{{"definitions":{{"B":0}},{paths}}}"#),
+        ),
+    ] {
+        let merged = merged(Form::V2Json, local, &[peer]);
+        assert_eq!(merged, Some(expected), "{local}");
+    }
+}
+
+#[test]
+fn names_are_the_same_however_they_are_escaped() {
+    let local = r#"{"paths":{"/apis/a/v1/<>":{}}}"#;
+    let peer = r#"{"paths":{"/apis/a/v1/\u003c\u003e":{}}}"#;
+    assert_eq!(merged(Form::V2Json, local, &[peer]), None);
+}
+
+#[test]
+fn the_index_takes_group_versions_and_nothing_else() {
+    let local = r#"{"paths":{".well-known/openid-configuration":{"serverRelativeURL":"a"},"api/v1":{"serverRelativeURL":"/openapi/v3/api/v1?hash=A"}}}"#;
+    let peer = r#"{"paths":{"api/v1":{"serverRelativeURL":"/openapi/v3/api/v1?hash=B"},"apis":{},"apis/apps":{},"version":{},"apis/apps/v1":{"serverRelativeURL":"/openapi/v3/apis/apps/v1?hash=B"}}}"#;
+    let expected = local.replace(
+        "}}}",
+        r#"},"apis/apps/v1":{"serverRelativeURL":"/openapi/v3/apis/apps/v1?hash=B"}}}"#,
+    );
+    assert_eq!(merged(Form::V3Index, local, &[peer]), Some(expected));
+}
+
+#[test]
+fn an_error_names_the_document_that_cannot_be_read() {
+    let good: [&[u8]; 3] = [b"{}", b"", b"{}"];
+    for (form, good) in FORMS.into_iter().zip(good) {
+        let bad: &[&[u8]] = match form {
+            Form::V2Protobuf => &[
+                b"\x0a",         // no length
+                b"\x0a\x02a",    // cut off
+                b"\x0b\x0c",     // a group
+                b"\x42\x01\x12", // cut off in `paths`
+                b"\x42\x05\x12\x03\x0a\x01\xff",
+                b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+            ],
+            Form::V2Json | Form::V3Index => &[
+                b"",
+                b"[]",
+                b"null",
+                b"{}x",
+                b"{\"a\":\xff}",
+                b"{\"paths\":[]}",
+                b"{\"paths\":{\"a\"}}",
+            ],
+        };
+        for bad in bad {
+            let local = merge(form, bad, &[], all);
+            assert!(matches!(local, Err(Error::Local(_))), "{form:?} {bad:?}");
+            let peer = merge(form, good, &[good, bad], all);
+            assert!(matches!(peer, Err(Error::Peer(1, _))), "{form:?} {bad:?}");
+        }
+    }
+    let group = merge(Form::V2Protobuf, b"\x0b\x0c", &[], all);
+    assert!(matches!(group, Err(Error::Local(Unreadable::Field))));
+}
+
+#[test]
+fn a_part_in_several_fields_is_one_part_and_unknown_fields_stay() {
+    // swagger; paths with an entry; a fixed64 and a varint nobody knows; paths with another entry.
+    let local = b"\x0a\x032.0\x42\x0d\x12\x0b\x0a\x09/apis/a/b\xa1\x06\x01\x02\x03\x04\x05\x06\x07\x08\xa8\x06\x01\x42\x0d\x12\x0b\x0a\x09/apis/a/c";
+    let peer = b"\x42\x1e\x12\x0b\x0a\x09/apis/a/c\x12\x0b\x0a\x09/apis/a/d\x0a\x02\x0a\x00";
+    let merged = merge(Form::V2Protobuf, local, &[peer], all)
+        .unwrap()
+        .unwrap();
+    let kept = local.len() - 15;
+    assert_eq!(merged[..kept], local[..kept]);
+    assert_eq!(
+        &merged[kept..],
+        b"\x42\x1a\x12\x0b\x0a\x09/apis/a/c\x12\x0b\x0a\x09/apis/a/d"
+    );
+}
+
+#[test]
+fn parts_that_a_protobuf_document_lacks_are_new_fields() {
+    let peer = b"\x4a\x05\x0a\x03\x0a\x01B\x42\x0d\x12\x0b\x0a\x09/apis/a/b";
+    let expected = b"\x0a\x032.0\x42\x0d\x12\x0b\x0a\x09/apis/a/b\x4a\x05\x0a\x03\x0a\x01B";
+    let merged = merge(Form::V2Protobuf, b"\x0a\x032.0", &[peer], all).unwrap();
+    assert_eq!(merged.as_deref(), Some(expected.as_slice()));
+}
+
+/// What a caller could want.
+fn wants(groups: &[&str]) -> impl Fn(Place<'_>) -> bool {
+    move |place| groups.contains(&place.group)
+}
+
+proptest! {
+    #[test]
+    fn documents_are_merged_as_the_model_is(local in documents(), peers in documents_of_peers(), groups in groups()) {
+        for form in FORMS {
+            let bytes: Vec<_> = peers.iter().map(|peer| peer.write(form)).collect();
+            let bytes: Vec<_> = bytes.iter().map(Vec::as_slice).collect();
+            let body = local.write(form);
+            let merged = merge(form, &body, &bytes, wants(&groups)).unwrap();
+            let expected = local.with(form, &peers, &groups).map(|model| model.write(form));
+            prop_assert_eq!(&merged, &expected, "{:?}", form);
+
+            let merged = merged.unwrap_or(body);
+            prop_assert_eq!(merge(form, &merged, &bytes, wants(&groups)).unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn peers_may_come_one_after_the_other(local in documents(), peers in documents_of_peers()) {
+        for form in FORMS {
+            let bytes: Vec<_> = peers.iter().map(|peer| peer.write(form)).collect();
+            let together: Vec<_> = bytes.iter().map(Vec::as_slice).collect();
+            let together = merge(form, &local.write(form), &together, all).unwrap();
+            let folded = bytes.iter().fold(local.write(form), |body, peer| {
+                merge(form, &body, &[peer], all).unwrap().unwrap_or(body)
+            });
+            prop_assert_eq!(together.unwrap_or(local.write(form)), folded);
+        }
+    }
+
+    #[test]
+    fn nothing_is_added_that_is_there_or_unwanted(local in documents(), peers in documents_of_peers()) {
+        for form in FORMS {
+            let body = local.write(form);
+            let bytes: Vec<_> = peers.iter().map(|peer| peer.write(form)).collect();
+            let bytes: Vec<_> = bytes.iter().map(Vec::as_slice).collect();
+            prop_assert_eq!(merge(form, &body, &[], all).unwrap(), None);
+            prop_assert_eq!(merge(form, &body, &[&body], all).unwrap(), None);
+            prop_assert_eq!(merge(form, &body, &bytes, |_| false).unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_read(local in any::<Vec<u8>>(), peer in any::<Vec<u8>>()) {
+        for form in FORMS {
+            let _ = merge(form, &local, &[&peer], all);
+        }
+    }
+
+    #[test]
+    fn documents_with_an_error_are_read(local in documents(), peer in documents(), at: prop::sample::Index, byte: u8, cut: bool) {
+        for form in FORMS {
+            let local = local.write(form);
+            let mut broken = peer.write(form);
+            let at = at.index(broken.len().max(1));
+            if cut {
+                broken.truncate(at);
+            } else if let Some(there) = broken.get_mut(at) {
+                *there = byte;
+            }
+            let _ = merge(form, &broken, &[&local], all);
+            // What could be merged is a document.
+            if let Ok(Some(merged)) = merge(form, &local, &[&broken], all) {
+                prop_assert_eq!(merge(form, &merged, &[&broken], all).unwrap(), None);
+            }
+        }
+    }
+}
+
+fn documents_of_peers() -> impl Strategy<Value = Vec<Model>> {
+    prop::collection::vec(documents(), 0..4)
+}
+
+fn groups() -> impl Strategy<Value = Vec<&'static str>> {
+    prop::sample::subsequence(vec!["", "a", "b", "c"], 0..=4)
+}
