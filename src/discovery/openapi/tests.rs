@@ -68,6 +68,16 @@ fn names_are_the_same_however_they_are_escaped() {
 }
 
 #[test]
+fn depth_does_not_matter() {
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let peer = format!(r#"{{"paths":{{"/apis/b/v1/":{deep}}}}}"#);
+    assert_eq!(
+        merged(Form::V2Json, "{}", &[&peer]).as_deref(),
+        Some(peer.as_str())
+    );
+}
+
+#[test]
 fn the_index_takes_group_versions_and_nothing_else() {
     let local = r#"{"paths":{".well-known/openid-configuration":{"serverRelativeURL":"a"},"api/v1":{"serverRelativeURL":"/openapi/v3/api/v1?hash=A"}}}"#;
     let peer = r#"{"paths":{"api/v1":{"serverRelativeURL":"/openapi/v3/api/v1?hash=B"},"apis":{},"apis/apps":{},"version":{},"apis/apps/v1":{"serverRelativeURL":"/openapi/v3/apis/apps/v1?hash=B"}}}"#;
