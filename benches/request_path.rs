@@ -50,6 +50,7 @@ fn snapshot() -> Snapshot {
             target: true,
             known: true,
             binary_version: None,
+            version: None,
             history_start: None,
             served: Some(served.clone()),
         })

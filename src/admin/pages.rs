@@ -183,6 +183,7 @@ impl Pages {
                 "id": shared.own.id.borrow().as_deref(),
                 "endpoint": shared.own.endpoint,
                 "version": env!("CARGO_PKG_VERSION"),
+                "compatibilityVersion": snapshot.local_version.map(|version| version.to_string()),
                 "ready": missing.is_empty(),
                 "missing": missing,
                 "initialized": gauges.initialized,
@@ -220,6 +221,7 @@ fn peer(server: &Server, health: &Health) -> Value {
         "unhealthy": health.is_suspect(server.endpoint),
         "known": server.known,
         "binaryVersion": server.binary_version,
+        "compatibilityVersion": server.version.map(|version| version.to_string()),
         "historyStart": server.history_start,
         "resources": server.served.as_ref().map(|served| served.len()),
     })

@@ -36,6 +36,7 @@ impl State {
             self.custom().clone(),
         );
         snapshot.peer_unknown |= self.is_somebody_silent();
+        snapshot.local_version = view.versions.as_ref().and_then(|it| it.compatibility);
         snapshot
     }
 
@@ -147,6 +148,7 @@ impl State {
             initialized,
             target: initialized && newest && endpoint != self.own_endpoint,
             binary_version: record.and_then(|record| record.value.record.binary_version.clone()),
+            version: record.and_then(|record| record.value.record.version()),
             history_start: record
                 .filter(|_| known)
                 .and_then(|record| record.value.record.history_start),
@@ -180,6 +182,7 @@ impl State {
             initialized: entry.is_some(),
             target: newest,
             binary_version: read.map(|read| read.binary_version.clone()),
+            version: read.and_then(|read| read.version),
             history_start: None,
             known,
             served,

@@ -84,6 +84,7 @@ async fn ask(
                     address,
                     served: Arc::new(served),
                     binary_version: versions.binary,
+                    version: versions.compatibility,
                     read: Instant::now(),
                 };
                 if found.send((id.clone(), native)).await.is_err() {

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::routing::table::{Gvr, ServedSet};
+use crate::routing::version::Version;
 
 /// What is known of a server: `/kube-interop-proxy<prefix>/servers/<serverID>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +29,13 @@ pub struct Record {
     /// What its apiserver serves itself: group version (`v1`, `apps/v1`) to resources and subresources (`pods`,
     /// `pods/log`). The last that was known: [`Live::record_revision`] says whether it is so now.
     pub resources: BTreeMap<String, Vec<String>>,
+}
+
+impl Record {
+    /// The version that its apiserver emulates, if it says one.
+    pub fn version(&self) -> Option<Version> {
+        self.compatibility_version.as_deref()?.parse().ok()
+    }
 }
 
 /// That a server is alive: `/kube-interop-proxy<prefix>/live/<serverID>`.

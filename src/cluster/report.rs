@@ -104,6 +104,7 @@ impl State {
             json!({
                 "endpoint": native.address,
                 "binaryVersion": native.binary_version,
+                "compatibilityVersion": native.version.map(|version| version.to_string()),
                 "resources": native.served.len(),
                 "ageSeconds": age(native.read),
             })

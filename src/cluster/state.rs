@@ -19,6 +19,7 @@ use super::undecodable::Undecodables;
 use super::vanished::{Gap, Vanished};
 use super::watch::{Event, Message};
 use crate::routing::table::{Custom, ServedSet};
+use crate::routing::version::Version;
 
 /// A record and its served set, unpacked.
 #[derive(Debug, Clone)]
@@ -42,6 +43,8 @@ pub struct Native {
     pub served: Arc<ServedSet>,
     /// `gitVersion`.
     pub binary_version: String,
+    /// The version that it emulates, where known.
+    pub version: Option<Version>,
     /// When it was read.
     pub read: Instant,
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 
 use crate::routing::table::Gvr;
+use crate::routing::version::Version;
 
 /// A group version and where its document is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -196,7 +197,7 @@ pub struct Versions {
     pub binary: String,
     /// Emulation version where there is one, else major and minor: `1.20`. Builds without version information have
     /// neither.
-    pub compatibility: Option<String>,
+    pub compatibility: Option<Version>,
 }
 
 /// Reads `/version`.
@@ -208,7 +209,7 @@ pub fn versions(document: &[u8]) -> Result<Versions, serde_json::Error> {
     let minor = minor.trim_end_matches(|c: char| !c.is_ascii_digit());
     Ok(Versions {
         binary: info.git_version,
-        compatibility: (!major.is_empty() && !minor.is_empty()).then(|| format!("{major}.{minor}")),
+        compatibility: format!("{major}.{minor}").parse().ok(),
     })
 }
 

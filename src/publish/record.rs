@@ -379,7 +379,9 @@ impl Publisher {
         Some(Record {
             endpoint: self.own.endpoint,
             binary_version: versions.map(|versions| versions.binary.clone()),
-            compatibility_version: versions.and_then(|versions| versions.compatibility.clone()),
+            compatibility_version: versions
+                .and_then(|versions| versions.compatibility)
+                .map(|it| it.to_string()),
             history_start: Some(self.state.history_start()).filter(|start| *start != i64::MAX),
             resources: pack(&own_resources(served, custom)),
         })

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use hashbrown::{Equivalent, HashMap, HashSet};
 
+use super::version::{Fit, Version};
 use crate::request::info::ResourceRequest;
 
 /// A resource as discovery lists it: group, version, resource and subresource (`""` for none and for the core group).
@@ -129,6 +130,8 @@ pub struct Server {
     pub target: bool,
     /// Version of its apiserver's binary, where known.
     pub binary_version: Option<String>,
+    /// The version that its apiserver emulates, where known.
+    pub version: Option<Version>,
     /// The etcd revision since which its apiserver has watch history (KEP-1904), where known: never too low.
     pub history_start: Option<i64>,
     /// What is said of it below is so now; otherwise it is what was known last.
@@ -149,7 +152,7 @@ impl Server {
 pub struct Holders {
     /// The local apiserver.
     pub local: bool,
-    /// Peers that requests may be sent to: indices into [`Snapshot::servers`].
+    /// Peers that requests may be sent to: indices into [`Snapshot::servers`], by version, those without one first.
     pub targets: Vec<usize>,
     /// A known server that is no target.
     pub absent: bool,
@@ -166,6 +169,8 @@ pub struct Snapshot {
     pub targets: Vec<usize>,
     /// What the local apiserver serves itself is known.
     pub local_known: bool,
+    /// The version that the local apiserver emulates, where known.
+    pub local_version: Option<Version>,
     /// A live server's served set is not known, or somebody lives who tells of none.
     pub peer_unknown: bool,
     /// Resources of CRDs and aggregated APIs.
@@ -206,6 +211,7 @@ impl Snapshot {
             targets: indices(&servers, |server| server.target),
             peer_unknown: servers.iter().any(|server| server.live && !server.known),
             local_known: local.is_some(),
+            local_version: None,
             servers,
             custom,
             holders,
@@ -215,6 +221,18 @@ impl Snapshot {
     /// Who lists `gvr`, and the name under which they do.
     pub fn holders(&self, gvr: GvrRef<'_>) -> Option<(&Gvr, &Holders)> {
         self.holders.get_key_value(&gvr)
+    }
+
+    /// Those of `targets` ([`Holders::targets`]) that fit `wanted` better than the local apiserver does.
+    pub fn better_than_local<'s>(&self, targets: &'s [usize], wanted: Version) -> &'s [usize] {
+        let before = |version: Version| {
+            targets.partition_point(|index| self.servers[*index].version < Some(version))
+        };
+        let end = match Fit::of(self.local_version, wanted) {
+            Fit::AtLeast(local) => before(local),
+            Fit::Rest => targets.len(),
+        };
+        targets.get(before(wanted)..end).unwrap_or_default()
     }
 
     /// Every resource somebody lists, in order: for people.
@@ -227,10 +245,12 @@ impl Snapshot {
 struct Class<'a> {
     served: &'a Arc<ServedSet>,
     native: bool,
+    version: Option<Version>,
     targets: Vec<usize>,
     absent: bool,
 }
 
+/// In the order of their versions.
 fn classes(servers: &[Server]) -> Vec<Class<'_>> {
     let mut classes: Vec<Class<'_>> = Vec::new();
     for (index, server) in servers.iter().enumerate() {
@@ -238,7 +258,9 @@ fn classes(servers: &[Server]) -> Vec<Class<'_>> {
             continue;
         };
         let same = |class: &&mut Class<'_>| {
-            class.native == server.native && Arc::ptr_eq(class.served, served)
+            class.native == server.native
+                && class.version == server.version
+                && Arc::ptr_eq(class.served, served)
         };
         let (targets, absent) = match server.target {
             true => (vec![index], false),
@@ -252,11 +274,13 @@ fn classes(servers: &[Server]) -> Vec<Class<'_>> {
             None => classes.push(Class {
                 served,
                 native: server.native,
+                version: server.version,
                 targets,
                 absent,
             }),
         }
     }
+    classes.sort_by_key(|class| class.version);
     classes
 }
 

@@ -13,6 +13,7 @@ use crate::cluster::keys::Topic;
 use crate::cluster::source::Item;
 use crate::cluster::state::Native;
 use crate::cluster::watch::Event;
+use crate::local::documents::Versions;
 use crate::routing::table::GvrRef;
 
 const TTL: Duration = Duration::from_secs(15);
@@ -308,12 +309,14 @@ fn an_endpoint_without_a_lease_is_a_native_peer() {
         address: B.parse().unwrap(),
         served: Arc::new([HPA.owned(), WIDGETS.owned()].into()),
         binary_version: "v1.36.0".into(),
+        version: "1.35".parse().ok(),
         read: Instant::now(),
     };
     state.native_read("c".into(), native, Instant::now());
     let snapshot = state.compile(Some("a"), &view(&[]));
     assert_eq!(holders(&snapshot), (vec!["c"], false));
     assert!(snapshot.servers[0].native && !snapshot.peer_unknown);
+    assert_eq!(snapshot.servers[0].version, "1.35".parse().ok());
     take(&mut state, Topic::PeerEndpoints, Event::Delete("c".into()));
     let snapshot = state.compile(Some("a"), &view(&[]));
     assert_eq!(holders(&snapshot), (vec![], true), "unreachable, not gone");
@@ -363,6 +366,7 @@ fn what_a_native_peers_discovery_lacks_is_not_added_by_storage_versions() {
         address: B.parse().unwrap(),
         served: Arc::new([WIDGETS.owned()].into()),
         binary_version: "v1.37.0".into(),
+        version: None,
         read: Instant::now(),
     };
     state.native_read("c".into(), native, Instant::now());
@@ -380,4 +384,32 @@ fn a_clock_that_is_an_hour_off_changes_nothing() {
         ]);
         assert_eq!(holders(&snapshot), (vec!["b"], false));
     }
+}
+
+#[test]
+fn versions_are_what_records_and_our_own_apiserver_say_and_unknown_where_they_say_nothing() {
+    let versioned = |id: &str, endpoint: &str, said: &str| {
+        let value = format!(r#"{{"endpoint":"{endpoint}",{said}"resources":{{}}}}"#);
+        (Topic::Servers, item(id, value, 2))
+    };
+    let state = state(vec![
+        versioned(
+            "b",
+            B,
+            r#""binaryVersion":"v1.36.0","compatibilityVersion":"1.35","#,
+        ),
+        versioned("c", "10.0.0.3:6443", r#""binaryVersion":"v1.36.0","#),
+        versioned("d", "10.0.0.4:6443", r#""compatibilityVersion":"newest","#),
+    ]);
+    let mut view = view(&[]);
+    let snapshot = state.compile(Some("a"), &view);
+    let versions: Vec<_> = snapshot.servers.iter().map(|it| it.version).collect();
+    assert_eq!(versions, ["1.35".parse().ok(), None, None]);
+    assert_eq!(snapshot.local_version, None);
+    view.versions = Some(Versions {
+        binary: "v1.36.1".into(),
+        compatibility: "1.36".parse().ok(),
+    });
+    let snapshot = state.compile(Some("a"), &view);
+    assert_eq!(snapshot.local_version, "1.36".parse().ok());
 }

@@ -145,7 +145,7 @@ pub(super) async fn scene_with(
     let (view, views) = watch::channel(LocalView {
         versions: Some(Versions {
             binary: "v1.20.2".into(),
-            compatibility: Some("1.20".into()),
+            compatibility: "1.20".parse().ok(),
         }),
         ..LocalView::default()
     });

@@ -85,7 +85,11 @@ impl Contents<'_> {
         ];
         if let Some(versions) = self.versions {
             annotations.push((BINARY, versions.binary.clone()));
-            annotations.extend(versions.compatibility.clone().map(|v| (COMPATIBILITY, v)));
+            annotations.extend(
+                versions
+                    .compatibility
+                    .map(|v| (COMPATIBILITY, v.to_string())),
+            );
         }
         annotations
     }
@@ -169,7 +173,7 @@ mod tests {
     fn versions() -> Versions {
         Versions {
             binary: "v1.20.2".into(),
-            compatibility: Some("1.20".into()),
+            compatibility: "1.20".parse().ok(),
         }
     }
 

@@ -11,6 +11,7 @@ fn server(last: u8) -> Server {
         initialized: true,
         target: true,
         binary_version: None,
+        version: None,
         history_start: None,
         known: true,
         served: None,

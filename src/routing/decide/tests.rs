@@ -53,6 +53,7 @@ fn peer(id: &str, gvrs: &[GvrRef<'_>]) -> Server {
         history_start: None,
         known: true,
         binary_version: None,
+        version: None,
         served: Some(Arc::new(served(gvrs))),
     }
 }
