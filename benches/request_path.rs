@@ -99,6 +99,7 @@ fn request_path(criterion: &mut Criterion) {
                     resource: resource(&info),
                     rerouted: false,
                     resume: None,
+                    version: None,
                 };
                 decide(question, policy, local, &snapshot, || false).row
             });

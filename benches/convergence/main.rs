@@ -327,6 +327,7 @@ fn goes(shared: &Shared, path: &str) -> Option<Option<SocketAddr>> {
         caller: &Caller::Anonymous,
         rerouted: false,
         resume: None,
+        version: Ok(None),
         if_ready: false,
         seed: 0,
     };

@@ -121,7 +121,7 @@ impl Metrics {
             rerouted: counter_vec(
                 &registry,
                 "kubernetes_apiserver_rerouted_request_total",
-                "Requests rerouted to a peer because the local apiserver cannot serve the resource (KEP-4020).",
+                "Requests rerouted to a peer because the local apiserver cannot serve the resource, or not in the version asked for (KEP-4020).",
                 &["code", "group", "version", "resource"],
             )?,
             decisions: Row::ALL.map(|row| decisions.with_label_values(&[row.name()])),

@@ -27,6 +27,7 @@ const RESERVED: &[&str] = &[
     "expect",
     "forwarded",
     "host",
+    "http2-settings",
     "if-match",
     "if-none-match",
     "keep-alive",

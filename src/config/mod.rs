@@ -233,7 +233,7 @@ pub enum Unsynced {
 /// Choice among servers by version.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VersionAwareness {
-    /// Whether clients can ask for a version. Default false for now.
+    /// Whether clients can ask for a version. Default true.
     pub enabled: bool,
     /// The header in which they do. Default `X-Kubernetes-Compatibility-Version`.
     pub header: HeaderName,

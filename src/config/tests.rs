@@ -122,6 +122,7 @@ fn everything_but_the_required_keys_has_the_default_of_the_documentation() {
         config.rerouting.absent_server_grace,
         Duration::from_secs(3600)
     );
+    assert!(config.version_awareness.enabled);
     assert_eq!(
         config.version_awareness.header,
         "x-kubernetes-compatibility-version"
@@ -138,7 +139,6 @@ fn everything_but_the_required_keys_has_the_default_of_the_documentation() {
 fn what_is_not_built_is_off_by_default() {
     let config = parse(MINIMAL).unwrap();
     assert_eq!(config.identity.publish_lease, PublishLease::Auto);
-    assert!(!config.version_awareness.enabled);
     assert_eq!(config.discovery.mode, DiscoveryMode::Local);
 }
 

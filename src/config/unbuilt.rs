@@ -8,7 +8,6 @@ use super::file::Node;
 /// The only value that `key` (its full path) may have in this version, if its feature is not built.
 pub(super) fn only(key: &str) -> Option<Node> {
     let value: Node = match key {
-        "versionAwareness.enabled" => false.into(),
         "discovery.mode" => "Local".into(),
         _ => return None,
     };
@@ -26,7 +25,6 @@ pub(super) fn refusal(key: &str, node: &Node) -> Option<String> {
 
 fn shown(node: &Node) -> Option<String> {
     match node {
-        Node::Flag(flag) => Some(flag.to_string()),
         Node::Text(text) => Some(text.clone()),
         _ => None,
     }

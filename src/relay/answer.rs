@@ -37,6 +37,8 @@ pub enum Refusal {
     NotReady,
     /// A request target that Go's HTTP server would refuse.
     BadTarget,
+    /// A version asked for that is none.
+    BadVersion,
     /// More header fields than a peer's proxy would take.
     HeaderTooLarge,
     /// What came cannot be read as a request.
@@ -73,7 +75,7 @@ impl Refusal {
     pub fn code(self) -> u16 {
         match self {
             Refusal::Unauthorized => 401,
-            Refusal::BadTarget | Refusal::Unreadable => 400,
+            Refusal::BadTarget | Refusal::BadVersion | Refusal::Unreadable => 400,
             Refusal::HeaderTooLarge => 431,
             _ => 503,
         }
@@ -96,6 +98,7 @@ impl Refusal {
             Refusal::Unauthorized => "unauthorized",
             Refusal::NotReady => "not_ready",
             Refusal::BadTarget => "bad_target",
+            Refusal::BadVersion => "bad_version",
             Refusal::HeaderTooLarge => "header_too_large",
             Refusal::Unreadable => "unreadable",
         }
@@ -124,6 +127,9 @@ impl Refusal {
             Refusal::Unauthorized => "Unauthorized",
             Refusal::NotReady => "not ready",
             Refusal::BadTarget => "malformed request target",
+            Refusal::BadVersion => {
+                "the compatibility version asked for is not one of the form major.minor"
+            }
             Refusal::HeaderTooLarge => "the request's header is too large",
             Refusal::Unreadable => "malformed request",
         }

@@ -24,7 +24,7 @@ use super::plan::{Asked, Plan, Step, plan};
 use super::shared::Shared;
 use super::upload::Upload;
 use super::upstream::{Kind, Upstreams};
-use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED};
+use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, version_asked};
 use crate::request::info;
 use crate::request::who::{Caller, Connection};
 use crate::watches::resume::Resume;
@@ -140,6 +140,7 @@ impl Front {
             caller: &caller,
             rerouted: caller == Caller::Peer && (marked(REROUTED) || marked(PEER_PROXIED)),
             resume: self.resume.of(&info, query),
+            version: version_asked(&header.headers, &self.shared.config.version_awareness),
             if_ready: marked(IF_READY),
             seed: connection.seed,
         };

@@ -4,6 +4,7 @@
 //! initialized any more. The snapshot is let go of here: a watch that stays open for days must not keep the cluster of
 //! its first moment in memory.
 
+use std::cmp::Reverse;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::net::SocketAddr;
 
@@ -18,6 +19,7 @@ use crate::request::info::{RequestInfo, Target, Verb};
 use crate::request::who::Caller;
 use crate::routing::decide::{Decision, Local, Place, Question, Row, decide};
 use crate::routing::table::{Gvr, GvrRef, Server, Snapshot};
+use crate::routing::version::{Fit, Malformed, Version};
 
 /// A request as it was read.
 pub struct Asked<'a> {
@@ -35,6 +37,8 @@ pub struct Asked<'a> {
     pub rerouted: bool,
     /// It is a watch that goes on after this etcd revision.
     pub resume: Option<i64>,
+    /// The version that it wants to be served with.
+    pub version: Result<Option<Version>, Malformed>,
     /// It has `X-Kubernetes-If-Ready`.
     pub if_ready: bool,
     /// Drawn for the client's connection.
@@ -102,6 +106,8 @@ fn refusal(shared: &Shared, asked: &Asked<'_>) -> Option<Refusal> {
         Some(Refusal::Unauthorized)
     } else if asked.path == "/readyz" && reads && !shared.is_ready() {
         Some(Refusal::NotReady)
+    } else if asked.version.is_err() && !asked.rerouted {
+        Some(Refusal::BadVersion)
     } else {
         None
     }
@@ -141,6 +147,7 @@ fn ask<'s>(
         resource: gvr(asked.info),
         rerouted: asked.rerouted,
         resume: asked.resume,
+        version: asked.version.unwrap_or_default(),
     };
     let local = Local {
         initialized,
@@ -161,52 +168,58 @@ fn way(
     tried: &[SocketAddr],
 ) -> Option<Way> {
     let local = shared.config.api_server.address;
-    let peer = |indices: &[usize], since: Option<i64>, gvr: Option<&Gvr>, pass_no_such_resource| {
+    let peer = |indices: &[usize], since: Option<i64>, version, gvr: Option<&Gvr>, pass| {
         let servers = indices
             .iter()
             .filter_map(|index| snapshot.servers.get(*index));
         let untried = servers.filter(|server| {
             !tried.contains(&server.endpoint) && since.is_none_or(|since| server.reaches(since))
         });
-        choose(untried, asked.seed, &shared.health).map(|server| Way {
+        choose(untried, version, asked.seed, &shared.health).map(|server| Way {
             side: match server.native {
                 true => Side::Native,
                 false => Side::Peer,
             },
             address: server.endpoint,
             rerouted_as: gvr.cloned(),
-            pass_no_such_resource,
+            pass_no_such_resource: pass,
         })
     };
-    let at = |place: &Place<'_>, pass_no_such_resource| match place {
+    let at = |place: &Place<'_>, pass| match place {
         Place::Local if !tried.contains(&local) => Some(Way {
             side: Side::Local,
             address: local,
             rerouted_as: None,
-            pass_no_such_resource,
+            pass_no_such_resource: pass,
         }),
-        Place::Peers(indices, gvr) => peer(indices, None, *gvr, pass_no_such_resource),
+        Place::Peers(indices, gvr) => peer(indices, None, None, *gvr, pass),
+        Place::Fitting(indices, gvr, version) => {
+            peer(indices, None, Some(*version), Some(*gvr), pass)
+        }
         Place::Historians(indices, gvr, since) => {
-            peer(indices, Some(*since), Some(*gvr), pass_no_such_resource)
+            peer(indices, Some(*since), None, Some(*gvr), pass)
         }
         Place::Local | Place::Nowhere => None,
     };
     let proxied = is_proxied_path(asked.info, snapshot);
     at(&decision.to, decision.pass_no_such_resource || proxied)
         .or_else(|| at(&decision.then, proxied))
+        .or_else(|| at(&decision.finally, proxied))
 }
 
-/// One of several, the unhealthy last; the same for all requests of a connection while they stay the same. When one
+/// One of several: of those that fit the version best, the unhealthy last; the same for all requests of a connection while they stay the same. When one
 /// goes away, its connections spread over all that are left (rendezvous hashing).
 fn choose<'s>(
     servers: impl Iterator<Item = &'s Server>,
+    version: Option<Version>,
     seed: u64,
     health: &Health,
 ) -> Option<&'s Server> {
     let hasher = BuildHasherDefault::<DefaultHasher>::default();
     servers.max_by_key(|server| {
         let score = hasher.hash_one((seed, server.endpoint));
-        (!health.is_suspect(server.endpoint), score)
+        let fit = version.map(|wanted| Reverse(Fit::of(server.version, wanted)));
+        (fit, !health.is_suspect(server.endpoint), score)
     })
 }
 

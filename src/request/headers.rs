@@ -8,7 +8,8 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use pingora_http::RequestHeader;
 
 use super::who::UserHeaders;
-use crate::config::RequestHeaders;
+use crate::config::{RequestHeaders, VersionAwareness};
+use crate::routing::version::{Malformed, Version};
 
 /// KEP-4020's mark of a rerouted request.
 pub const REROUTED: HeaderName = HeaderName::from_static("x-kubernetes-apiserver-rerouted");
@@ -125,6 +126,25 @@ impl Privileged {
         request.remove_header(&header::AUTHORIZATION);
         Ok(())
     }
+}
+
+/// The version that a client wants to be served with. Repetitions must say the same.
+pub fn version_asked(
+    headers: &HeaderMap,
+    config: &VersionAwareness,
+) -> Result<Option<Version>, Malformed> {
+    if !config.enabled {
+        return Ok(None);
+    }
+    let mut asked = None;
+    for value in headers.get_all(&config.header) {
+        let text = value.to_str().map_err(|_| Malformed)?;
+        let version = text.trim_ascii().parse()?;
+        if *asked.get_or_insert(version) != version {
+            return Err(Malformed);
+        }
+    }
+    Ok(asked)
 }
 
 /// Equal but for `_` in place of `-`.

@@ -2,6 +2,7 @@
 //! decides.
 
 use super::table::{Gvr, GvrRef, Snapshot};
+use super::version::Version;
 use crate::config::Unsynced;
 
 /// What is asked, as far as routing cares.
@@ -13,6 +14,8 @@ pub struct Question<'a> {
     pub rerouted: bool,
     /// It is a watch that goes on after this etcd revision (KEP-1904), to be served by whoever still has what follows.
     pub resume: Option<i64>,
+    /// The version that the client wants to be served with. It chooses among those that list a built-in resource.
+    pub version: Option<Version>,
 }
 
 /// What is known of the local apiserver at this moment.
@@ -49,7 +52,7 @@ pub enum Row {
     Custom,
     /// 6: a watch that a peer's longer history can serve.
     Resume,
-    /// 7: local is initialized and lists it.
+    /// 7: local is initialized and lists it, and no target that lists it fits the version better.
     Local,
     /// 8: peers list it.
     Peers,
@@ -108,6 +111,8 @@ pub struct Decision<'s> {
     pub to: Place<'s>,
     /// Where to if nobody there can answer: what the rows after this one would say.
     pub then: Place<'s>,
+    /// Where to after that: the local apiserver may stand between peers that fit better and those that fit less.
+    pub finally: Place<'s>,
     /// Whether an apiserver's "no such resource" may reach the client.
     pub pass_no_such_resource: bool,
 }
@@ -115,6 +120,10 @@ pub struct Decision<'s> {
 impl<'s> Decision<'s> {
     fn or(self, then: Place<'s>) -> Self {
         Self { then, ..self }
+    }
+
+    fn finally(self, finally: Place<'s>) -> Self {
+        Self { finally, ..self }
     }
 }
 
@@ -125,6 +134,8 @@ pub enum Place<'s> {
     Local,
     /// Any of these servers of the snapshot, by index; the resource's own name for metrics, where it is listed.
     Peers(&'s [usize], Option<&'s Gvr>),
+    /// These servers, by how well they fit the version.
+    Fitting(&'s [usize], &'s Gvr, Version),
     /// Those of these servers whose watch history reaches back to this etcd revision.
     Historians(&'s [usize], &'s Gvr, i64),
     /// Nowhere: 503 with `Retry-After`.
@@ -145,6 +156,7 @@ pub fn decide<'s>(
         row,
         to,
         then: Place::Nowhere,
+        finally: Place::Nowhere,
         pass_no_such_resource: false,
     };
     let open = |row, to| Decision {
@@ -195,12 +207,23 @@ pub fn decide<'s>(
             return guarded(Row::Resume, historians).or(others);
         }
     }
+    let peers = |targets, gvr| match question.version {
+        Some(wanted) => Place::Fitting(targets, gvr, wanted),
+        None => Place::Peers(targets, Some(gvr)),
+    };
     match listed {
         Some((gvr, holders)) if holders.local && initialized => {
-            guarded(Row::Local, Place::Local).or(Place::Peers(&holders.targets, Some(gvr)))
+            let all = peers(&holders.targets, gvr);
+            let better = |wanted| snapshot.better_than_local(&holders.targets, wanted);
+            match question.version.map(better).unwrap_or_default() {
+                [] => guarded(Row::Local, Place::Local).or(all),
+                better => guarded(Row::Peers, peers(better, gvr))
+                    .or(Place::Local)
+                    .finally(all),
+            }
         }
         Some((gvr, holders)) if !holders.targets.is_empty() => {
-            let peers = guarded(Row::Peers, Place::Peers(&holders.targets, Some(gvr)));
+            let peers = guarded(Row::Peers, peers(&holders.targets, gvr));
             match holders.local {
                 true => peers.or(Place::Local),
                 false => peers,

@@ -117,10 +117,6 @@ fn every_problem_is_reported_at_once() {
 fn features_that_are_not_built_only_take_their_off_value() {
     for (section, expected) in [
         (
-            "versionAwareness: {enabled: true}",
-            "versionAwareness.enabled (line 21): true is not built yet in this version; set it to false",
-        ),
-        (
             "discovery: {mode: Merged}",
             "discovery.mode (line 21): Merged is not built yet in this version; set it to Local",
         ),

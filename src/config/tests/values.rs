@@ -223,6 +223,18 @@ fn wrong_settings_are_named_with_key_line_and_remedy() {
             "versionAwareness.header (line 21): \"Authorization\" already has a meaning; choose another header",
         ),
         (
+            "versionAwareness: {header: HTTP2-Settings}",
+            "versionAwareness.header (line 21): \"HTTP2-Settings\" already has a meaning; choose another header",
+        ),
+        (
+            "versionAwareness: {header: x_kubernetes_apiserver_rerouted}",
+            "versionAwareness.header (line 21): \"x_kubernetes_apiserver_rerouted\" already has a meaning; choose another header",
+        ),
+        (
+            "versionAwareness: {enabled: sometimes}",
+            "versionAwareness.enabled (line 21): expected true or false, found text",
+        ),
+        (
             "versionAwareness: {header: X_Remote_User}",
             "versionAwareness.header (line 21): x-remote-user is the same header as x-remote-user in \
           serving.requestHeaderUsernameHeaders",

@@ -19,7 +19,7 @@ fn server(last: u8) -> Server {
 }
 
 fn chosen(servers: &[Server], seed: u64, health: &Health) -> Option<SocketAddr> {
-    choose(servers.iter(), seed, health).map(|server| server.endpoint)
+    choose(servers.iter(), None, seed, health).map(|server| server.endpoint)
 }
 
 #[test]
@@ -68,4 +68,36 @@ async fn the_unhealthy_are_last_but_better_than_nobody() {
             Some(servers[0].endpoint)
         );
     }
+}
+
+#[tokio::test]
+async fn a_better_version_comes_first_even_from_the_unhealthy() {
+    let of = |last, version: &str| Server {
+        version: version.parse().ok(),
+        ..server(last)
+    };
+    let servers = [
+        of(1, "1.33"),
+        of(2, ""),
+        of(3, "1.32"),
+        of(4, "1.32"),
+        of(5, "1.31"),
+    ];
+    let health = Health::default();
+    let mut left = servers.to_vec();
+    let mut order = Vec::new();
+    health.failed(servers[2].endpoint);
+    while let Some(next) = choose(left.iter(), "1.32".parse().ok(), 7, &health) {
+        let endpoint = next.endpoint;
+        order.push(endpoint.ip().to_string());
+        left.retain(|server| server.endpoint != endpoint);
+    }
+    assert_eq!(order[..3], ["10.0.0.4", "10.0.0.3", "10.0.0.1"]);
+    assert_eq!(order.len(), 5);
+    // What does not fit is all alike: connections spread.
+    let all: BTreeSet<_> = (0..100)
+        .filter_map(|seed| choose(servers.iter(), "1.34".parse().ok(), seed, &health))
+        .map(|server| server.endpoint)
+        .collect();
+    assert_eq!(all.len(), 4);
 }

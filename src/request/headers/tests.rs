@@ -175,3 +175,34 @@ fn the_clients_address_is_what_we_saw() {
     stamp_address(&mut plain, &real).unwrap();
     assert_eq!(names(&plain), ["x-forwarded-for"]);
 }
+
+#[test]
+fn the_version_asked_for_is_one_or_none() {
+    let config = |enabled| VersionAwareness {
+        enabled,
+        header: HeaderName::from_static("x-version"),
+    };
+    let read = |values: &[&str], enabled| {
+        let headers: Vec<_> = values.iter().map(|value| ("X-Version", *value)).collect();
+        version_asked(&request(&headers).headers, &config(enabled))
+    };
+    let asked = "1.32".parse().ok();
+    for values in [&["1.32"][..], &["v1.32"], &["1.32", "v1.32"], &[" 1.32\t"]] {
+        assert_eq!(read(values, true), Ok(asked), "{values:?}");
+    }
+    assert_eq!(read(&[], true), Ok(None));
+    for values in [
+        &[""][..],
+        &["1.32", "1.33"],
+        &["1.32", ""],
+        &["", "1.32"],
+        &["1.32, 1.32"],
+        &["1.32.1"],
+        &["\u{e9}"],
+    ] {
+        assert_eq!(read(values, true), Err(Malformed), "{values:?}");
+        assert_eq!(read(values, false), Ok(None), "{values:?}");
+    }
+    let other = request(&[("X-Versions", "?"), ("X_Version", "?")]);
+    assert_eq!(version_asked(&other.headers, &config(true)), Ok(None));
+}

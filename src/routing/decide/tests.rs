@@ -1,3 +1,5 @@
+mod versions;
+
 use std::sync::Arc;
 
 use super::*;
@@ -83,6 +85,7 @@ fn ask<'s>(gvr: GvrRef<'_>, initialized: bool, snapshot: &'s Snapshot) -> Decisi
             resource: Some(gvr),
             rerouted: false,
             resume: None,
+            version: None,
         },
         POLICY,
         local(initialized),
@@ -105,6 +108,7 @@ fn row_1_what_is_not_a_resource_is_local_whatever_is_known() {
         resource: None,
         rerouted: false,
         resume: None,
+        version: None,
     };
     for (snapshot, initialized) in [
         (Snapshot::default(), false),
@@ -125,6 +129,7 @@ fn row_2_a_rerouted_request_is_never_rerouted_again() {
         resource: Some(HPA),
         rerouted: true,
         resume: None,
+        version: None,
     };
     for snapshot in [
         Snapshot::default(),
@@ -163,6 +168,7 @@ fn row_3_switched_off_everything_is_local_and_untouched() {
         resource: Some(HPA),
         rerouted: false,
         resume: None,
+        version: None,
     };
     let snapshot = snapshot(Some(&[PODS]), vec![peer("b", &[HPA])]);
     expect(
@@ -180,6 +186,7 @@ fn row_4_without_etcds_state_nothing_can_be_known() {
         resource: Some(PODS),
         rerouted: false,
         resume: None,
+        version: None,
     };
     expect(
         &decide(question, POLICY, local(true), &unsynced, || false),
@@ -336,6 +343,7 @@ fn row_11_absence_is_not_proved_while_something_is_unknown() {
         resource: Some(HPA),
         rerouted: false,
         resume: None,
+        version: None,
     };
     expect(
         &decide(question, POLICY, local(true), &stale, || true),
@@ -396,6 +404,7 @@ fn freshness_is_asked_only_where_absence_is_to_be_proved() {
             resource: Some(gvr),
             rerouted: false,
             resume: None,
+            version: None,
         };
         decide(question, POLICY, local(true), &snapshot, || {
             panic!("asked for {gvr:?}")
@@ -450,6 +459,7 @@ fn what_is_not_to_be_rerouted_has_nowhere_else_to_go() {
             resource,
             rerouted,
             resume: None,
+            version: None,
         };
         let decision = decide(question, policy, local(true), &both, || false);
         assert_eq!((decision.to, decision.then), (Place::Local, Place::Nowhere));
@@ -473,6 +483,7 @@ fn resume<'s>(
         resource: Some(gvr),
         rerouted: false,
         resume: Some(since),
+        version: None,
     };
     decide(question, POLICY, local(initialized), snapshot, || false)
 }
