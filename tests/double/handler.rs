@@ -16,7 +16,7 @@ use super::objects;
 use super::record::Recorded;
 use super::route::{ResourcePath, query};
 use super::special::{Call, held_open, stream, told_status};
-use super::state::{Fault, Phase, State};
+use super::state::{Fault, Phase, Settings, State};
 use super::status::{Status, page_not_found};
 use super::upgrade::upgrade;
 use super::{discovery, openapi, watch};
@@ -257,14 +257,27 @@ fn readyz(state: &State) -> Response<Body> {
 }
 
 fn version(state: &State) -> Response<Body> {
-    let version = state.read(|settings| settings.preset.git_version.clone());
+    let preset = |settings: &Settings| {
+        (
+            settings.preset.git_version.clone(),
+            settings.preset.emulated.clone(),
+        )
+    };
+    let (version, emulated) = state.read(preset);
     let mut numbers = version.trim_start_matches('v').split('.');
     let mut next = || numbers.next().unwrap_or_default().to_owned();
-    let document = json!({
+    let mut document = json!({
         "major": next(), "minor": next(), "gitVersion": version, "gitCommit": "", "gitTreeState": "clean",
         "buildDate": "1970-01-01T00:00:00Z", "goVersion": "go1.19.8", "compiler": "gc",
         "platform": "linux/amd64",
     });
+    if let Some((major, minor)) = emulated
+        .as_deref()
+        .and_then(|version| version.split_once('.'))
+    {
+        document["emulationMajor"] = json!(major);
+        document["emulationMinor"] = json!(minor);
+    }
     json_answer(StatusCode::OK, &document)
 }
 

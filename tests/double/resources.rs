@@ -89,6 +89,8 @@ pub fn subresource(kind: &str, name: &str) -> (String, Vec<String>) {
 #[derive(Clone, Debug)]
 pub struct Preset {
     pub git_version: String,
+    /// `major.minor`, where that is not the binary's.
+    pub emulated: Option<String>,
     pub resources: Vec<ServedResource>,
     /// Versions of `apidiscovery.k8s.io` that it answers in; none: legacy discovery only.
     pub aggregated: Vec<String>,
@@ -101,6 +103,7 @@ pub struct Preset {
 pub fn v1_20() -> Preset {
     Preset {
         git_version: "v1.20.2".to_owned(),
+        emulated: None,
         resources: parse(V1_20),
         aggregated: Vec::new(),
         openapi_v3: false,
@@ -112,6 +115,7 @@ pub fn v1_20() -> Preset {
 pub fn v1_36() -> Preset {
     Preset {
         git_version: "v1.36.0".to_owned(),
+        emulated: None,
         resources: parse(V1_36),
         aggregated: vec!["v2".to_owned()],
         openapi_v3: true,
@@ -156,6 +160,12 @@ impl Preset {
 
     pub fn git_version(mut self, version: &str) -> Self {
         version.clone_into(&mut self.git_version);
+        self
+    }
+
+    /// As with `--emulated-version`.
+    pub fn emulating(mut self, version: &str) -> Self {
+        self.emulated = Some(version.to_owned());
         self
     }
 }

@@ -44,7 +44,7 @@ fn facts<'a>(status: &'a Value, id: &str) -> Option<&'a Value> {
 async fn a_native_apiserver_without_a_proxy_serves_what_the_local_one_lacks() {
     let ground = Ground::new().await;
     let a = ground.double(v1_36().without_group("autoscaling")).await;
-    let b = ground.double(v1_36()).await;
+    let b = ground.double(v1_36().emulating("1.35")).await;
     let mut etcd = ground.etcd.client().await;
     let key = "/registry/peerserverleases/native-b";
     etcd.put(key, entry("native-b", b.addr()), None)
@@ -58,6 +58,10 @@ async fn a_native_apiserver_without_a_proxy_serves_what_the_local_one_lacks() {
     let client = proxy.client(&ground.pki);
     assert_eq!(client.clone().cert("admin").get(HPAS).await.code(), 200);
     assert_eq!(b.count(HPAS), 1);
+    let older = client.cert("admin");
+    let older = older.header("X-Kubernetes-Compatibility-Version", "1.35");
+    assert_eq!(older.get("/api/v1/pods").await.code(), 200);
+    assert_eq!((a.count("/api/v1/pods"), b.count("/api/v1/pods")), (0, 1));
     let asked = b.requests();
     let discovery = asked
         .iter()
@@ -69,6 +73,7 @@ async fn a_native_apiserver_without_a_proxy_serves_what_the_local_one_lacks() {
     assert!(accept.contains("profile=nopeer"));
     let status = proxy.statusz().await;
     let native = facts(&status, "native-b").unwrap();
+    assert_eq!(native["discovery"]["compatibilityVersion"], "1.35");
     assert!(
         native["discovery"]["resources"].as_u64() > Some(100),
         "{native}"

@@ -63,3 +63,4 @@ mod twins;
 mod undecodable;
 mod unsynced;
 mod upgrades;
+mod versions;
