@@ -1,4 +1,18 @@
 //! What a server's discovery lists, whichever form it was read in. Plain data, in the server's own order.
+//!
+//! Texts, lists of texts and whole resources are shared, between servers too ([`super::pool`]): one document repeats the
+//! same verbs hundreds of times, and servers differ in little.
+
+use std::sync::Arc;
+
+use crate::local::documents::GroupVersion;
+use crate::routing::table::{Gvr, ServedSet};
+
+/// A text, shared.
+pub type Text = Arc<str>;
+
+/// A list of texts, shared.
+pub type Texts = Arc<[Text]>;
 
 /// Everything that a server lists, the core group (`""`) first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -11,7 +25,7 @@ pub struct Document {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Group {
     /// Its name, empty for the core group.
-    pub name: String,
+    pub name: Text,
     /// Its versions, the preferred one first.
     pub versions: Vec<Version>,
 }
@@ -20,55 +34,162 @@ pub struct Group {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Version {
     /// Its name.
-    pub name: String,
+    pub name: Text,
     /// Nobody who serves it can be reached, or its document could not be read: it is there, and its contents are not to
     /// be relied on (`freshness: Stale`).
     pub stale: bool,
     /// Its resources.
-    pub resources: Vec<Resource>,
+    pub resources: Vec<Arc<Resource>>,
 }
 
 /// A resource, with its subresources.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Resource {
     /// Plural name.
-    pub name: String,
+    pub name: Text,
     /// Singular name.
-    pub singular: String,
+    pub singular: Text,
     /// What it gives and takes; `None` where only subresources of it are served.
     pub kind: Option<Kind>,
     /// Whether its objects are in namespaces.
     pub namespaced: bool,
     /// What can be done with it.
-    pub verbs: Vec<String>,
+    pub verbs: Texts,
     /// Short names.
-    pub short_names: Vec<String>,
+    pub short_names: Texts,
     /// Categories, as `all`.
-    pub categories: Vec<String>,
+    pub categories: Texts,
     /// Hash of the storage version, in the legacy form only.
-    pub storage_version_hash: String,
+    pub storage_version_hash: Text,
     /// Its subresources.
     pub subresources: Vec<Subresource>,
 }
 
 /// A subresource.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Subresource {
     /// Its name, without that of the resource.
-    pub name: String,
+    pub name: Text,
     /// What it gives and takes.
     pub kind: Option<Kind>,
     /// What can be done with it.
-    pub verbs: Vec<String>,
+    pub verbs: Texts,
 }
 
 /// A kind. Group and version are empty where they are those of the document.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Kind {
     /// API group.
-    pub group: String,
+    pub group: Text,
     /// API version.
-    pub version: String,
+    pub version: Text,
     /// The kind's name.
-    pub kind: String,
+    pub kind: Text,
+}
+
+impl Document {
+    /// A group, by name.
+    pub fn group(&self, name: &str) -> Option<&Group> {
+        self.groups.iter().find(|group| &*group.name == name)
+    }
+
+    /// A version of a group, by name.
+    pub fn version(&self, group: &str, version: &str) -> Option<&Version> {
+        let mut versions = self.group(group)?.versions.iter();
+        versions.find(|known| &*known.name == version)
+    }
+
+    /// The resources and subresources that it lists.
+    pub fn served(&self) -> ServedSet {
+        let mut served = ServedSet::new();
+        for group in &self.groups {
+            for version in &group.versions {
+                let of = GroupVersion {
+                    group: (*group.name).to_owned(),
+                    version: (*version.name).to_owned(),
+                };
+                let resources = version.resources.iter();
+                served.extend(resources.flat_map(|resource| resource.served(&of)));
+            }
+        }
+        served
+    }
+}
+
+impl Resource {
+    /// The names under which it and its subresources are served.
+    fn served<'a>(&'a self, of: &'a GroupVersion) -> impl Iterator<Item = Gvr> + 'a {
+        let itself = self.kind.is_some().then_some("");
+        let subresources = self.subresources.iter().map(|sub| &*sub.name);
+        itself
+            .into_iter()
+            .chain(subresources)
+            .map(|subresource| Gvr {
+                group: of.group.clone(),
+                version: of.version.clone(),
+                resource: (*self.name).to_owned(),
+                subresource: subresource.to_owned(),
+            })
+    }
+
+    /// Adds what `other` says of the same resource and is not known: the resource itself, if only subresources of it
+    /// are, and subresources. Whether anything was.
+    pub(super) fn complete(self: &mut Arc<Self>, other: &Arc<Self>) -> bool {
+        if Arc::ptr_eq(self, other) {
+            return false;
+        }
+        let known: std::collections::HashSet<_> = self
+            .subresources
+            .iter()
+            .map(|sub| sub.name.clone())
+            .collect();
+        let lacking = other.subresources.iter();
+        let lacking: Vec<_> = lacking
+            .filter(|sub| !known.contains(&sub.name))
+            .cloned()
+            .collect();
+        let stands_for_subresources = self.kind.is_none() && other.kind.is_some();
+        if stands_for_subresources {
+            let subresources = self.subresources.clone();
+            *self = Arc::new(Self {
+                subresources,
+                ..Self::clone(other)
+            });
+        }
+        let added = stands_for_subresources || !lacking.is_empty();
+        if !lacking.is_empty() {
+            Arc::make_mut(self).subresources.extend(lacking);
+        }
+        added
+    }
+}
+
+/// What is told apart by its name among its like.
+pub(super) trait Named {
+    /// The name.
+    fn name(&self) -> &str;
+}
+
+impl Named for Group {
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Named for Version {
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Named for Arc<Resource> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Named for Subresource {
+    fn name(&self) -> &str {
+        &self.name
+    }
 }

@@ -12,7 +12,7 @@ use crate::routing::table::Gvr;
 use crate::routing::version::Version;
 
 /// A group version and where its document is.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupVersion {
     /// API group, empty for the core group.
     pub group: String,

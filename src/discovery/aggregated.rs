@@ -1,0 +1,183 @@
+//! Adding what others list to aggregated discovery in JSON. Pure.
+//!
+//! The local server's entries stay as they are, byte for byte, and come first. There is one exception: an entry that stands
+//! for subresources only is written anew where others serve the resource itself.
+
+use std::collections::HashMap;
+
+use serde::Deserialize;
+
+use super::model::{self, Document, Named};
+use super::others::Others;
+use super::splice::{Edits, List, Name, Place, lacking};
+use super::wire::aggregated as wire;
+
+/// A document of aggregated discovery: there are two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// `/api`
+    Core,
+    /// `/apis`
+    Groups,
+}
+
+impl Part {
+    /// Its groups in a document.
+    pub(super) fn of(self, document: &Document) -> impl Iterator<Item = &model::Group> {
+        let groups = document.groups.iter();
+        groups.filter(move |group| group.name.is_empty() == (self == Self::Core))
+    }
+}
+
+#[derive(Deserialize)]
+struct Groups<'a> {
+    #[serde(borrow)]
+    kind: Name<'a>,
+    #[serde(borrow, default)]
+    items: List<'a, Group<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Group<'a> {
+    #[serde(borrow, default)]
+    metadata: Place<'a, wire::Metadata<'a>>,
+    #[serde(borrow, default)]
+    versions: List<'a, Version<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Version<'a> {
+    #[serde(borrow)]
+    version: Name<'a>,
+    #[serde(borrow, default)]
+    resources: List<'a, Resource<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Resource<'a> {
+    #[serde(borrow)]
+    resource: Name<'a>,
+    #[serde(borrow, default)]
+    response_kind: Option<wire::Kind<'a>>,
+    #[serde(borrow, default)]
+    subresources: List<'a, Subresource<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Subresource<'a> {
+    #[serde(borrow)]
+    subresource: Name<'a>,
+}
+
+impl Named for Group<'_> {
+    fn name(&self) -> &str {
+        &self.metadata.value.name
+    }
+}
+
+impl Named for Version<'_> {
+    fn name(&self) -> &str {
+        &self.version.value
+    }
+}
+
+impl Named for Resource<'_> {
+    fn name(&self) -> &str {
+        &self.resource.value
+    }
+}
+
+impl Named for Subresource<'_> {
+    fn name(&self) -> &str {
+        &self.subresource.value
+    }
+}
+
+/// The local server's document with what it lacks; `None` where it lacks nothing.
+pub fn merge(
+    part: Part,
+    body: &[u8],
+    others: &Others,
+) -> Result<Option<Vec<u8>>, serde_json::Error> {
+    let local: Groups<'_> = serde_json::from_slice(body)?;
+    local.kind.expect(wire::KIND)?;
+    let mut edits = Edits::of(body);
+    let groups = part.of(&others.document);
+    let new = lacking(local.items.entries(), groups, |local, other| {
+        versions(&mut edits, local, other)
+    })?;
+    let new = new.into_iter().map(wire::Group::from);
+    edits.append(&local.items, ("items", &local.kind), new)?;
+    Ok(edits.finish())
+}
+
+fn versions<'a>(
+    edits: &mut Edits<'a>,
+    local: &Group<'a>,
+    other: &model::Group,
+) -> Result<(), serde_json::Error> {
+    let new = lacking(local.versions.entries(), &other.versions, |local, other| {
+        resources(edits, local, other)
+    })?;
+    let new = new.into_iter().map(wire::Version::from);
+    edits.append(&local.versions, ("versions", &local.metadata), new)
+}
+
+fn resources<'a>(
+    edits: &mut Edits<'a>,
+    local: &Version<'a>,
+    other: &model::Version,
+) -> Result<(), serde_json::Error> {
+    let mut stand_ins = HashMap::new();
+    let new = lacking(
+        local.resources.entries(),
+        &other.resources,
+        |local, other| {
+            let served = local
+                .response_kind
+                .as_ref()
+                .is_some_and(|kind| !kind.is_empty());
+            if other.kind.is_some() && !served {
+                stand_ins.insert(local.name(), &**other);
+                return Ok(());
+            }
+            subresources(edits, local, other)
+        },
+    )?;
+    let new = new
+        .into_iter()
+        .map(|resource| wire::Resource::from(&**resource));
+    edits.append(&local.resources, ("resources", &local.version), new)?;
+    if stand_ins.is_empty() {
+        return Ok(());
+    }
+    for text in local.resources.texts()? {
+        let mut known: wire::Resource<'_> = serde_json::from_str(text.get())?;
+        if let Some(other) = stand_ins.get(&*known.resource) {
+            let new = lacking(&known.subresources, &other.subresources, |_, _| Ok(()))?;
+            let new: Vec<_> = new.into_iter().map(wire::Subresource::from).collect();
+            known.subresources.extend(new);
+            let subresources = known.subresources;
+            edits.replace(
+                text.get(),
+                wire::Resource {
+                    subresources,
+                    ..wire::Resource::from(*other)
+                },
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn subresources<'a>(
+    edits: &mut Edits<'a>,
+    local: &Resource<'a>,
+    other: &model::Resource,
+) -> Result<(), serde_json::Error> {
+    let known = local.subresources.entries();
+    let new = lacking(known, &other.subresources, |_, _| Ok(()))?;
+    let new = new.into_iter().map(wire::Subresource::from);
+    edits.append(&local.subresources, ("subresources", &local.resource), new)
+}

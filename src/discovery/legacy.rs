@@ -1,0 +1,150 @@
+//! Adding what others list to the discovery documents from before aggregated discovery, in JSON. Pure.
+//!
+//! The local server's entries stay as they are, byte for byte, and come first; its preferred versions are kept. `/api` is
+//! not here: the core group has one version for good.
+
+use std::collections::HashSet;
+
+use serde::Deserialize;
+
+use super::aggregated::Part;
+use super::model::{self, Named};
+use super::others::Others;
+use super::splice::{Edits, List, Name, lacking};
+use super::wire::{Text, legacy as wire};
+
+#[derive(Deserialize)]
+struct Groups<'a> {
+    #[serde(borrow)]
+    kind: Name<'a>,
+    #[serde(borrow, default)]
+    groups: List<'a, Group<'a>>,
+}
+
+/// One of a list has no kind.
+#[derive(Deserialize)]
+struct Group<'a> {
+    #[serde(borrow, default)]
+    kind: Name<'a>,
+    #[serde(borrow)]
+    name: Name<'a>,
+    #[serde(borrow, default)]
+    versions: List<'a, Version<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Version<'a> {
+    #[serde(borrow)]
+    version: Name<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Resources<'a> {
+    #[serde(borrow)]
+    kind: Name<'a>,
+    #[serde(borrow, default)]
+    resources: List<'a, Resource<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Resource<'a> {
+    #[serde(borrow)]
+    name: Name<'a>,
+}
+
+impl Named for Group<'_> {
+    fn name(&self) -> &str {
+        &self.name.value
+    }
+}
+
+impl Named for Version<'_> {
+    fn name(&self) -> &str {
+        &self.version.value
+    }
+}
+
+/// `/apis`: the local server's list with what it lacks; `None` where it lacks nothing.
+pub fn groups(body: &[u8], others: &Others) -> Result<Option<Vec<u8>>, serde_json::Error> {
+    let local: Groups<'_> = serde_json::from_slice(body)?;
+    local.kind.expect(wire::GROUPS)?;
+    let mut edits = Edits::of(body);
+    let groups = Part::Groups.of(&others.document);
+    let new = lacking(local.groups.entries(), groups, |local, other| {
+        versions(&mut edits, local, other)
+    })?;
+    let new = new.into_iter().map(wire::Group::from);
+    edits.append(&local.groups, ("groups", &local.kind), new)?;
+    Ok(edits.finish())
+}
+
+/// `/apis/<group>`: the local server's document with what it lacks; `None` where it lacks nothing. Without a local
+/// document it is made from what others list; `None` where they do not list the group.
+pub fn group(
+    name: &str,
+    body: Option<&[u8]>,
+    others: &Others,
+) -> Result<Option<Vec<u8>>, serde_json::Error> {
+    let Some(other) = others.document.group(name) else {
+        return Ok(None);
+    };
+    let Some(body) = body else {
+        return wire::Document::new(wire::GROUP, wire::Group::from(other)).map(Some);
+    };
+    let local: Group<'_> = serde_json::from_slice(body)?;
+    local.kind.expect(wire::GROUP)?;
+    let mut edits = Edits::of(body);
+    versions(&mut edits, &local, other)?;
+    Ok(edits.finish())
+}
+
+/// `/apis/<group>/<version>` and `/api/<version>`: the local server's document with what it lacks; `None` where it lacks
+/// nothing. Without a local document it is made from what others list; `None` where they do not list the version, or it is
+/// stale.
+pub fn resources(
+    group: &str,
+    version: &str,
+    body: Option<&[u8]>,
+    others: &Others,
+) -> Result<Option<Vec<u8>>, serde_json::Error> {
+    let Some(other) = others.document.version(group, version) else {
+        return Ok(None);
+    };
+    let all = || {
+        other
+            .resources
+            .iter()
+            .flat_map(|resource| wire::Resource::all(resource))
+    };
+    let Some(body) = body else {
+        let list = wire::Resources {
+            group_version: Text(wire::group_version(group, version).into()),
+            resources: all().collect(),
+        };
+        return match other.stale {
+            true => Ok(None),
+            false => wire::Document::new(wire::RESOURCES, list).map(Some),
+        };
+    };
+    let local: Resources<'_> = serde_json::from_slice(body)?;
+    local.kind.expect(wire::RESOURCES)?;
+    let known = local.resources.entries().iter();
+    let known: HashSet<&str> = known.map(|resource| &*resource.name.value).collect();
+    let mut edits = Edits::of(body);
+    let new = all().filter(|resource| !known.contains(&*resource.name));
+    edits.append(&local.resources, ("resources", &local.kind), new)?;
+    Ok(edits.finish())
+}
+
+fn versions<'a>(
+    edits: &mut Edits<'a>,
+    local: &Group<'a>,
+    other: &model::Group,
+) -> Result<(), serde_json::Error> {
+    let new = lacking(local.versions.entries(), &other.versions, |_, _| Ok(()))?;
+    let new = new
+        .into_iter()
+        .map(|version| wire::Version::of(&other.name, version));
+    edits.append(&local.versions, ("versions", &local.name), new)
+}
