@@ -138,7 +138,7 @@ fn resources<'a>(
                 .response_kind
                 .as_ref()
                 .is_some_and(|kind| !kind.is_empty());
-            if other.kind.is_some() && !served {
+            if other.kind_known() == Some(true) && !served {
                 stand_ins.insert(local.name(), &**other);
                 return Ok(());
             }

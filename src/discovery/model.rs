@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use crate::local::documents::GroupVersion;
 use crate::routing::table::{Gvr, ServedSet};
 
 /// A text, shared.
@@ -49,7 +48,8 @@ pub struct Resource {
     pub name: Text,
     /// Singular name.
     pub singular: Text,
-    /// What it gives and takes; `None` where only subresources of it are served.
+    /// What it gives and takes; `None` where only subresources of it are served. Its name is empty where nothing but the
+    /// resource's name is known.
     pub kind: Option<Kind>,
     /// Whether its objects are in namespaces.
     pub namespaced: bool,
@@ -98,45 +98,39 @@ impl Document {
         let mut versions = self.group(group)?.versions.iter();
         versions.find(|known| &*known.name == version)
     }
+}
 
-    /// The resources and subresources that it lists.
-    pub fn served(&self) -> ServedSet {
-        let mut served = ServedSet::new();
-        for group in &self.groups {
-            for version in &group.versions {
-                let of = GroupVersion {
+/// The resources and subresources that groups list.
+pub fn served<'a>(groups: impl IntoIterator<Item = &'a Group>) -> ServedSet {
+    let mut served = ServedSet::new();
+    for group in groups {
+        for version in &group.versions {
+            for resource in &version.resources {
+                let name = |subresource: &str| Gvr {
                     group: (*group.name).to_owned(),
                     version: (*version.name).to_owned(),
+                    resource: (*resource.name).to_owned(),
+                    subresource: subresource.to_owned(),
                 };
-                let resources = version.resources.iter();
-                served.extend(resources.flat_map(|resource| resource.served(&of)));
+                served.extend(resource.kind.as_ref().map(|_| name("")));
+                served.extend(resource.subresources.iter().map(|sub| name(&sub.name)));
             }
         }
-        served
     }
+    served
 }
 
 impl Resource {
-    /// The names under which it and its subresources are served.
-    fn served<'a>(&'a self, of: &'a GroupVersion) -> impl Iterator<Item = Gvr> + 'a {
-        let itself = self.kind.is_some().then_some("");
-        let subresources = self.subresources.iter().map(|sub| &*sub.name);
-        itself
-            .into_iter()
-            .chain(subresources)
-            .map(|subresource| Gvr {
-                group: of.group.clone(),
-                version: of.version.clone(),
-                resource: (*self.name).to_owned(),
-                subresource: subresource.to_owned(),
-            })
+    /// Whether its kind is known; `None` where only subresources of it are served.
+    pub(super) fn kind_known(&self) -> Option<bool> {
+        self.kind.as_ref().map(|kind| !kind.kind.is_empty())
     }
 
     /// Adds what `other` says of the same resource and is not known: the resource itself, if only subresources of it
-    /// are, and subresources. Whether anything was.
-    pub(super) fn complete(self: &mut Arc<Self>, other: &Arc<Self>) -> bool {
+    /// are, or only its name, and subresources.
+    pub(super) fn complete(self: &mut Arc<Self>, other: &Arc<Self>) {
         if Arc::ptr_eq(self, other) {
-            return false;
+            return;
         }
         let known: std::collections::HashSet<_> = self
             .subresources
@@ -148,19 +142,16 @@ impl Resource {
             .filter(|sub| !known.contains(&sub.name))
             .cloned()
             .collect();
-        let stands_for_subresources = self.kind.is_none() && other.kind.is_some();
-        if stands_for_subresources {
+        if self.kind_known() < other.kind_known() {
             let subresources = self.subresources.clone();
             *self = Arc::new(Self {
                 subresources,
                 ..Self::clone(other)
             });
         }
-        let added = stands_for_subresources || !lacking.is_empty();
         if !lacking.is_empty() {
             Arc::make_mut(self).subresources.extend(lacking);
         }
-        added
     }
 }
 

@@ -104,9 +104,7 @@ fn add(found: &mut Groups, group: &Group, version: &Version, stale: bool, custom
         known
             .resources
             .entry(resource.name.clone())
-            .and_modify(|known| {
-                known.complete(resource);
-            })
+            .and_modify(|known| known.complete(resource))
             .or_insert_with(|| Arc::clone(resource));
     }
 }

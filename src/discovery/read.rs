@@ -165,7 +165,8 @@ pub fn resources(
         *known = Resource {
             name: known.name.clone(),
             singular: pool.text(&read.singular_name),
-            kind,
+            // It is served, even if it does not say as what.
+            kind: Some(kind.unwrap_or_default()),
             namespaced: read.namespaced,
             verbs,
             short_names: pool.list(read.short_names.iter()),

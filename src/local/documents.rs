@@ -8,7 +8,10 @@ use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
-use crate::routing::table::Gvr;
+use crate::discovery::model::{self, Group, served};
+use crate::discovery::pool::Pool;
+use crate::discovery::read;
+use crate::routing::table::ServedSet;
 use crate::routing::version::Version;
 
 /// A group version and where its document is.
@@ -71,111 +74,23 @@ fn group_version(path: &str) -> Option<GroupVersion> {
     })
 }
 
-#[derive(Deserialize)]
-struct ResourceList {
-    #[serde(default)]
-    resources: Vec<NamedResource>,
-}
-
-#[derive(Deserialize)]
-struct NamedResource {
-    name: String,
-}
-
 /// The resources of a group version's own document (`APIResourceList`).
-pub fn resources(of: &GroupVersion, document: &[u8]) -> Result<BTreeSet<Gvr>, serde_json::Error> {
-    let list: ResourceList = serde_json::from_slice(document)?;
-    let named = list.resources.iter().map(|resource| {
-        let (resource, subresource) = resource
-            .name
-            .split_once('/')
-            .unwrap_or((&resource.name, ""));
-        gvr(of, resource, subresource)
-    });
-    Ok(named.collect())
-}
-
-#[derive(Deserialize)]
-struct GroupDiscoveryList {
-    #[serde(default)]
-    items: Vec<GroupDiscovery>,
-}
-
-#[derive(Deserialize)]
-struct GroupDiscovery {
-    #[serde(default)]
-    metadata: Metadata,
-    #[serde(default)]
-    versions: Vec<VersionDiscovery>,
-}
-
-#[derive(Default, Deserialize)]
-struct Metadata {
-    #[serde(default)]
-    name: String,
-}
-
-#[derive(Deserialize)]
-struct VersionDiscovery {
-    version: String,
-    #[serde(default)]
-    resources: Vec<ResourceDiscovery>,
-}
-
-#[derive(Deserialize)]
-struct ResourceDiscovery {
-    resource: String,
-    #[serde(default)]
-    subresources: Vec<SubresourceDiscovery>,
-    /// Absent where the resource itself is not served, only subresources of it.
-    #[serde(default, rename = "responseKind")]
-    response_kind: Option<ResponseKind>,
-}
-
-#[derive(Deserialize)]
-struct ResponseKind {
-    #[serde(default)]
-    kind: String,
-}
-
-#[derive(Deserialize)]
-struct SubresourceDiscovery {
-    subresource: String,
+pub fn resources(of: &GroupVersion, document: &[u8]) -> Result<ServedSet, serde_json::Error> {
+    let version = model::Version {
+        name: of.version.as_str().into(),
+        resources: read::resources(&mut Pool::default(), of, document)?,
+        ..model::Version::default()
+    };
+    let group = Group {
+        name: of.group.as_str().into(),
+        versions: vec![version],
+    };
+    Ok(served([&group]))
 }
 
 /// The resources of an aggregated discovery document.
-pub fn aggregated(document: &[u8]) -> Result<BTreeSet<Gvr>, serde_json::Error> {
-    let list: GroupDiscoveryList = serde_json::from_slice(document)?;
-    let mut served = BTreeSet::new();
-    for group in list.items {
-        for version in group.versions {
-            let of = GroupVersion {
-                group: group.metadata.name.clone(),
-                version: version.version,
-            };
-            for resource in version.resources {
-                if resource
-                    .response_kind
-                    .is_some_and(|kind| !kind.kind.is_empty())
-                {
-                    served.insert(gvr(&of, &resource.resource, ""));
-                }
-                let subresources = resource.subresources.iter();
-                served
-                    .extend(subresources.map(|sub| gvr(&of, &resource.resource, &sub.subresource)));
-            }
-        }
-    }
-    Ok(served)
-}
-
-fn gvr(of: &GroupVersion, resource: &str, subresource: &str) -> Gvr {
-    Gvr {
-        group: of.group.clone(),
-        version: of.version.clone(),
-        resource: resource.to_owned(),
-        subresource: subresource.to_owned(),
-    }
+pub fn aggregated(document: &[u8]) -> Result<ServedSet, serde_json::Error> {
+    Ok(served(&read::groups(&mut Pool::default(), document)?))
 }
 
 #[derive(Deserialize)]

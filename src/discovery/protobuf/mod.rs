@@ -166,7 +166,7 @@ fn resource(
         .response_kind
         .as_ref()
         .is_some_and(|kind| !kind.kind().is_empty());
-    let stands_in = other.kind.is_some() && !served;
+    let stands_in = other.kind_known() == Some(true) && !served;
     if stands_in {
         let subresources = std::mem::take(&mut local.subresources);
         *local = wire::Resource::from(&**other).into();

@@ -1,4 +1,5 @@
 use super::*;
+use crate::routing::table::Gvr;
 
 fn core() -> GroupVersion {
     GroupVersion {

@@ -1,0 +1,149 @@
+//! What merging discovery takes, in time and memory, when servers differ in everything they can.
+//!
+//! Ten servers list 500 groups of 10 versions of 20 resources, 100,000 resources each. Each server has groups, versions
+//! and resources of its own among them. The memory is that of the whole process.
+
+use std::time::{Duration, Instant};
+
+use kube_interop_proxy::discovery::aggregated::{self, Part};
+use kube_interop_proxy::discovery::forms::{self, Form, What};
+use kube_interop_proxy::discovery::model::{Document, served};
+use kube_interop_proxy::discovery::others::{Others, Peer, union};
+use kube_interop_proxy::discovery::pool::Pool;
+use kube_interop_proxy::discovery::read;
+use kube_interop_proxy::routing::table::Custom;
+use serde_json::{Value, json};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const SERVERS: usize = 10;
+const GROUPS: usize = 500;
+const VERSIONS: usize = 10;
+const RESOURCES: usize = 20;
+
+fn main() {
+    let mut pool = Pool::default();
+    let documents: Vec<Document> = (1..=SERVERS)
+        .map(|server| {
+            let body = body(server);
+            let label = format!("read {} MiB of server {server}", body.len() >> 20);
+            timed(&label, || {
+                let groups = read::groups(&mut pool, &body);
+                let groups = groups.expect("a document");
+                Document { groups }
+            })
+        })
+        .collect();
+    drop(pool);
+    let ids: Vec<String> = (1..=SERVERS).map(|id| format!("server-{id}")).collect();
+    let peers: Vec<Peer<'_>> = documents
+        .iter()
+        .zip(&ids)
+        .map(|(document, id)| Peer {
+            id,
+            compatibility: Some("1.36"),
+            document,
+            target: true,
+        })
+        .collect();
+    let custom = Custom::default();
+    let others = timed("union of all", || union(&peers, &custom));
+
+    let local = body(0);
+    let merged = timed("merge, aggregated", || merge(&local, &others));
+    println!(
+        "  {} MiB became {} MiB",
+        local.len() >> 20,
+        merged.len() >> 20
+    );
+    let nothing = timed("merge again, nothing to add", || {
+        aggregated::merge(Part::Groups, &merged, &others)
+    });
+    assert_eq!(nothing.expect("a document"), None);
+    let groups = read::groups(&mut Pool::default(), &merged).expect("a document");
+    let listed = served(&groups).len();
+    assert!(listed > served(&others.document.groups).len(), "{listed}");
+
+    let list = br#"{"kind":"APIGroupList","apiVersion":"v1","groups":[]}"#;
+    timed("merge, legacy list of groups", || {
+        forms::merge(What::Groups, Form::Json, Some(list), &others)
+    })
+    .expect("a document");
+    let what = What::Resources {
+        group: "group-0",
+        version: "v0",
+    };
+    timed("legacy document of a group version", || {
+        forms::merge(what, Form::Json, None, &others)
+    })
+    .expect("a document");
+}
+
+fn merge(local: &[u8], others: &Others) -> Vec<u8> {
+    let merged = aggregated::merge(Part::Groups, local, others);
+    merged.expect("a document").expect("something to add")
+}
+
+/// Does something, says how long that took and how much memory the process has had at most by then.
+fn timed<T>(label: &str, work: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let done = work();
+    let took: Duration = start.elapsed();
+    let [now, peak] = ["VmRSS:", "VmHWM:"].map(|field| memory(field) / 1024);
+    println!("{label}: {took:.1?}; memory {now} MiB, at most {peak} MiB");
+    done
+}
+
+/// In KiB.
+fn memory(field: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    number
+        .and_then(|number| number.parse().ok())
+        .expect("a size")
+}
+
+/// What a server says. A tenth of the groups, versions and resources is its own, and no kind is there twice.
+fn body(server: usize) -> Vec<u8> {
+    let own = |index: usize, count: usize, name: &str| match index * 10 < count * 9 {
+        true => format!("{name}-{index}"),
+        false => format!("{name}-{index}-of-{server}"),
+    };
+    let mut body = Vec::from(br#"{"kind":"APIGroupDiscoveryList","items":["#);
+    for group in 0..GROUPS {
+        let versions: Vec<Value> = (0..VERSIONS)
+            .map(|version| {
+                let resources: Vec<Value> = (0..RESOURCES)
+                    .map(|index| {
+                        let kind = format!("Kind{index}OfVersion{version}OfGroup{group}");
+                        resource(&own(index, RESOURCES, "resource"), &kind)
+                    })
+                    .collect();
+                json!({"version": own(version, VERSIONS, "v"), "resources": resources, "freshness": "Current"})
+            })
+            .collect();
+        let name = own(group, GROUPS, "group");
+        let group = json!({"metadata": {"name": name}, "versions": versions});
+        serde_json::to_writer(&mut body, &group).expect("text");
+        body.push(b',');
+    }
+    body.pop();
+    body.extend(b"]}");
+    body
+}
+
+fn resource(name: &str, kind: &str) -> Value {
+    let kind = json!({"group": "", "version": "", "kind": kind});
+    json!({
+        "resource": name,
+        "responseKind": kind,
+        "scope": "Namespaced",
+        "singularResource": format!("{name}-singular"),
+        "verbs": ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
+        "subresources": [
+            {"subresource": "status", "responseKind": kind, "verbs": ["get", "patch", "update"]},
+        ],
+    })
+}

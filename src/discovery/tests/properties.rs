@@ -1,0 +1,221 @@
+//! What holds whatever servers list.
+
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+
+use super::*;
+use crate::discovery::forms::{Form, What, merge};
+use crate::discovery::model::served;
+
+const GROUPS: [&str; 5] = ["", "apps", "batch", "a \"quoted\" one", "z.example.com"];
+const VERSIONS: [&str; 3] = ["v1", "v1beta1", "v2"];
+const RESOURCES: [&str; 4] = ["x", "y", "z\u{e9}\n", "items"];
+const SUBRESOURCES: [Option<&str>; 4] = [None, None, Some("status"), Some("scale/deep")];
+
+prop_compose! {
+    /// What one server lists, in any order.
+    fn document(server: &'static str)(
+        names in prop::collection::vec(
+            (select(&GROUPS[..]), select(&VERSIONS[..]), select(&RESOURCES[..]), select(&SUBRESOURCES[..])), 0..16),
+        stale in prop::collection::vec(any::<Index>(), 0..2),
+    ) -> Document {
+        let mut document = Document::default();
+        for (group, version, resource, subresource) in names {
+            add(&mut document, server, group, version, resource, subresource);
+        }
+        for index in stale {
+            let mut versions: Vec<_> = document.groups.iter_mut().flat_map(|group| &mut group.versions).collect();
+            if !versions.is_empty() {
+                index.get_mut(&mut versions).stale = true;
+            }
+        }
+        document
+    }
+}
+
+/// What the local server lists; it reads its own resources itself.
+fn local() -> impl Strategy<Value = Document> {
+    document("local").prop_map(|mut document| {
+        let versions = document
+            .groups
+            .iter_mut()
+            .flat_map(|group| &mut group.versions);
+        versions.for_each(|version| version.stale = false);
+        document
+    })
+}
+
+type Server = (Document, bool, Option<&'static str>);
+
+fn server(id: &'static str) -> impl Strategy<Value = Server> {
+    let versions = select(vec![
+        None,
+        Some("1.20"),
+        Some("1.36"),
+        Some("1.9"),
+        Some("odd"),
+    ]);
+    (document(id), any::<bool>(), versions)
+}
+
+fn servers() -> impl Strategy<Value = [Server; 3]> {
+    (server("a"), server("b"), server("c")).prop_map(<[Server; 3]>::from)
+}
+
+fn peers(servers: &[Server; 3]) -> Vec<Peer<'_>> {
+    let named = servers.iter().zip(["a", "b", "c"]);
+    let peers = named.map(|((document, target, compatibility), id)| Peer {
+        id,
+        compatibility: *compatibility,
+        document,
+        target: *target,
+    });
+    peers.collect()
+}
+
+fn union_of(servers: &[Server; 3]) -> Others {
+    union(&peers(servers), &Custom::default())
+}
+
+/// Whether `merged` is `local` with entries added to the ends of lists.
+fn only_longer(local: &Value, merged: &Value) -> bool {
+    match (local, merged) {
+        (Value::Array(local), Value::Array(merged)) => {
+            local.len() <= merged.len() && local.iter().zip(merged).all(|(l, m)| only_longer(l, m))
+        }
+        // The one exception: it stood for its subresources.
+        (Value::Object(local), Value::Object(merged))
+            if local
+                .get("responseKind")
+                .is_some_and(|kind| kind["kind"] == "") =>
+        {
+            local["resource"] == merged["resource"]
+                && only_longer(&local["subresources"], &merged["subresources"])
+        }
+        (Value::Object(local), Value::Object(merged)) => local.iter().all(|(name, value)| {
+            merged
+                .get(name)
+                .is_some_and(|other| only_longer(value, other))
+        }),
+        _ => local == merged,
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_union_does_not_depend_on_the_order_of_peers(
+        (one, another) in servers().prop_flat_map(|servers| {
+            let order = Just(vec![0, 1, 2]).prop_shuffle();
+            (Just(servers), order)
+        })
+    ) {
+        let peers = peers(&one);
+        let shuffled: Vec<_> = another.iter().map(|index| peers[*index]).collect();
+        prop_assert_eq!(union(&peers, &Custom::default()), union(&shuffled, &Custom::default()));
+    }
+
+    #[test]
+    fn the_union_of_a_union_is_the_same(servers in servers()) {
+        let others = union_of(&servers);
+        prop_assert_eq!(other(&others.document), others.clone());
+        // Whatever else is put together with it.
+        let twice = union(&[peer("a", "1.36", &others.document), peer("b", "1.20", &others.document)], &Custom::default());
+        prop_assert_eq!(twice, others);
+    }
+
+    #[test]
+    fn the_union_has_what_any_peer_lists_and_marks_what_no_target_lists(servers in servers()) {
+        let others = union_of(&servers);
+        let all: BTreeSet<_> = servers.iter().flat_map(|(document, ..)| served(&document.groups)).collect();
+        prop_assert_eq!(served(&others.document.groups), all);
+        for of in group_versions(&others.document) {
+            let fresh = servers.iter().any(|(document, target, _)| {
+                let version = document.version(&of.group, &of.version);
+                *target && version.is_some_and(|version| !version.stale)
+            });
+            prop_assert_eq!(others.document.version(&of.group, &of.version).unwrap().stale, !fresh);
+        }
+    }
+
+    #[test]
+    fn everything_that_anybody_lists_is_listed_afterwards_in_both_kinds_of_documents(
+        local in local(), servers in servers(),
+    ) {
+        let others = union_of(&servers);
+        let aggregated = merged(&local, &others);
+        let all = served(local.groups.iter().chain(&others.document.groups));
+        prop_assert_eq!(served(&aggregated.groups), all);
+        let legacy = merged_legacy(&local, &others);
+        prop_assert_eq!(group_versions(&legacy), group_versions(&aggregated));
+        for of in group_versions(&aggregated) {
+            let version = |document: &Document| {
+                let mut known = document.clone();
+                known.groups.retain(|group| *group.name == of.group);
+                known.groups.iter_mut().for_each(|group| group.versions.retain(|version| *version.name == of.version));
+                known
+            };
+            // A stale one has no document of its own.
+            if resources_body(&local, &of).is_some() || !others.document.version(&of.group, &of.version).unwrap().stale {
+                prop_assert_eq!(served(&version(&legacy).groups), served(&version(&aggregated).groups));
+            }
+        }
+    }
+
+    #[test]
+    fn what_local_says_stays_and_nothing_is_added_twice(
+        local in local(), servers in servers(), pretty in any::<bool>(),
+    ) {
+        let others = union_of(&servers);
+        for part in [Part::Core, Part::Groups] {
+            let mut body = aggregated_body(part, &local);
+            if pretty {
+                body = serde_json::to_vec_pretty(&value(&body)).unwrap();
+            }
+            prop_assert_eq!(aggregated::merge(part, &body, &Others::default()).unwrap(), None);
+            if let Some(merged) = aggregated::merge(part, &body, &others).unwrap() {
+                prop_assert!(only_longer(&value(&body), &value(&merged)));
+                prop_assert_eq!(aggregated::merge(part, &merged, &others).unwrap(), None);
+            }
+        }
+        let groups = groups_body(&local);
+        if let Some(merged) = legacy::groups(&groups, &others).unwrap() {
+            prop_assert!(only_longer(&value(&groups), &value(&merged)));
+            prop_assert_eq!(legacy::groups(&merged, &others).unwrap(), None);
+        }
+        for of in group_versions(&local) {
+            let Some(body) = resources_body(&local, &of) else { continue };
+            let merge = |body: &[u8]| legacy::resources(&of.group, &of.version, Some(body), &others).unwrap();
+            if let Some(merged) = merge(&body) {
+                prop_assert!(only_longer(&value(&body), &value(&merged)));
+                prop_assert_eq!(merge(&merged), None);
+            }
+        }
+    }
+
+    #[test]
+    fn protobuf_says_what_json_says(local in local(), servers in servers()) {
+        let others = union_of(&servers);
+        let expected = merged(&local, &others);
+        for part in [Part::Core, Part::Groups] {
+            let list = super::forms::group_discovery(part, &local);
+            let body = super::forms::enveloped("apidiscovery.k8s.io/v2", "APIGroupDiscoveryList", &list);
+            let merged = merge(What::Aggregated(part), Form::Protobuf, Some(&body), &others).unwrap();
+            let list = super::forms::group_discovery(part, &expected);
+            let expected = super::forms::enveloped("apidiscovery.k8s.io/v2", "APIGroupDiscoveryList", &list);
+            prop_assert_eq!(merged.unwrap_or(body), expected);
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(bytes in any::<Vec<u8>>(), text in ".{0,40}") {
+        let others = other(&listing("b", &["/v1/x", "g/v1/x"]));
+        let body = format!(r#"{{"kind":"APIGroupDiscoveryList","items":[{text}]}}"#);
+        for body in [bytes.as_slice(), body.as_bytes(), &[b"k8s\0", bytes.as_slice()].concat()] {
+            for what in [What::Aggregated(Part::Groups), What::Groups, What::Group("g"), What::Resources { group: "g", version: "v1" }] {
+                for form in [Form::Json, Form::Yaml, Form::Protobuf] {
+                    let _ = merge(what, form, Some(body), &others);
+                }
+            }
+        }
+    }
+}
