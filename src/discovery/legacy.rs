@@ -90,7 +90,7 @@ pub fn group(
         return Ok(None);
     };
     let Some(body) = body else {
-        return wire::Document::new(wire::GROUP, wire::Group::from(other)).map(Some);
+        return wire::Document::text(wire::GROUP, wire::Group::from(other)).map(Some);
     };
     let local: Group<'_> = serde_json::from_slice(body)?;
     local.kind.expect(wire::GROUP)?;
@@ -124,7 +124,7 @@ pub fn resources(
         };
         return match other.stale {
             true => Ok(None),
-            false => wire::Document::new(wire::RESOURCES, list).map(Some),
+            false => wire::Document::text(wire::RESOURCES, list).map(Some),
         };
     };
     let local: Resources<'_> = serde_json::from_slice(body)?;

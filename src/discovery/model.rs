@@ -98,6 +98,11 @@ impl Document {
         let mut versions = self.group(group)?.versions.iter();
         versions.find(|known| &*known.name == version)
     }
+
+    /// The resources and subresources that it lists.
+    pub fn served(&self) -> ServedSet {
+        served(&self.groups)
+    }
 }
 
 /// The resources and subresources that groups list.

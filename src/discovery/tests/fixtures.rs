@@ -109,10 +109,11 @@ fn a_new_server_gets_what_only_an_old_one_lists() {
         .unwrap()
         .unwrap();
     let groups = read::groups(&mut Pool::default(), &text).unwrap();
-    let expected: BTreeSet<_> = served(&v1_36().groups)
+    let expected: BTreeSet<_> = v1_36()
+        .served()
         .into_iter()
         .filter(|gvr| !gvr.group.is_empty())
-        .chain(served(&others.document.groups))
+        .chain(others.document.served())
         .collect();
     assert_eq!(served(&groups), expected);
     let document = Document { groups };

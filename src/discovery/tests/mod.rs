@@ -85,28 +85,21 @@ fn add(
         ..Kind::default()
     });
     let verbs = [Arc::from("get"), Arc::from(server)].into();
-    match subresource {
-        None => {
-            resource.kind = kind;
-            resource.verbs = verbs;
-            resource.short_names = [Arc::from("th")].into();
-        }
-        Some(name) => by_name(
-            &mut resource.subresources,
-            |known| &*known.name == name,
-            || Subresource {
-                name: name.into(),
-                kind,
-                verbs,
-            },
-        )
-        .verbs
-        .clone_from(&resource_verbs(server)),
-    }
-}
-
-fn resource_verbs(server: &str) -> super::model::Texts {
-    [Arc::from("get"), Arc::from(server)].into()
+    let Some(name) = subresource else {
+        resource.kind = kind;
+        resource.verbs = verbs;
+        resource.short_names = [Arc::from("th")].into();
+        return;
+    };
+    by_name(
+        &mut resource.subresources,
+        |known| &*known.name == name,
+        || Subresource {
+            name: name.into(),
+            kind,
+            verbs,
+        },
+    );
 }
 
 fn by_name<T>(list: &mut Vec<T>, named: impl Fn(&T) -> bool, new: impl FnOnce() -> T) -> &mut T {

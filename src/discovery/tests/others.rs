@@ -78,17 +78,17 @@ fn what_only_absent_servers_list_is_stale_and_never_preferred() {
 
 #[test]
 fn a_version_whose_document_could_not_be_read_is_stale_unless_another_target_lists_it() {
-    let mut unread = Document::default();
-    unread.groups = ["g", "h"]
-        .map(|name| Group {
-            name: name.into(),
-            versions: vec![Version {
-                name: "v1".into(),
-                stale: true,
-                resources: Vec::new(),
-            }],
-        })
-        .into();
+    let group = |name: &str| Group {
+        name: name.into(),
+        versions: vec![Version {
+            name: "v1".into(),
+            stale: true,
+            resources: Vec::new(),
+        }],
+    };
+    let unread = Document {
+        groups: vec![group("g"), group("h")],
+    };
     let living = listing("living", &["h/v1/x"]);
     let others = union(
         &[peer("a", "1.36", &unread), peer("b", "1.20", &living)],

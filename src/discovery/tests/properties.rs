@@ -126,8 +126,8 @@ proptest! {
     #[test]
     fn the_union_has_what_any_peer_lists_and_marks_what_no_target_lists(servers in servers()) {
         let others = union_of(&servers);
-        let all: BTreeSet<_> = servers.iter().flat_map(|(document, ..)| served(&document.groups)).collect();
-        prop_assert_eq!(served(&others.document.groups), all);
+        let all: BTreeSet<_> = servers.iter().flat_map(|(document, ..)| document.served()).collect();
+        prop_assert_eq!(others.document.served(), all);
         for of in group_versions(&others.document) {
             let fresh = servers.iter().any(|(document, target, _)| {
                 let version = document.version(&of.group, &of.version);
@@ -144,7 +144,7 @@ proptest! {
         let others = union_of(&servers);
         let aggregated = merged(&local, &others);
         let all = served(local.groups.iter().chain(&others.document.groups));
-        prop_assert_eq!(served(&aggregated.groups), all);
+        prop_assert_eq!(aggregated.served(), all);
         let legacy = merged_legacy(&local, &others);
         prop_assert_eq!(group_versions(&legacy), group_versions(&aggregated));
         for of in group_versions(&aggregated) {
@@ -156,7 +156,7 @@ proptest! {
             };
             // A stale one has no document of its own.
             if resources_body(&local, &of).is_some() || !others.document.version(&of.group, &of.version).unwrap().stale {
-                prop_assert_eq!(served(&version(&legacy).groups), served(&version(&aggregated).groups));
+                prop_assert_eq!(version(&legacy).served(), version(&aggregated).served());
             }
         }
     }

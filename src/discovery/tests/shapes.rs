@@ -21,7 +21,6 @@ fn entries_are_put_at_the_ends_of_lists_and_nothing_else_changes() {
     let version =
         |name| format!(r#"{{"version":"{name}","resources":[{X}],"freshness":"Current"}}"#);
     let expected = body
-        .replace(r#""kind":"Y"}}"#, &format!(r#""kind":"Y"}}}}"#))
         .replace(
             r#""resource":"\u0079","#,
             &format!(r#""resource":"\u0079","subresources":[{STATUS}],"#),

@@ -24,7 +24,7 @@ pub(in crate::discovery) struct Document<T> {
 
 impl<T: Serialize> Document<T> {
     /// Its bytes, ended as kube-apiserver ends them.
-    pub(in crate::discovery) fn new(
+    pub(in crate::discovery) fn text(
         kind: &'static str,
         contents: T,
     ) -> Result<Vec<u8>, serde_json::Error> {
