@@ -1,3 +1,5 @@
+//! Documents to read and merge, and how a server says them.
+
 mod fixtures;
 mod forms;
 mod others;
