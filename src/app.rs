@@ -135,6 +135,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
             unsynced: config.rerouting.unsynced,
         },
         published,
+        gathering: Arc::default(),
         local: local.clone(),
         health: Health::default(),
         archive,

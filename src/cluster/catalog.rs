@@ -43,6 +43,8 @@ pub struct Told {
 pub struct Published {
     /// The snapshot that requests read.
     pub snapshot: Arc<ArcSwap<Snapshot>>,
+    /// Tells that there is another snapshot.
+    pub changed: watch::Sender<()>,
     /// When etcd was last heard of.
     pub freshness: Arc<Freshness>,
     /// Counts.
@@ -68,6 +70,7 @@ impl Published {
         let (report_sender, reports) = mpsc::channel(16);
         let published = Self {
             snapshot: Arc::default(),
+            changed: watch::channel(()).0,
             freshness: Arc::new(Freshness::new(topics)),
             told: Arc::default(),
             refused: refused_sender,
@@ -197,6 +200,7 @@ impl Catalog {
         tell(&self.native_peers, self.state.native_peers(own.as_deref()));
         let snapshot = self.state.compile(own.as_deref(), &view);
         self.published.snapshot.store(Arc::new(snapshot));
+        self.published.changed.send_replace(());
     }
 }
 

@@ -2,8 +2,10 @@
 
 pub mod aggregated;
 pub mod forms;
+pub mod gathered;
 pub mod legacy;
 pub mod model;
+pub mod newest;
 pub mod openapi;
 pub mod others;
 pub mod pool;

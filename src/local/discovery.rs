@@ -20,6 +20,8 @@ use crate::routing::table::{Custom, ServedSet};
 pub struct LocalView {
     /// Everything it lists, custom resources included; `None` while unknown.
     pub served: Option<Arc<ServedSet>>,
+    /// The life of the apiserver in which that was read ([`LocalState::epoch`]).
+    pub epoch: u64,
     /// How often discovery was read completely.
     pub reads: u64,
     /// Its versions.
@@ -45,6 +47,7 @@ pub async fn run(
             let skipped = custom.borrow_and_update().clone().unwrap_or_default();
             match reader.read(&skipped).await {
                 Ok((served, versions)) if state.epoch() == epoch => view.send_modify(|view| {
+                    view.epoch = epoch;
                     view.reads += 1;
                     view.versions = Some(versions);
                     if view.served.as_deref() != Some(&served) {

@@ -12,6 +12,7 @@ use super::upstream::Credentials;
 use crate::admin::metrics::Metrics;
 use crate::cluster::catalog::{Own, Published};
 use crate::config::Config;
+use crate::discovery::gathered::Gathering;
 use crate::local::state::LocalState;
 use crate::request::headers::Privileged;
 use crate::request::who::Judge;
@@ -34,6 +35,8 @@ pub struct Shared {
     pub policy: Policy,
     /// What etcd says.
     pub published: Published,
+    /// What peers list and the apiserver beside us does not.
+    pub gathering: Arc<Gathering>,
     /// The apiserver beside us.
     pub local: Arc<LocalState>,
     /// Which peers failed lately.

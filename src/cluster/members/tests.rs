@@ -81,7 +81,7 @@ fn view(gvrs: &[GvrRef<'_>]) -> LocalView {
     LocalView {
         served: Some(Arc::new(served)),
         reads: 1,
-        versions: None,
+        ..LocalView::default()
     }
 }
 

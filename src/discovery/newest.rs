@@ -1,0 +1,179 @@
+//! Which server is the newest: by the version that it emulates, then by its binary's. Pure.
+
+use super::gathered::Gathered;
+use crate::routing::table::{Gvr, Server, Snapshot};
+
+/// How new a server is. What is not known is the oldest.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank {
+    compatibility: [u32; 2],
+    binary: [u32; 3],
+    /// A release is newer than its candidates.
+    release: bool,
+}
+
+impl Rank {
+    /// `compatibility`: `major.minor`, the binary's if it is not known; `binary`: as `v1.20.2`.
+    pub fn new(compatibility: Option<&str>, binary: Option<&str>) -> Self {
+        let (binary, release) = binary.map_or(([0; 3], false), of_binary);
+        let [major, minor, _] = compatibility.map_or(binary, |text| numbers(text));
+        Self {
+            compatibility: [major, minor],
+            binary,
+            release,
+        }
+    }
+
+    /// Of a server.
+    pub fn of(server: &Server) -> Self {
+        Self::new(None, server.binary_version.as_deref())
+    }
+}
+
+/// Numbers up to the third, and whether it is a release: what follows a hyphen is older than it, as `-rc.1`, but what
+/// distributions append with a plus sign, or as `-gke.100`, is not looked at.
+fn of_binary(text: &str) -> ([u32; 3], bool) {
+    let text = text.strip_prefix('v').unwrap_or(text);
+    let (core, rest) = text.split_once('-').unwrap_or((text, ""));
+    let candidate = ["alpha", "beta", "rc"];
+    let release = !candidate.into_iter().any(|word| rest.starts_with(word));
+    (numbers(core), release)
+}
+
+fn numbers(text: &str) -> [u32; 3] {
+    let mut parts = text.split('.').map(|part| {
+        let end = part.find(|c: char| !c.is_ascii_digit());
+        let digits = end.and_then(|end| part.get(..end)).unwrap_or(part);
+        digits.parse().unwrap_or(0)
+    });
+    [0; 3].map(|none| parts.next().unwrap_or(none))
+}
+
+/// Targets that list something of a group version, as indices into [`Snapshot::servers`].
+pub fn targets_of(snapshot: &Snapshot, group: &str, version: &str) -> Vec<usize> {
+    let first = Gvr {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        resource: String::new(),
+        subresource: String::new(),
+    };
+    let lists = |server: &Server| {
+        let served = server.served.as_deref();
+        let next = served.and_then(|served| served.range(&first..).next());
+        next.is_some_and(|gvr| gvr.group == group && gvr.version == version)
+    };
+    let mut targets = snapshot.targets.clone();
+    targets.retain(|index| snapshot.servers.get(*index).is_some_and(lists));
+    targets
+}
+
+impl Gathered {
+    /// Targets that are newer than the local apiserver, as indices into [`Snapshot::servers`], the newest first.
+    pub fn newer(&self, snapshot: &Snapshot) -> Vec<usize> {
+        let servers = snapshot.targets.iter();
+        let servers = servers.filter_map(|index| Some((*index, snapshot.servers.get(*index)?)));
+        let ranked = servers.map(|(index, server)| (Rank::of(server), index));
+        let mut newer: Vec<_> = ranked
+            .filter(|(rank, _)| self.local.as_ref().is_none_or(|local| rank > local))
+            .collect();
+        newer.sort_by(|(rank, index), (other, after)| other.cmp(rank).then(index.cmp(after)));
+        newer.into_iter().map(|(_, index)| index).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::routing::table::{GvrRef, ServedSet};
+
+    fn rank(binary: &str) -> Rank {
+        Rank::new(None, Some(binary))
+    }
+
+    fn server(id: &str, binary: Option<&str>, target: bool, served: &[(&str, &str)]) -> Server {
+        let gvr = |(group, version): &(&str, &str)| {
+            let [resource, subresource] = ["things", "status"];
+            GvrRef {
+                group,
+                version,
+                resource,
+                subresource,
+            }
+            .owned()
+        };
+        Server {
+            id: id.into(),
+            endpoint: ([10, 0, 0, 1], 6443).into(),
+            native: false,
+            live: target,
+            initialized: target,
+            target,
+            binary_version: binary.map(str::to_owned),
+            history_start: None,
+            known: true,
+            served: Some(Arc::new(served.iter().map(gvr).collect::<ServedSet>())),
+        }
+    }
+
+    fn snapshot(servers: Vec<Server>) -> Snapshot {
+        Snapshot::new(true, servers, None, Arc::default())
+    }
+
+    #[test]
+    fn versions_are_ordered_as_they_were_released() {
+        let order = [
+            "v1.9.11",
+            "v1.20.2",
+            "v1.20.11",
+            "v1.36.0-alpha.1",
+            "v1.36.0",
+            "v1.36.1",
+        ];
+        assert!(order.map(rank).is_sorted());
+        assert!(Rank::default() < rank("v1.0.0"));
+        assert_eq!(rank("v1.30.1+k3s1"), rank("v1.30.1"));
+        assert_eq!(rank("v1.30.1-gke.1047"), rank("v1.30.1"));
+        assert_eq!(rank("nonsense"), rank("x.y.z"));
+    }
+
+    #[test]
+    fn what_is_emulated_counts_before_the_binary() {
+        let emulating = |version| Rank::new(Some(version), Some("v1.36.0"));
+        assert!(emulating("1.33") < rank("v1.34.0"));
+        assert!(emulating("1.36") > Rank::new(Some("1.36"), Some("v1.35.9")));
+    }
+
+    #[test]
+    fn newer_targets_come_newest_first_and_those_that_are_not_newer_not_at_all() {
+        let snapshot = snapshot(vec![
+            server("a", Some("v1.33.0"), true, &[]),
+            server("b", Some("v1.35.0"), true, &[]),
+            server("c", Some("v1.36.0"), false, &[]),
+            server("d", Some("v1.34.0"), true, &[]),
+            server("e", Some("v1.35.0"), true, &[]),
+            server("f", None, true, &[]),
+        ]);
+        let gathered = Gathered {
+            local: Some(rank("v1.34.0")),
+            ..Gathered::default()
+        };
+        assert_eq!(gathered.newer(&snapshot), [1, 4]);
+        assert_eq!(Gathered::default().newer(&snapshot), [1, 4, 3, 0, 5]);
+    }
+
+    #[test]
+    fn a_group_version_is_asked_of_targets_that_list_it() {
+        let snapshot = snapshot(vec![
+            server("a", None, true, &[("apps", "v1"), ("batch", "v1")]),
+            server("b", None, false, &[("batch", "v1")]),
+            server("c", None, true, &[("", "v1"), ("batch", "v1beta1")]),
+        ]);
+        let targets = |group, version| targets_of(&snapshot, group, version);
+        assert_eq!(targets("batch", "v1"), [0]);
+        assert_eq!(targets("batch", "v1beta1"), [2]);
+        assert_eq!(targets("", "v1"), [2]);
+        assert!(targets("batch", "v2").is_empty() && targets("zzz", "v1").is_empty());
+    }
+}
