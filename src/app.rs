@@ -25,6 +25,8 @@ use crate::cluster::native;
 use crate::cluster::state::State;
 use crate::cluster::watch::follow;
 use crate::config::{Config, PublishLease};
+use crate::discovery::clients::Clients;
+use crate::discovery::gather::Gather;
 use crate::local::discovery::{self, LocalView};
 use crate::local::state::LocalState;
 use crate::local::{self, probe};
@@ -259,6 +261,15 @@ fn start_control(
         native_peers,
         natives_sender,
     ));
+    let gather = Gather {
+        published: shared.published.clone(),
+        view: view.clone(),
+        gathering: shared.gathering.clone(),
+        clients: Clients::new(config)?,
+        discovery_interval: config.api_server.discovery_interval,
+        metrics: shared.metrics.gathering.clone(),
+    };
+    control.spawn(gather.run());
     let identify = Identify {
         config: config.identity.clone(),
         host: host_name(),

@@ -6,6 +6,7 @@ use prometheus::{
     Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
 };
 
+use super::gathering::GatherMetrics;
 use super::lease::LeaseMetrics;
 use super::watches::WatchMetrics;
 use crate::relay::answer::Refusal;
@@ -44,6 +45,8 @@ pub struct Metrics {
     identity: prometheus::IntGaugeVec,
     /// The identity Lease.
     pub lease: LeaseMetrics,
+    /// Peers' documents.
+    pub gathering: GatherMetrics,
     /// Watches and the drain.
     pub watches: WatchMetrics,
 }
@@ -194,6 +197,7 @@ impl Metrics {
             )?,
             identity,
             lease,
+            gathering: GatherMetrics::new(&registry)?,
             watches: WatchMetrics::new(&registry)?,
             registry,
         })
@@ -278,7 +282,7 @@ pub(super) fn counter(
     Ok(counter)
 }
 
-fn counter_vec(
+pub(super) fn counter_vec(
     registry: &Registry,
     name: &str,
     help: &str,
@@ -299,13 +303,17 @@ pub(super) fn gauge(
     Ok(gauge)
 }
 
-fn int_gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
+pub(super) fn int_gauge(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+) -> Result<IntGauge, prometheus::Error> {
     let gauge = IntGauge::new(name, help)?;
     registry.register(Box::new(gauge.clone()))?;
     Ok(gauge)
 }
 
-fn gauge_vec(
+pub(super) fn gauge_vec(
     registry: &Registry,
     name: &str,
     help: &str,

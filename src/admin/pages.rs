@@ -1,6 +1,7 @@
 //! The operator's port: `/livez`, `/readyz`, `/metrics`, `/statusz`. Plain HTTP, loopback only.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
@@ -12,6 +13,7 @@ use tokio::sync::oneshot;
 
 use super::lease::LeaseOwner;
 use super::metrics::Gauges;
+use crate::discovery::gathered::Source;
 use crate::relay::health::Health;
 use crate::relay::shared::{Phase, Shared};
 use crate::request::info::query_values;
@@ -200,6 +202,7 @@ impl Pages {
                 "restores": gauges.etcd_restores,
             },
             "facts": facts,
+            "discovery": discovery(shared),
             "peers": snapshot.servers.iter().map(|server| peer(server, &shared.health)).collect::<Vec<_>>(),
             "resources": snapshot
                 .resources()
@@ -208,6 +211,43 @@ impl Pages {
                 .collect::<Vec<_>>(),
         })
     }
+}
+
+/// What others list and the local apiserver does not, and whose documents say so.
+fn discovery(shared: &Shared) -> Value {
+    let gathered = shared.gathering.load();
+    let mut added = Vec::new();
+    for group in &gathered.others.document.groups {
+        added.extend(group.versions.iter().map(|version| {
+            json!({
+                "group": &*group.name,
+                "version": &*version.name,
+                "stale": version.stale,
+                "resources": version.resources.iter().map(|resource| &*resource.name).collect::<Vec<_>>(),
+            })
+        }));
+    }
+    let sources = shared.gathering.sources();
+    json!({
+        "generation": gathered.generation,
+        "current": gathered.is_of(&shared.local),
+        "added": added,
+        "openapiBytes": gathered.openapi.bytes(),
+        "sources": sources.iter().map(source).collect::<Vec<_>>(),
+    })
+}
+
+fn source(source: &Source) -> Value {
+    let since = |at: SystemTime| at.elapsed().unwrap_or_default().as_secs_f64();
+    json!({
+        "servers": source.servers.iter().map(|id| &**id).collect::<Vec<_>>(),
+        "binaryVersion": source.version,
+        "state": source.state(),
+        "groupVersions": source.group_versions,
+        "undescribed": source.by_name,
+        "readSecondsAgo": source.read.map(since),
+        "error": source.error,
+    })
 }
 
 fn peer(server: &Server, health: &Health) -> Value {

@@ -18,9 +18,10 @@ use crate::config::Config;
 use crate::local::reader::Reader;
 use crate::routing::table::Custom;
 
-/// User and group under which native peers ask each other.
-const USER: &str = "system:apiserver";
-const GROUP: &str = "system:authenticated";
+/// User, and with [`GROUP`] its group, under which native peers ask each other.
+pub const USER: &str = "system:apiserver";
+/// The group of [`USER`].
+pub const GROUP: &str = "system:authenticated";
 /// Longest wait for one document.
 const TIMEOUT: Duration = Duration::from_secs(5);
 

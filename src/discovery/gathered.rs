@@ -2,6 +2,7 @@
 //!
 //! Written as a whole by [`super::gather`], never changed afterwards. A request loads it once, without locks.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
@@ -11,6 +12,7 @@ use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 
 use super::newest::Rank;
+use super::openapi::Form;
 use super::others::Others;
 use crate::local::state::LocalState;
 
@@ -30,23 +32,22 @@ pub struct Gathered {
 }
 
 /// OpenAPI documents of peers, as they were sent. Together they have everything that [`Gathered::others`] lists, as far as
-/// somebody could be asked; those of the newest server first.
+/// somebody could be asked.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct OpenApi {
-    /// `/openapi/v2` in JSON; `None`: not known yet, to be asked for with [`Gathering::want`].
-    pub v2_json: Option<Vec<Bytes>>,
-    /// `/openapi/v2` in protobuf; `None`: as above.
-    pub v2_protobuf: Option<Vec<Bytes>>,
-    /// The index `/openapi/v3`, of those that have one. Never has to be asked for.
-    pub v3_index: Vec<Bytes>,
+    pub(super) documents: HashMap<Form, Vec<Bytes>>,
 }
 
 impl OpenApi {
+    /// The documents in one form, those of the newest server first. `None`: not known yet; those of `/openapi/v2` have to
+    /// be asked for with [`Gathering::want`].
+    pub fn of(&self, form: Form) -> Option<&[Bytes]> {
+        self.documents.get(&form).map(Vec::as_slice)
+    }
+
     /// How large all documents are.
     pub fn bytes(&self) -> usize {
-        let v2 = [&self.v2_json, &self.v2_protobuf];
-        let v2 = v2.into_iter().flatten().flatten();
-        v2.chain(&self.v3_index).map(Bytes::len).sum()
+        self.documents.values().flatten().map(Bytes::len).sum()
     }
 }
 
@@ -59,6 +60,18 @@ pub enum Listed {
     Stale,
     /// Nobody, or the local apiserver lists all of it itself.
     No,
+}
+
+impl Source {
+    /// For metrics: `read`, `failing`, or `unreachable`.
+    pub fn state(&self) -> &'static str {
+        match self.error {
+            _ if !self.reachable => "unreachable",
+            Some(_) => "failing",
+            None if self.read.is_none() => "failing",
+            None => "read",
+        }
+    }
 }
 
 impl Gathered {
@@ -86,16 +99,6 @@ impl Gathered {
     }
 }
 
-/// A form of `/openapi/v2`. Peers are asked for one only if somebody wants it: an apiserver takes seconds and much memory
-/// to make one that nobody asked it for before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Form {
-    /// JSON.
-    Json,
-    /// Protobuf.
-    Protobuf,
-}
-
 /// Those of whom documents are kept, for the status page: servers of one version that list the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Source {
@@ -121,8 +124,8 @@ pub struct Gathering {
     current: ArcSwap<Gathered>,
     changed: watch::Sender<u64>,
     sources: ArcSwap<Vec<Source>>,
-    json: AtomicBool,
-    protobuf: AtomicBool,
+    v2_json: AtomicBool,
+    v2_protobuf: AtomicBool,
     wanted: Notify,
 }
 
@@ -132,9 +135,10 @@ impl Gathering {
         self.current.load()
     }
 
-    /// Somebody needs `/openapi/v2` of peers in this form. Costs a load once it was said.
+    /// Somebody needs this document of peers. They are asked for `/openapi/v2` only then: an apiserver takes seconds and
+    /// much memory to make a form of it that nobody wanted before. Costs a load once it was said.
     pub fn want(&self, form: Form) {
-        let flag = self.flag(form);
+        let Some(flag) = self.flag(form) else { return };
         if !flag.load(Ordering::Relaxed) && !flag.swap(true, Ordering::Relaxed) {
             self.wanted.notify_one();
         }
@@ -150,22 +154,25 @@ impl Gathering {
         self.sources.load_full()
     }
 
-    fn flag(&self, form: Form) -> &AtomicBool {
+    fn flag(&self, form: Form) -> Option<&AtomicBool> {
         match form {
-            Form::Json => &self.json,
-            Form::Protobuf => &self.protobuf,
+            Form::V2Json => Some(&self.v2_json),
+            Form::V2Protobuf => Some(&self.v2_protobuf),
+            // Small, and made for everybody.
+            Form::V3Index => None,
         }
     }
 
     /// Whether somebody needs this form.
     pub(super) fn is_wanted(&self, form: Form) -> bool {
-        self.flag(form).load(Ordering::Relaxed)
+        let flag = self.flag(form);
+        flag.is_none_or(|flag| flag.load(Ordering::Relaxed))
     }
 
     /// There is nothing to add any more: nobody needs any form.
     pub(super) fn unwant(&self) {
-        for form in [Form::Json, Form::Protobuf] {
-            self.flag(form).store(false, Ordering::Relaxed);
+        for flag in [&self.v2_json, &self.v2_protobuf] {
+            flag.store(false, Ordering::Relaxed);
         }
     }
 
@@ -261,13 +268,13 @@ mod tests {
     #[tokio::test]
     async fn a_form_is_wished_for_once() {
         let gathering = Gathering::default();
-        gathering.want(Form::Json);
+        gathering.want(Form::V2Json);
         gathering.wish().await;
-        gathering.want(Form::Json);
-        assert!(gathering.is_wanted(Form::Json) && !gathering.is_wanted(Form::Protobuf));
+        gathering.want(Form::V2Json);
+        assert!(gathering.is_wanted(Form::V2Json) && !gathering.is_wanted(Form::V2Protobuf));
         let again = tokio::time::timeout(std::time::Duration::ZERO, gathering.wish());
         assert!(again.await.is_err());
         gathering.unwant();
-        assert!(!gathering.is_wanted(Form::Json));
+        assert!(!gathering.is_wanted(Form::V2Json));
     }
 }

@@ -1,8 +1,12 @@
 //! Merged discovery: what the apiserver beside us lists, and what peers list besides (KEP-4020).
 
 pub mod aggregated;
+mod classes;
+pub mod clients;
 pub mod forms;
+pub mod gather;
 pub mod gathered;
+mod held;
 pub mod legacy;
 pub mod model;
 pub mod newest;
@@ -11,6 +15,8 @@ pub mod others;
 pub mod pool;
 mod protobuf;
 pub mod read;
+mod select;
+mod sources;
 mod splice;
 mod wire;
 

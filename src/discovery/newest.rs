@@ -24,6 +24,12 @@ impl Rank {
         }
     }
 
+    /// What is emulated, as `major.minor`.
+    pub fn compatibility(&self) -> String {
+        let [major, minor] = self.compatibility;
+        format!("{major}.{minor}")
+    }
+
     /// Of a server.
     pub fn of(server: &Server) -> Self {
         Self::new(None, server.binary_version.as_deref())

@@ -1,0 +1,64 @@
+//! Whom peers take us for when they are asked for their documents.
+//!
+//! A peer's proxy believes who we say we are and, because of the reroute marks, answers with its own apiserver's documents
+//! alone: nobody merges what others merged. An apiserver without a proxy is asked as its like ask each other.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue};
+
+use crate::client::{self, Client, ClientMaker, MakerError};
+use crate::cluster::native;
+use crate::config::{Config, DiscoveryMode};
+use crate::request::headers::{PEER_PROXIED, REROUTED};
+
+/// Longest wait for one document: an apiserver takes seconds for the first OpenAPI document it is asked for.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Makes clients for peers.
+pub struct Clients {
+    proxied: Arc<ClientMaker>,
+    native: Arc<ClientMaker>,
+}
+
+impl Clients {
+    /// Reads the certificate files. `None`: the configuration says that clients see one server's documents.
+    pub fn new(config: &Config) -> Result<Option<Self>, MakerError> {
+        if !config.rerouting.enabled || config.discovery.mode != DiscoveryMode::Merged {
+            return Ok(None);
+        }
+        let names = &config.serving.request_headers;
+        let user = &config.api_server.internal_user;
+        let proxied = client::identity(names, user, &["system:masters"])?;
+        let native = client::identity(names, native::USER, &[native::GROUP])?;
+        Ok(Some(Self {
+            proxied: Arc::new(maker(config, marked(proxied))?),
+            native: Arc::new(maker(config, native)?),
+        }))
+    }
+
+    /// For the server at `address`, which has no proxy if it is `native`.
+    pub(super) fn client(&self, address: SocketAddr, native: bool) -> Client {
+        let maker = if native { &self.native } else { &self.proxied };
+        maker.client(address)
+    }
+}
+
+fn maker(config: &Config, identity: HeaderMap) -> Result<ClientMaker, MakerError> {
+    ClientMaker::new(
+        &config.peer.server_name,
+        &config.peer.ca_file,
+        &config.api_server.proxy_client,
+        identity,
+        TIMEOUT,
+    )
+}
+
+fn marked(mut identity: HeaderMap) -> HeaderMap {
+    for mark in [REROUTED, PEER_PROXIED] {
+        identity.insert(mark, HeaderValue::from_static("true"));
+    }
+    identity
+}

@@ -1,0 +1,318 @@
+use std::sync::Arc;
+
+use super::super::model::{Group, Kind, Resource, Version};
+use super::*;
+use crate::discovery::gathered::{Gathered, Listed};
+use crate::routing::table::GvrRef;
+
+const EVERY: Duration = Duration::from_secs(60);
+const LOCAL: &[(&str, &str)] = &[("", "v1")];
+const MORE: &[(&str, &str)] = &[("", "v1"), ("batch", "v1")];
+
+fn set(group_versions: &[(&str, &str)]) -> ServedSet {
+    let gvr = |(group, version): &(&str, &str)| {
+        let [resource, subresource] = ["things", ""];
+        GvrRef {
+            group,
+            version,
+            resource,
+            subresource,
+        }
+        .owned()
+    };
+    group_versions.iter().map(gvr).collect()
+}
+
+fn server(id: &str, version: &str, target: bool, served: &[(&str, &str)]) -> Server {
+    let last = id.bytes().last().unwrap_or(0);
+    Server {
+        id: id.into(),
+        endpoint: ([10, 0, 0, last], 6443).into(),
+        native: false,
+        live: target,
+        initialized: target,
+        target,
+        binary_version: Some(version.to_owned()),
+        history_start: None,
+        known: true,
+        served: Some(Arc::new(set(served))),
+    }
+}
+
+fn known(servers: Vec<Server>) -> Known {
+    Known {
+        servers,
+        custom: Arc::default(),
+        local: Arc::new(set(LOCAL)),
+    }
+}
+
+/// What a server tells of itself.
+fn document(group_versions: &[(&str, &str)]) -> Document {
+    let group = |(group, version): &(&str, &str)| Group {
+        name: (*group).into(),
+        versions: vec![Version {
+            name: (*version).into(),
+            stale: false,
+            resources: vec![Arc::new(Resource {
+                name: "things".into(),
+                singular: "thing".into(),
+                kind: Some(Kind::default()),
+                ..Resource::default()
+            })],
+        }],
+    };
+    Document {
+        groups: group_versions.iter().map(group).collect(),
+    }
+}
+
+fn held(group_versions: &[(&str, &str)]) -> Held {
+    Held::of(document(group_versions))
+}
+
+fn listed(sources: &Sources, group: &str, version: &str) -> Listed {
+    let gathered = Gathered {
+        others: sources.others(),
+        ..Gathered::default()
+    };
+    gathered.lists(group, version)
+}
+
+/// The singular name: only a server's own document has it.
+fn singular(sources: &Sources, group: &str, version: &str) -> String {
+    let others = sources.others();
+    let version = others.document.version(group, version).unwrap();
+    version.resources[0].singular.to_string()
+}
+
+fn planned(servers: Vec<Server>) -> Sources {
+    let mut sources = Sources::new(EVERY, 0);
+    sources.plan(&known(servers), Instant::now());
+    sources
+}
+
+fn read(sources: &mut Sources, group_versions: &[(&str, &str)]) {
+    let job = sources.next_job(Instant::now()).expect("something to read");
+    sources.done(job.key, held(group_versions), None, Instant::now());
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_all_list_the_same_nobody_is_asked() {
+    let mut sources = planned(vec![server("b", "v1.36.0", true, LOCAL)]);
+    assert!(sources.is_empty() && sources.next_due().is_none());
+    assert!(sources.next_job(Instant::now()).is_none());
+    assert_eq!(sources.others(), Others::default());
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_a_document_is_read_its_names_are_listed_as_stale() {
+    let mut sources = planned(vec![server("b", "v1.36.0", true, MORE)]);
+    assert_eq!(listed(&sources, "batch", "v1"), Listed::Stale);
+    read(&mut sources, MORE);
+    assert_eq!(listed(&sources, "batch", "v1"), Listed::Fresh);
+    assert_eq!(listed(&sources, "", "v1"), Listed::No);
+    assert_eq!(singular(&sources, "batch", "v1"), "thing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_of_equal_servers_is_asked_and_all_are_asked_anew_after_the_interval() {
+    let servers = ["b", "c", "d"].map(|id| server(id, "v1.36.0", true, MORE));
+    let mut sources = planned(servers.into());
+    read(&mut sources, MORE);
+    assert!(sources.next_job(Instant::now()).is_none());
+    let due = sources.next_due().unwrap();
+    assert!(due >= Instant::now() + EVERY / 2 && due <= Instant::now() + EVERY);
+    tokio::time::advance(EVERY).await;
+    assert!(sources.next_job(Instant::now()).is_some());
+    assert!(sources.next_job(Instant::now()).is_none(), "it is asked");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_read_stays_stale_when_the_server_is_killed_and_goes_with_its_record() {
+    let mut sources = planned(vec![server("b", "v1.36.0", true, MORE)]);
+    read(&mut sources, MORE);
+    let dead = server("b", "v1.36.0", false, MORE);
+    assert!(sources.plan(&known(vec![dead]), Instant::now()));
+    assert_eq!(listed(&sources, "batch", "v1"), Listed::Stale);
+    assert_eq!(singular(&sources, "batch", "v1"), "thing");
+    tokio::time::advance(EVERY * 2).await;
+    assert!(
+        sources.next_job(Instant::now()).is_none(),
+        "nobody is there"
+    );
+    assert!(sources.plan(&known(Vec::new()), Instant::now()));
+    assert_eq!(sources.others(), Others::default());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_server_that_was_never_asked_is_listed_by_name() {
+    let sources = planned(vec![server("b", "v1.36.0", false, MORE)]);
+    assert_eq!(listed(&sources, "batch", "v1"), Listed::Stale);
+    assert_eq!(singular(&sources, "batch", "v1"), "");
+    assert_eq!(sources.next_due(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_comes_back_is_asked_at_once() {
+    let mut sources = planned(vec![server("b", "v1.36.0", true, MORE)]);
+    read(&mut sources, MORE);
+    for (target, asked) in [(false, false), (true, true)] {
+        let now = server("b", "v1.36.0", target, MORE);
+        sources.plan(&known(vec![now]), Instant::now());
+        assert_eq!(sources.next_job(Instant::now()).is_some(), asked);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_set_or_version_is_asked_for_and_what_was_read_stays_meanwhile() {
+    let other: &[(&str, &str)] = &[("", "v1"), ("batch", "v1"), ("batch", "v2")];
+    for changed in [
+        server("b", "v1.36.1", true, MORE),
+        server("b", "v1.36.0", true, other),
+    ] {
+        let mut sources = planned(vec![server("b", "v1.36.0", true, MORE)]);
+        read(&mut sources, MORE);
+        assert!(sources.plan(&known(vec![changed]), Instant::now()));
+        assert_eq!(listed(&sources, "batch", "v1"), Listed::Fresh);
+        assert!(sources.next_job(Instant::now()).is_some());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_local_apiserver_begins_to_lack_is_asked_for() {
+    let servers = vec![server(
+        "b",
+        "v1.36.0",
+        true,
+        &[("", "v1"), ("x", "v1"), ("y", "v1")],
+    )];
+    let mut before = known(servers);
+    before.local = Arc::new(set(&[("", "v1"), ("x", "v1")]));
+    let mut sources = Sources::new(EVERY, 0);
+    sources.plan(&before, Instant::now());
+    read(&mut sources, &[("y", "v1")]);
+    let now = Known {
+        local: Arc::new(set(LOCAL)),
+        ..before
+    };
+    assert!(sources.plan(&now, Instant::now()));
+    assert_eq!(listed(&sources, "x", "v1"), Listed::Stale);
+    assert_eq!(listed(&sources, "y", "v1"), Listed::Fresh);
+    let job = sources.next_job(Instant::now()).unwrap();
+    assert_eq!(job.want.resources, set(&[("x", "v1"), ("y", "v1")]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_keeps_what_was_read_and_the_next_server_is_asked_at_once() {
+    let servers = ["b", "c"].map(|id| server(id, "v1.36.0", true, MORE));
+    let mut sources = planned(servers.into());
+    read(&mut sources, MORE);
+    tokio::time::advance(EVERY).await;
+    let mut asked = Vec::new();
+    let mut pauses = Vec::new();
+    for _ in 0..9 {
+        let due = sources.next_due().unwrap();
+        let pause = due.saturating_duration_since(Instant::now());
+        pauses.push(pause);
+        tokio::time::advance(pause).await;
+        let job = sources.next_job(Instant::now()).unwrap();
+        asked.push(job.address);
+        sources.done(
+            job.key,
+            job.held,
+            Some("refused".to_owned()),
+            Instant::now(),
+        );
+        assert_eq!(listed(&sources, "batch", "v1"), Listed::Fresh);
+    }
+    assert_ne!(asked[0], asked[1]);
+    assert_eq!(pauses[..2], [Duration::ZERO; 2]);
+    assert!(
+        pauses[2] > Duration::ZERO && pauses[8] > pauses[2],
+        "{pauses:?}"
+    );
+    assert!(pauses.iter().all(|pause| *pause <= EVERY), "{pauses:?}");
+    let told = sources.told();
+    assert_eq!((told[0].state(), told[0].by_name), ("failing", 0));
+    assert_eq!(told[0].error.as_deref(), Some("refused"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_document_that_lacks_what_its_server_serves_is_asked_for_again() {
+    let mut sources = planned(vec![server("b", "v1.36.0", true, MORE)]);
+    read(&mut sources, &[]);
+    assert_eq!(listed(&sources, "batch", "v1"), Listed::Stale);
+    let told = sources.told();
+    assert_eq!((told[0].state(), told[0].by_name), ("failing", 1));
+    assert!(sources.next_due().unwrap() <= Instant::now() + FIRST_PAUSE * 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_one_server_does_not_describe_is_described_by_another() {
+    let servers = vec![
+        server("b", "v1.36.0", true, MORE),
+        server("c", "v1.35.0", true, MORE),
+    ];
+    let mut sources = planned(servers);
+    read(&mut sources, &[]);
+    read(&mut sources, MORE);
+    assert_eq!(listed(&sources, "batch", "v1"), Listed::Fresh);
+    assert_eq!(singular(&sources, "batch", "v1"), "thing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn openapi_is_asked_of_those_who_have_something_of_their_own() {
+    let servers = vec![
+        server("b", "v1.36.0", true, &[("x", "v1"), ("y", "v1")]),
+        server("c", "v1.35.0", true, &[("x", "v1")]),
+    ];
+    let mut sources = planned(servers);
+    sources.want(&[Form::V3Index], Instant::now());
+    let wanted = std::iter::from_fn(|| sources.next_job(Instant::now()));
+    let wanted: Vec<_> = wanted.map(|job| job.want.openapi).collect();
+    assert_eq!(wanted, [vec![Form::V3Index], vec![]]);
+    assert_eq!(sources.openapi(&[Form::V3Index]).of(Form::V3Index), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_form_that_is_wanted_later_is_asked_for_at_once() {
+    let mut sources = planned(vec![server("b", "v1.36.0", true, MORE)]);
+    read(&mut sources, MORE);
+    sources.want(&[], Instant::now());
+    assert!(sources.next_job(Instant::now()).is_none());
+    sources.want(&[Form::V2Json], Instant::now());
+    let job = sources.next_job(Instant::now()).unwrap();
+    assert_eq!(job.want.openapi, [Form::V2Json]);
+    // It cannot be had: rather without it than no answer.
+    sources.done(
+        job.key,
+        job.held,
+        Some("refused".to_owned()),
+        Instant::now(),
+    );
+    let found = sources.openapi(&[Form::V2Json]);
+    assert_eq!(found.of(Form::V2Json).map(<[_]>::len), Some(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_changes_while_a_server_is_asked_is_asked_for_afterwards() {
+    let mut sources = planned(vec![server("b", "v1.36.0", true, MORE)]);
+    let job = sources.next_job(Instant::now()).unwrap();
+    sources.want(&[Form::V3Index], Instant::now());
+    assert!(sources.next_job(Instant::now()).is_none());
+    sources.done(job.key, held(MORE), None, Instant::now());
+    assert_eq!(listed(&sources, "batch", "v1"), Listed::Fresh);
+    let job = sources.next_job(Instant::now()).unwrap();
+    assert_eq!(job.want.openapi, [Form::V3Index]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_for_a_class_that_is_gone_is_nobodys() {
+    let mut sources = planned(vec![server("b", "v1.36.0", true, MORE)]);
+    let job = sources.next_job(Instant::now()).unwrap();
+    sources.plan(&known(Vec::new()), Instant::now());
+    sources.done(job.key, held(MORE), None, Instant::now());
+    assert!(sources.is_empty());
+    assert_eq!(sources.others(), Others::default());
+}
