@@ -243,3 +243,6 @@ fn parsed<T>(path: &str, result: Result<T, serde_json::Error>) -> Result<T, Read
         source,
     })
 }
+
+#[cfg(test)]
+mod tests;
