@@ -33,6 +33,7 @@ mod fairness;
 mod false_404;
 mod fidelity;
 mod following;
+mod gathering;
 mod gone;
 mod headers;
 mod hostile;
