@@ -4,6 +4,7 @@
 //! all list the same. What follows from a change of what is known is published at once, by name where no document was
 //! read yet; documents follow.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,8 +46,14 @@ pub struct Gather {
     pub metrics: GatherMetrics,
 }
 
-/// A job's key, what is held now, and what failed.
-type Done = (u64, Held, Result<(), ReadError>);
+/// A job that is done.
+struct Done {
+    key: u64,
+    address: SocketAddr,
+    /// What is held now.
+    held: Held,
+    outcome: Result<(), ReadError>,
+}
 
 impl Gather {
     /// Runs until dropped.
@@ -121,19 +128,25 @@ impl Gather {
         running.spawn(async move {
             let mut held = job.held;
             let outcome = held.read(&mut client, &job.want).await;
-            (job.key, held, outcome)
+            Done {
+                key: job.key,
+                address: job.address,
+                held,
+                outcome,
+            }
         });
     }
 
-    fn finish(&self, sources: &mut Sources, (key, held, outcome): Done) {
-        self.metrics.read(outcome.is_ok());
-        let error = outcome.err().map(|error| {
+    fn finish(&self, sources: &mut Sources, done: Done) {
+        let peer = done.address;
+        self.metrics.read(done.outcome.is_ok());
+        let error = done.outcome.err().map(|error| {
             let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
             let text = format!("{error}{}", source.unwrap_or_default());
-            tracing::warn!(error = text, "documents of a peer cannot be read");
+            tracing::warn!(%peer, error = text, "documents of a peer cannot be read");
             text
         });
-        sources.done(key, held, error, Instant::now());
+        sources.done(done.key, done.held, error, Instant::now());
     }
 
     fn publish(&self, sources: &Sources, view: &LocalView, wanted: &[Form]) {

@@ -3,6 +3,7 @@
 //! Written by [`super::gather`] alone. A class of servers ([`super::classes`]) is a source as long as it lists something
 //! that the local apiserver lacks. What was read stays while its servers cannot be asked, and goes with their records.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -39,6 +40,9 @@ struct Tracked {
     key: u64,
     class: Class,
     held: Held,
+    /// What of [`Tracked::held`] is lacking, and the names of what is lacking of it.
+    described: Document,
+    named: Document,
     openapi: Vec<Form>,
     due: Instant,
     running: bool,
@@ -55,7 +59,7 @@ pub(super) struct Job {
     /// To be told when it is done.
     pub(super) key: u64,
     /// What is asked; its addresses are tried one after the other, a job each.
-    pub(super) address: std::net::SocketAddr,
+    pub(super) address: SocketAddr,
     /// No proxy is there.
     pub(super) native: bool,
     /// What to read.
@@ -182,18 +186,13 @@ impl Sources {
         let Some(known) = &self.known else {
             return Others::default();
         };
-        let parts: Vec<_> = self
+        let ranks = self
             .all
             .iter()
-            .map(|it| (it, it.document(), it.names()))
-            .collect();
-        let compatibility: Vec<_> = self
-            .all
-            .iter()
-            .map(|it| it.class.rank.compatibility())
-            .collect();
-        let peers = parts.iter().zip(&compatibility);
-        let peers = peers.flat_map(|((tracked, document, names), compatibility)| {
+            .map(|tracked| tracked.class.rank.compatibility());
+        let compatibility: Vec<_> = ranks.collect();
+        let peers = self.all.iter().zip(&compatibility);
+        let peers = peers.flat_map(|(tracked, compatibility)| {
             let peer = |document, target| Peer {
                 id: tracked.class.id(),
                 compatibility: Some(compatibility),
@@ -201,7 +200,10 @@ impl Sources {
                 target,
             };
             // A name counts for less than what anybody's document says.
-            [peer(document, tracked.is_reachable()), peer(names, false)]
+            [
+                peer(&tracked.described, tracked.is_reachable()),
+                peer(&tracked.named, false),
+            ]
         });
         union(&peers.collect::<Vec<_>>(), &known.custom)
     }
@@ -244,10 +246,12 @@ impl Tracked {
     fn new(key: u64, class: Class, kin: Option<&Held>, now: Instant) -> Self {
         let mut held = kin.cloned().unwrap_or_default();
         held.doubt();
-        Self {
+        let mut tracked = Self {
             key,
             class,
             held,
+            described: Document::default(),
+            named: Document::default(),
             openapi: Vec::new(),
             due: now,
             running: false,
@@ -255,7 +259,9 @@ impl Tracked {
             failures: 0,
             read: None,
             error: None,
-        }
+        };
+        tracked.describe();
+        tracked
     }
 
     fn goes_on_as(mut self, class: Class, now: Instant) -> Self {
@@ -265,6 +271,7 @@ impl Tracked {
         if other {
             // Only what was lacking then was kept.
             self.held.doubt();
+            self.describe();
             self.anew(now);
         } else if back {
             self.due = now;
@@ -295,12 +302,13 @@ impl Tracked {
         self.held.release(&self.openapi);
         self.running = false;
         if std::mem::take(&mut self.again) {
+            self.describe();
             self.held.doubt();
             self.due = now;
             return;
         }
-        let lacking = || self.names().served().len();
-        let error = error.or_else(|| match lacking() {
+        self.describe();
+        let error = error.or_else(|| match self.named.served().len() {
             0 => None,
             count => Some(format!(
                 "{count} resources that it serves are in no document"
@@ -333,23 +341,17 @@ impl Tracked {
         }
     }
 
-    /// What of its documents is lacking.
-    fn document(&self) -> Document {
-        let parts = self.held.documents();
-        let selected = parts.map(|part| select(part, &self.class.lacking));
-        Document {
-            groups: selected.flat_map(|part| part.groups).collect(),
-        }
-    }
-
-    /// The names that are in none of its documents.
-    fn names(&self) -> Document {
-        let known = self.document().served();
-        by_name(&self.class.lacking.difference(&known).cloned().collect())
+    /// After a change of what is lacking, or held.
+    fn describe(&mut self) {
+        let lacking = &self.class.lacking;
+        let selected = self.held.documents().map(|part| select(part, lacking));
+        let groups = selected.flat_map(|part| part.groups).collect();
+        self.described = Document { groups };
+        let known = self.described.served();
+        self.named = by_name(&lacking.difference(&known).cloned().collect());
     }
 
     fn told(&self) -> Source {
-        let by_name = self.names();
         Source {
             servers: self
                 .class
@@ -360,7 +362,8 @@ impl Tracked {
             version: self.class.version.clone(),
             reachable: self.is_reachable(),
             group_versions: self.class.group_versions().len(),
-            by_name: by_name
+            by_name: self
+                .named
                 .groups
                 .iter()
                 .map(|group| group.versions.len())

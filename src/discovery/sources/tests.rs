@@ -316,3 +316,71 @@ async fn an_answer_for_a_class_that_is_gone_is_nobodys() {
     assert!(sources.is_empty());
     assert_eq!(sources.others(), Others::default());
 }
+
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::routing::table::Gvr;
+
+    const GROUPS: [&str; 4] = ["", "apps", "batch", "x"];
+
+    fn served() -> impl Strategy<Value = ServedSet> {
+        let [groups, versions] = [&GROUPS[..], &["v1", "v2"]].map(proptest::sample::select);
+        let [resources, subresources] = [&["jobs", "things"], &["", "status"]]
+            .map(|names| proptest::sample::select(&names[..]));
+        let gvr = (groups, versions, resources, subresources).prop_map(|it| Gvr {
+            group: it.0.to_owned(),
+            version: it.1.to_owned(),
+            resource: it.2.to_owned(),
+            subresource: it.3.to_owned(),
+        });
+        proptest::collection::btree_set(gvr, 0..12)
+    }
+
+    /// Served set, whether it can be asked, its version, and whether its documents can be read.
+    fn servers() -> impl Strategy<Value = Vec<(ServedSet, bool, u8, bool)>> {
+        proptest::collection::vec((served(), any::<bool>(), 0..2_u8, any::<bool>()), 0..5)
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_can_be_read_nothing_that_anybody_lists_vanishes(local in served(), of in servers()) {
+            let servers = of.iter().enumerate().map(|(index, (set, target, minor, _))| Server {
+                served: Some(Arc::new(set.clone())),
+                ..server(&format!("s{index}"), &format!("v1.{minor}.0"), *target, &[])
+            });
+            let servers = servers.collect();
+            let known = Known { servers, custom: Arc::default(), local: Arc::new(local.clone()) };
+            let mut sources = Sources::new(EVERY, 0);
+            sources.plan(&known, Instant::now());
+            let all: ServedSet = of.iter().flat_map(|(set, ..)| set).cloned().collect();
+            let lacking: ServedSet = all.difference(&local).cloned().collect();
+            prop_assert_eq!(&sources.others().document.served(), &lacking);
+            let mut readable = of.iter().map(|(.., readable)| *readable).cycle();
+            let mut described = ServedSet::new();
+            for _ in 0..of.len() {
+                let Some(job) = sources.next_job(Instant::now()) else { break };
+                if readable.next() == Some(true) {
+                    described.extend(job.want.resources.iter().cloned());
+                    let mut document = by_name(&job.want.resources);
+                    for version in document.groups.iter_mut().flat_map(|group| &mut group.versions) {
+                        version.stale = false;
+                    }
+                    sources.done(job.key, Held::of(document), None, Instant::now());
+                } else {
+                    sources.done(job.key, job.held, Some("broken".to_owned()), Instant::now() + EVERY);
+                }
+            }
+            let others = sources.others();
+            prop_assert_eq!(&others.document.served(), &lacking);
+            // Fresh is what somebody described who can be asked.
+            for group in &others.document.groups {
+                for version in &group.versions {
+                    let in_version = |gvr: &Gvr| *gvr.group == *group.name && *gvr.version == *version.name;
+                    prop_assert_eq!(!version.stale, described.iter().any(in_version));
+                }
+            }
+        }
+    }
+}
