@@ -180,6 +180,7 @@ mod tests {
             initialized: target,
             target,
             binary_version: Some(version.to_owned()),
+            version: None,
             history_start: None,
             known: true,
             served: Some(Arc::new(set(served))),

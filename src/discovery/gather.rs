@@ -170,6 +170,5 @@ impl Gather {
 
 fn rank(view: &LocalView) -> Option<Rank> {
     let versions = view.versions.as_ref()?;
-    let compatibility = versions.compatibility.as_deref();
-    Some(Rank::new(compatibility, Some(&versions.binary)))
+    Some(Rank::new(versions.compatibility, Some(&versions.binary)))
 }

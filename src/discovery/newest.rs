@@ -2,37 +2,40 @@
 
 use super::gathered::Gathered;
 use crate::routing::table::{Gvr, Server, Snapshot};
+use crate::routing::version::Version;
 
 /// How new a server is. What is not known is the oldest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
-    compatibility: [u32; 2],
+    compatibility: Option<Version>,
     binary: [u32; 3],
     /// A release is newer than its candidates.
     release: bool,
 }
 
 impl Rank {
-    /// `compatibility`: `major.minor`, the binary's if it is not known; `binary`: as `v1.20.2`.
-    pub fn new(compatibility: Option<&str>, binary: Option<&str>) -> Self {
+    /// `compatibility`: what is emulated, if it is not known what the binary is; `binary`: as `v1.20.2`.
+    pub fn new(compatibility: Option<Version>, binary: Option<&str>) -> Self {
         let (binary, release) = binary.map_or(([0; 3], false), of_binary);
-        let [major, minor, _] = compatibility.map_or(binary, |text| numbers(text));
+        let of_binary = match binary {
+            [0, 0, 0] => None,
+            [major, minor, _] => format!("{major}.{minor}").parse().ok(),
+        };
         Self {
-            compatibility: [major, minor],
+            compatibility: compatibility.or(of_binary),
             binary,
             release,
         }
     }
 
-    /// What is emulated, as `major.minor`.
-    pub fn compatibility(&self) -> String {
-        let [major, minor] = self.compatibility;
-        format!("{major}.{minor}")
+    /// What is emulated, as `major.minor`, where known.
+    pub fn compatibility(&self) -> Option<String> {
+        self.compatibility.map(|version| version.to_string())
     }
 
     /// Of a server.
     pub fn of(server: &Server) -> Self {
-        Self::new(None, server.binary_version.as_deref())
+        Self::new(server.version, server.binary_version.as_deref())
     }
 }
 
@@ -117,6 +120,7 @@ mod tests {
             initialized: target,
             target,
             binary_version: binary.map(str::to_owned),
+            version: None,
             history_start: None,
             known: true,
             served: Some(Arc::new(served.iter().map(gvr).collect::<ServedSet>())),
@@ -146,9 +150,10 @@ mod tests {
 
     #[test]
     fn what_is_emulated_counts_before_the_binary() {
-        let emulating = |version| Rank::new(Some(version), Some("v1.36.0"));
+        let rank_of = |version: &str, binary| Rank::new(version.parse().ok(), Some(binary));
+        let emulating = |version| rank_of(version, "v1.36.0");
         assert!(emulating("1.33") < rank("v1.34.0"));
-        assert!(emulating("1.36") > Rank::new(Some("1.36"), Some("v1.35.9")));
+        assert!(emulating("1.36") > rank_of("1.36", "v1.35.9"));
     }
 
     #[test]

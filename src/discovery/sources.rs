@@ -195,7 +195,7 @@ impl Sources {
         let peers = peers.flat_map(|(tracked, compatibility)| {
             let peer = |document, target| Peer {
                 id: tracked.class.id(),
-                compatibility: Some(compatibility),
+                compatibility: compatibility.as_deref(),
                 document,
                 target,
             };

@@ -33,6 +33,7 @@ fn server(id: &str, version: &str, target: bool, served: &[(&str, &str)]) -> Ser
         initialized: target,
         target,
         binary_version: Some(version.to_owned()),
+        version: None,
         history_start: None,
         known: true,
         served: Some(Arc::new(set(served))),
