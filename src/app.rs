@@ -36,6 +36,7 @@ use crate::publish::lease::LeaseKeeper;
 use crate::publish::record::Publisher;
 use crate::publish::rhythm;
 use crate::relay::health::{self, Health};
+use crate::relay::overlay::cache::Cache;
 use crate::relay::shared::{Phase, Shared};
 use crate::relay::upstream::Credentials;
 use crate::request::headers::Privileged;
@@ -140,6 +141,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         gathering: Arc::default(),
         local: local.clone(),
         health: Health::default(),
+        merges: Cache::default(),
         archive,
         metrics: Arc::new(Metrics::new()?),
         phase: phases,

@@ -6,6 +6,7 @@ use prometheus::{
     Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
 };
 
+use super::documents::DocumentMetrics;
 use super::gathering::GatherMetrics;
 use super::lease::LeaseMetrics;
 use super::watches::WatchMetrics;
@@ -43,6 +44,8 @@ pub struct Metrics {
     peers: prometheus::IntGaugeVec,
     initialized: IntGauge,
     identity: prometheus::IntGaugeVec,
+    /// Discovery documents.
+    pub documents: DocumentMetrics,
     /// The identity Lease.
     pub lease: LeaseMetrics,
     /// Peers' documents.
@@ -196,6 +199,7 @@ impl Metrics {
                 "1 while the local apiserver is initialized (KEP-3028).",
             )?,
             identity,
+            documents: DocumentMetrics::new(&registry)?,
             lease,
             gathering: GatherMetrics::new(&registry)?,
             watches: WatchMetrics::new(&registry)?,

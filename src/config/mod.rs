@@ -5,8 +5,7 @@
 //!
 //! On the way from text to `Config`: `file` (YAML to a tree), `section` (the keys of any mapping), `sections` (every key
 //! there is), `values`, `headers` and `etcd` (single values), `validate` (the whole, and rules across sections), `files`
-//! and [`pem`] (certificates and keys). `problem` collects what is wrong, `lines` finds where, `unbuilt` has the settings
-//! whose feature does not exist yet.
+//! and [`pem`] (certificates and keys). `problem` collects what is wrong, `lines` finds where.
 
 pub mod duration;
 pub mod pem;
@@ -19,7 +18,6 @@ mod lines;
 mod problem;
 mod section;
 mod sections;
-mod unbuilt;
 mod validate;
 mod values;
 

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 
 use super::file::Node;
 use super::problem::{KeyPath, Problems};
-use super::unbuilt;
 
 /// A mapping of the file being read.
 pub(super) struct Section<'n, 'p> {
@@ -49,9 +48,7 @@ impl<'n> Section<'n, '_> {
         let Some(node) = self.value(key) else {
             return (!self.broken).then_some(None);
         };
-        let value = self.noted(key, parse(node))?;
-        self.check_built(key, node);
-        Some(Some(value))
+        Some(Some(self.noted(key, parse(node))?))
     }
 
     /// The value of a key that must be there.
@@ -77,9 +74,7 @@ impl<'n> Section<'n, '_> {
         if let Some(value) = self.optional(key, &parse)? {
             return Some(value);
         }
-        let default =
-            unbuilt::only(&self.path.key(key).to_string()).unwrap_or_else(|| default.into());
-        self.noted(key, parse(&default))
+        self.noted(key, parse(&default.into()))
     }
 
     /// The items of a list, or of its default. No item may be there twice.
@@ -168,12 +163,6 @@ impl<'n> Section<'n, '_> {
 
     fn noted<T>(&mut self, key: &str, parsed: Result<T, String>) -> Option<T> {
         parsed.map_err(|message| self.problem(key, &message)).ok()
-    }
-
-    fn check_built(&mut self, key: &str, node: &Node) {
-        if let Some(message) = unbuilt::refusal(&self.path.key(key).to_string(), node) {
-            self.problem(key, &message);
-        }
     }
 
     fn parsed<T: PartialEq>(

@@ -136,10 +136,10 @@ fn everything_but_the_required_keys_has_the_default_of_the_documentation() {
 }
 
 #[test]
-fn what_is_not_built_is_off_by_default() {
+fn modes_have_defaults() {
     let config = parse(MINIMAL).unwrap();
     assert_eq!(config.identity.publish_lease, PublishLease::Auto);
-    assert_eq!(config.discovery.mode, DiscoveryMode::Local);
+    assert_eq!(config.discovery.mode, DiscoveryMode::Merged);
 }
 
 #[test]

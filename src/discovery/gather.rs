@@ -113,7 +113,10 @@ impl Gather {
             custom: snapshot.custom.clone(),
             local,
         };
-        sources.plan(&known, now) || self.gathering.load().epoch != Some(view.epoch)
+        let published = self.gathering.load();
+        sources.plan(&known, now)
+            || published.epoch != Some(view.epoch)
+            || published.served != view.served
     }
 
     /// OpenAPI documents that somebody needs.
@@ -158,6 +161,7 @@ impl Gather {
             generation: 0,
             epoch: view.served.as_ref().filter(|_| synced).map(|_| view.epoch),
             local: rank(view),
+            served: view.served.clone(),
             others: sources.others(),
             openapi: sources.openapi(wanted),
         };

@@ -15,6 +15,7 @@ use super::newest::Rank;
 use super::openapi::Form;
 use super::others::Others;
 use crate::local::state::LocalState;
+use crate::routing::table::ServedSet;
 
 /// What peers list and the local apiserver does not.
 #[derive(Debug, Clone, Default)]
@@ -25,6 +26,8 @@ pub struct Gathered {
     pub epoch: Option<u64>,
     /// How new the local apiserver is, where known.
     pub local: Option<Rank>,
+    /// What the local apiserver listed when it was read last.
+    pub served: Option<Arc<ServedSet>>,
     /// What the local apiserver's discovery lacks, and nothing else; empty where all list the same.
     pub others: Others,
     /// OpenAPI documents of those that have it.
@@ -184,8 +187,10 @@ impl Gathering {
     /// Publishes contents that differ, under the next generation.
     pub(super) fn publish(&self, mut now: Gathered) {
         let before = self.current.load();
+        now.served = now.served.or_else(|| before.served.clone());
         let same = before.epoch == now.epoch
             && before.local == now.local
+            && before.served == now.served
             && before.others.document == now.others.document
             && before.openapi == now.openapi;
         if same {

@@ -18,6 +18,7 @@ pub mod read;
 mod select;
 mod sources;
 mod splice;
+pub mod stand_in;
 mod wire;
 
 #[cfg(test)]

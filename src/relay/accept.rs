@@ -38,6 +38,19 @@ impl Form {
     }
 }
 
+/// Whether discovery that came as `content_type` was asked for without what peers have (`profile=nopeer`): by the first
+/// clause that it answers.
+pub fn is_for_one_server(accept: Option<&HeaderValue>, content_type: &str) -> bool {
+    let accept = accept.and_then(|value| value.to_str().ok()).unwrap_or("");
+    let Some(given) = Clause::read(content_type) else {
+        return false;
+    };
+    let clauses = accept.split(',').filter_map(Clause::read).take(MOST);
+    let clauses = in_order(clauses.collect());
+    let answered = clauses.iter().find(|clause| clause.is_answered_by(&given));
+    answered.is_some_and(|clause| clause.value("profile") == "nopeer")
+}
+
 /// One media type of the header, with its parameters.
 struct Clause<'a> {
     kind: &'a str,
@@ -73,6 +86,21 @@ impl<'a> Clause<'a> {
         let pairs = pairs.filter_map(|pair| pair.split_once('='));
         let pairs = pairs.filter(|(_, value)| !value.is_empty() && !value.contains('='));
         pairs.map(|(name, value)| (trim(name), value))
+    }
+
+    fn value(&self, name: &str) -> &'a str {
+        let found = self.parameters().rfind(|(known, _)| *known == name);
+        found.map_or("", |(_, value)| trim(value))
+    }
+
+    /// Whether an answer of the media type `given` is what this clause asks for.
+    fn is_answered_by(&self, given: &Self) -> bool {
+        let fits = |ours: &str, given: &str| ours == "*" || ours == given;
+        fits(self.kind, given.kind)
+            && fits(self.sub, given.sub)
+            && ["g", "v", "as"]
+                .iter()
+                .all(|name| self.value(name) == given.value(name))
     }
 
     /// The form that answers this clause, if there is one.
@@ -180,5 +208,31 @@ mod tests {
         fn any_header_is_read(accept in "[a-z*/;,=. q0-9]{0,200}") {
             accepted(&accept);
         }
+    }
+
+    #[test]
+    fn what_was_asked_for_without_peers_contents_is_told_by_the_clause_that_was_answered() {
+        const V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+        const BETA: &str =
+            "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
+        let one = |accept: &str, given: &str| {
+            is_for_one_server(Some(&HeaderValue::from_str(accept).unwrap()), given)
+        };
+        assert!(one(&format!("{V2};profile=nopeer,application/json"), V2));
+        assert!(one(&format!("{V2};profile=nopeer,{V2}"), V2));
+        assert!(!one(
+            &format!("{V2};profile=nopeer,{BETA},application/json"),
+            BETA
+        ));
+        assert!(!one(
+            &format!("{V2};profile=nopeer,application/json"),
+            "application/json"
+        ));
+        assert!(one("application/json;profile=nopeer", "application/json"));
+        assert!(!one(&format!("{V2},{V2};profile=nopeer"), V2));
+        assert!(!one("*/*", "application/json"));
+        assert!(one("*/*;profile=nopeer", "application/yaml"));
+        assert!(!is_for_one_server(None, "application/json"));
+        assert!(!one("application/json;profile=nopeer", ""));
     }
 }

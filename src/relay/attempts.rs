@@ -22,6 +22,7 @@ use super::plan::{self, Asked, Plan, Step, Way};
 use super::shared::Shared;
 use super::upload::Upload;
 use super::upstream::{Kind, Upstreams};
+use crate::admin::documents::How;
 use crate::request::who::Connection;
 
 /// New tries with one server over other connections: each of those that are pooled may have been closed meanwhile.
@@ -152,6 +153,10 @@ impl<'a> Request<'a> {
     {
         let mut header = self.header.clone();
         dress::for_side(&mut header, way.side)?;
+        let merging = way
+            .overlay
+            .as_ref()
+            .map(|overlay| overlay.begin(shared, &mut header));
         let group = match way.side {
             Side::Local => &upstreams.local,
             Side::Peer | Side::Native => &upstreams.peers,
@@ -168,6 +173,7 @@ impl<'a> Request<'a> {
             side: way.side,
             tell: self.tell,
             pass_no_such_resource: way.pass_no_such_resource,
+            merging: merging.transpose()?.flatten(),
             started: self.started,
         };
         Ok((exchange, header))
@@ -193,6 +199,9 @@ fn answered(shared: &Shared, way: &Way, code: u16) {
     if way.side != Side::Local {
         shared.health.answered(way.address);
         shared.metrics.rerouted(code, way.rerouted_as.as_ref());
+        if way.overlay.is_some() {
+            shared.metrics.documents.count(How::Rerouted);
+        }
     }
 }
 
@@ -201,9 +210,12 @@ fn report(shared: &Shared, way: &Way, failure: &Failure) {
     let refused = failure.is_refused();
     match (way.side, failure) {
         (Side::Local, _) if refused => shared.local.refused(),
+        // It was asked for a document that others are known to have, and is not expected to.
+        (Side::Local, Failure::DoubtfulNotFound) if way.overlay.is_some() => {}
         // It is there, and serves something else than was believed.
         (_, Failure::DoubtfulNotFound) => shared.local.doubt(),
-        (Side::Local, _) => {}
+        // What is wrong may be on our side.
+        (Side::Local, _) | (_, Failure::Unmerged) => {}
         _ => shared.health.failed(way.address),
     }
     if refused && way.side != Side::Local {

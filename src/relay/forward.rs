@@ -19,6 +19,7 @@ use pingora_http::{RequestHeader, ResponseHeader};
 use super::framing::{is_unprocessed, write_continue, write_header};
 use super::last_word::LastWord;
 use super::not_found;
+use super::overlay::Merging;
 use super::shared::Shared;
 use super::upload::{Gone, Listening, Upload};
 use super::upstream::{Destination, Group, Kind};
@@ -65,6 +66,8 @@ pub enum Failure {
     NotExecuted,
     /// "No such resource", from a server that was said to list it.
     DoubtfulNotFound,
+    /// A discovery document that nothing can be added to.
+    Unmerged,
     /// The exchange broke off after some of the request was sent: it may have been executed.
     BrokeOff {
         /// How.
@@ -100,6 +103,7 @@ impl Failure {
             Failure::Unprocessed(_) => "unprocessed",
             Failure::NotExecuted => "not_executed",
             Failure::DoubtfulNotFound => "doubtful_not_found",
+            Failure::Unmerged => "unmerged",
             Failure::BrokeOff { .. } => "broke_off",
         }
     }
@@ -110,7 +114,7 @@ impl Failure {
             Failure::Unsent(error)
             | Failure::Unprocessed(error)
             | Failure::BrokeOff { error, .. } => Some(error),
-            Failure::NotExecuted | Failure::DoubtfulNotFound => None,
+            Failure::NotExecuted | Failure::DoubtfulNotFound | Failure::Unmerged => None,
         }
     }
 }
@@ -135,6 +139,8 @@ pub struct Exchange<'a> {
     pub tell: Option<bool>,
     /// Whether "no such resource" may be passed on.
     pub pass_no_such_resource: bool,
+    /// What is to be added to a discovery document.
+    pub merging: Option<Merging>,
     /// When the request was read.
     pub started: Instant,
 }
@@ -205,6 +211,13 @@ impl Exchange<'_> {
         };
         if self.is_not_executed(&response) {
             return Err(Failure::NotExecuted);
+        }
+        if let Some(merging) = &self.merging
+            && merging.concerns(response.status)
+        {
+            return self
+                .overlay(merging, down, up, response, &method, upload)
+                .await;
         }
         if response.status == StatusCode::NOT_FOUND && !self.pass_no_such_resource {
             return self.examine(down, up, response, &method, upload).await;

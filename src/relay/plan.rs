@@ -11,6 +11,8 @@ use std::net::SocketAddr;
 use http::Method;
 
 use super::answer::Refusal;
+use super::discovery;
+use super::discovery::Overlay;
 use super::forward::Side;
 use super::health::Health;
 use super::if_ready::{Gate, gate};
@@ -71,6 +73,8 @@ pub struct Way {
     pub rerouted_as: Option<Gvr>,
     /// Whether "no such resource" may be passed on.
     pub pass_no_such_resource: bool,
+    /// It is a discovery document, and others are involved.
+    pub overlay: Option<Overlay>,
 }
 
 /// Plans. No effect but on counters.
@@ -115,6 +119,10 @@ fn refusal(shared: &Shared, asked: &Asked<'_>) -> Option<Refusal> {
 
 fn first(shared: &Shared, asked: &Asked<'_>, initialized: bool) -> Step {
     let snapshot = shared.published.snapshot.load();
+    if let Some(step) = discovery::first(shared, asked, initialized, &snapshot) {
+        shared.metrics.decided(Row::NotAResource);
+        return step;
+    }
     let decision = ask(shared, asked, initialized, &snapshot);
     shared.metrics.decided(decision.row);
     match way(shared, asked, &decision, &snapshot, &[]) {
@@ -131,6 +139,9 @@ fn first(shared: &Shared, asked: &Asked<'_>, initialized: bool) -> Step {
 pub fn next(shared: &Shared, asked: &Asked<'_>, tried: &[SocketAddr], last: Refusal) -> Plan {
     gated(shared, asked, |initialized| {
         let snapshot = shared.published.snapshot.load();
+        if let Some(step) = discovery::next(shared, asked, initialized, &snapshot, tried, last) {
+            return step;
+        }
         let decision = ask(shared, asked, initialized, &snapshot);
         let way = way(shared, asked, &decision, &snapshot, tried);
         way.map_or(Step::Answer(last), Step::Forward)
@@ -183,6 +194,7 @@ fn way(
             address: server.endpoint,
             rerouted_as: gvr.cloned(),
             pass_no_such_resource: pass,
+            overlay: None,
         })
     };
     let at = |place: &Place<'_>, pass| match place {
@@ -191,6 +203,7 @@ fn way(
             address: local,
             rerouted_as: None,
             pass_no_such_resource: pass,
+            overlay: None,
         }),
         Place::Peers(indices, gvr) => peer(indices, None, None, *gvr, pass),
         Place::Fitting(indices, gvr, version) => {
@@ -209,7 +222,7 @@ fn way(
 
 /// One of several: of those that fit the version best, the unhealthy last; the same for all requests of a connection while they stay the same. When one
 /// goes away, its connections spread over all that are left (rendezvous hashing).
-fn choose<'s>(
+pub(super) fn choose<'s>(
     servers: impl Iterator<Item = &'s Server>,
     version: Option<Version>,
     seed: u64,

@@ -8,6 +8,7 @@ use rand::Rng;
 use tokio::sync::watch;
 
 use super::health::Health;
+use super::overlay::cache::Cache;
 use super::upstream::Credentials;
 use crate::admin::metrics::Metrics;
 use crate::cluster::catalog::{Own, Published};
@@ -41,6 +42,8 @@ pub struct Shared {
     pub local: Arc<LocalState>,
     /// Which peers failed lately.
     pub health: Health,
+    /// Discovery documents that something was added to.
+    pub merges: Cache,
     /// What watches that end are told by.
     pub archive: Archive,
     /// Counters.

@@ -240,7 +240,11 @@ async fn serve(state: &Arc<State>, path: &str, record: u64, request: Request<Inc
     }
     match ResourcePath::parse(path) {
         Some(target) => resource(state, &target, record, request).await,
-        None if request.method() != http::Method::GET => {
+        // Of these, kube-apiserver's routes for the API's groups take HEAD.
+        None if request.method() == Method::HEAD && path.starts_with("/apis") => {
+            Ok(discovery::answer(state, path, &headers))
+        }
+        None if request.method() != Method::GET => {
             Ok(Status::method_not_allowed().answer(&headers))
         }
         None => Ok(discovery::answer(state, path, &headers)),

@@ -37,7 +37,7 @@ pub mod upgrade;
 pub mod watch;
 
 pub use record::Recorded;
-pub use resources::{Preset, ServedResource, v1_20, v1_36};
+pub use resources::{Preset, ServedResource, v1_20, v1_26, v1_36};
 pub use server::Double;
 pub use state::{DoubleOptions, Fault, Phase};
 pub use store::Store;

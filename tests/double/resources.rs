@@ -111,6 +111,15 @@ pub fn v1_20() -> Preset {
     }
 }
 
+/// Kubernetes 1.26, the first with aggregated discovery, in its beta form only.
+pub fn v1_26() -> Preset {
+    Preset {
+        git_version: "v1.26.0".to_owned(),
+        aggregated: vec!["v2beta1".to_owned()],
+        ..v1_36()
+    }
+}
+
 /// Kubernetes 1.36, which refuses `v2beta1` of aggregated discovery; add it to `aggregated` for a server in between.
 pub fn v1_36() -> Preset {
     Preset {

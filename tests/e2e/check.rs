@@ -68,7 +68,7 @@ fn every_problem_is_named_with_its_key() {
         ("ifReady.retryAfterSeconds", "-1"),
         ("ifReady.mode", "Sometimes"),
         ("shutdown.drain", "[1, 2]"),
-        ("discovery.mode", "Merged"),
+        ("discovery.mode", "Mine"),
         ("admin.bindAddress", "\"10.0.0.1:10260\""),
         ("serving.invented", "true"),
     ];

@@ -303,7 +303,6 @@ peer:
   serverName: kubernetes.default.svc
   leaseTTL: 3s
 ifReady: {{mode: Retry, enforce: OptIn}}
-discovery: {{mode: Local}}
 watch: {{bookmarkOnShutdown: false}}
 shutdown: {{delay: 0s, drain: 5s}}
 admin: {{bindAddress: \"{admin}\"}}

@@ -93,7 +93,7 @@ fn every_problem_is_reported_at_once() {
         "apiServer:\n  serverName: \"\"\n  probeInterval: soon\n",
     )
     .replace("  advertiseAddress: 10.0.0.11:6443\n", "")
-        + "discovery:\n  mode: Newest\nshutdown:\n  delay: -1s\n  drain: 5\nkind: again\n";
+        + "discovery:\n  mode: newest\nshutdown:\n  delay: -1s\n  drain: 5\nkind: again\n";
     assert_eq!(
         problems(&text),
         [
@@ -105,7 +105,7 @@ fn every_problem_is_reported_at_once() {
             "apiServer.serverName (line 11): must not be empty: the server's certificate is verified against it",
             "apiServer.probeInterval (line 12): \"soon\" is no duration such as 500ms or 1m30s: a number is missing",
             "peer.advertiseAddress (line 21): required, but missing",
-            "discovery.mode (line 24): Newest is not built yet in this version; set it to Local",
+            "discovery.mode (line 24): \"newest\" is not one of Merged, Newest, Local",
             "shutdown.delay (line 26): \"-1s\" is no duration such as 500ms or 1m30s: it is negative",
             "shutdown.drain (line 27): expected a duration such as 500ms or 1m30s, found a number",
             "kind (line 28): is there twice; remove one",
@@ -114,19 +114,11 @@ fn every_problem_is_reported_at_once() {
 }
 
 #[test]
-fn features_that_are_not_built_only_take_their_off_value() {
-    for (section, expected) in [
-        (
-            "discovery: {mode: Merged}",
-            "discovery.mode (line 21): Merged is not built yet in this version; set it to Local",
-        ),
-        (
-            "discovery: {mode: Mine}",
-            "discovery.mode (line 21): \"Mine\" is not one of Merged, Newest, Local",
-        ),
-    ] {
-        assert_eq!(problems(&minimal_and(section)), [expected]);
-    }
+fn a_mode_that_there_is_not() {
+    assert_eq!(
+        problems(&minimal_and("discovery: {mode: Mine}")),
+        ["discovery.mode (line 21): \"Mine\" is not one of Merged, Newest, Local"]
+    );
 }
 
 #[test]

@@ -1,0 +1,227 @@
+//! Where a request for a discovery document is sent, and what is to be added to the answer (KEP-4020).
+//!
+//! Costs other requests one comparison. Where there is nothing to add the request goes on as any other that is no
+//! resource, to the local apiserver. Otherwise the local apiserver is asked first, as the caller: whether it may see
+//! discovery is decided there. While nobody knows what the local apiserver lacks (it is not initialized, or was not
+//! read since) a peer's document stands in for it, with what is known besides.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use http::Method;
+use pingora_http::RequestHeader;
+
+use super::answer::Refusal;
+use super::forward::Side;
+use super::overlay::Merging;
+use super::overlay::cache::UNKEPT;
+use super::plan::{Asked, Step, Way, choose};
+use super::shared::Shared;
+use crate::admin::documents::How;
+use crate::config::DiscoveryMode;
+use crate::discovery::gathered::{Gathered, Listed};
+use crate::discovery::newest::targets_of;
+use crate::discovery::openapi::Form;
+use crate::discovery::stand_in::lacking;
+use crate::request::info::Target;
+use crate::routing::documents::{Document, Stop, merged, newest};
+use crate::routing::table::{Gvr, Server, Snapshot};
+
+/// A discovery document on its way.
+#[derive(Clone)]
+pub struct Overlay {
+    /// Which.
+    pub document: Document,
+    /// What to add to it, if anything.
+    pub gathered: Option<Arc<Gathered>>,
+}
+
+impl Overlay {
+    /// Prepares a request's header; `None`: the answer passes as it is.
+    pub fn begin(
+        &self,
+        shared: &Shared,
+        header: &mut RequestHeader,
+    ) -> pingora_core::Result<Option<Merging>> {
+        let gathered = self.gathered.as_ref();
+        let merging = |gathered| Merging::begin(&self.document, gathered, &shared.merges, header);
+        gathered.map(merging).transpose()
+    }
+}
+
+/// The document that is asked for, if it may have to come from others or be added to.
+fn wanted(shared: &Shared, asked: &Asked<'_>, snapshot: &Snapshot) -> Option<Document> {
+    let Target::Discovery(discovery) = &asked.info.target else {
+        return None;
+    };
+    let reads = matches!(*asked.method, Method::GET | Method::HEAD);
+    let concerns = reads
+        && shared.config.discovery.mode != DiscoveryMode::Local
+        && shared.policy.rerouting
+        && snapshot.synced;
+    Document::of(discovery).filter(|_| concerns)
+}
+
+/// The first step for a discovery document; `None`: it is served as any other request that is no resource.
+pub fn first(
+    shared: &Shared,
+    asked: &Asked<'_>,
+    initialized: bool,
+    snapshot: &Snapshot,
+) -> Option<Step> {
+    let document = wanted(shared, asked, snapshot)?;
+    if asked.rerouted {
+        // Two merged documents would keep alive what nobody serves any more: peers get local ones. A starting apiserver
+        // has not said everything yet, and somebody else can be asked.
+        return (!initialized).then_some(Step::Answer(Refusal::PeerNotInitialized));
+    }
+    let step = step(shared, asked, initialized, snapshot, document, &[]);
+    if step.is_none() {
+        shared.metrics.documents.count(How::Passed);
+    }
+    step
+}
+
+/// The next step, now that those at `tried` could not answer; `last`: the refusal if nobody is left.
+pub fn next(
+    shared: &Shared,
+    asked: &Asked<'_>,
+    initialized: bool,
+    snapshot: &Snapshot,
+    tried: &[SocketAddr],
+    last: Refusal,
+) -> Option<Step> {
+    if asked.rerouted {
+        return None;
+    }
+    let document = wanted(shared, asked, snapshot)?;
+    let gathered = shared.gathering.load();
+    let stale = is_stale(&document, &gathered);
+    let step = step(shared, asked, initialized, snapshot, document, tried)?;
+    Some(match step {
+        Step::Answer(_) if stale => {
+            shared.metrics.documents.count(How::Stale);
+            Step::Answer(Refusal::Unreachable)
+        }
+        Step::Answer(_) => Step::Answer(last),
+        step => step,
+    })
+}
+
+/// `None`: there is nothing to add.
+fn step(
+    shared: &Shared,
+    asked: &Asked<'_>,
+    initialized: bool,
+    snapshot: &Snapshot,
+    document: Document,
+    tried: &[SocketAddr],
+) -> Option<Step> {
+    let gathered = shared.gathering.load();
+    let targets = &snapshot.targets;
+    let is_newest = shared.config.discovery.mode == DiscoveryMode::Newest;
+    let sure = initialized && (is_newest || gathered.is_of(&shared.local));
+    let adds = !is_newest && is_lacking(&document, &gathered);
+    let of = document.group_version();
+    let holders = of.filter(|_| !is_newest && (adds || !sure));
+    let holders = holders.map(|of| targets_of(snapshot, &of.group, &of.version));
+    let holders = holders.unwrap_or_default();
+    // A name that somebody lists, and not just one that a client thought of.
+    let listed = of.filter(|_| !holders.is_empty()).map(|of| Gvr {
+        group: of.group.clone(),
+        version: of.version.clone(),
+        resource: String::new(),
+        subresource: String::new(),
+    });
+    let stops = match is_newest {
+        true => newest(initialized, gathered.newer(snapshot), targets),
+        false if sure && !adds => return None,
+        false => merged(sure, holders, targets),
+    };
+    if stops == [Stop::Local] && !adds && tried.is_empty() {
+        return None;
+    }
+    let is_openapi = matches!(document, Document::OpenApiV2 | Document::OpenApiV3);
+    // What others list is not gone because one server does not know it.
+    let is_gone = match sure {
+        true => !(adds && of.is_some()),
+        false => targets.is_empty() && !adds,
+    };
+    let way = |side, address, gathered| Way {
+        side,
+        address,
+        rerouted_as: listed.clone(),
+        pass_no_such_resource: is_openapi || is_gone,
+        overlay: Some(Overlay {
+            document: document.clone(),
+            gathered,
+        }),
+    };
+    let own = (adds && document.is_merged()).then(|| gathered.clone());
+    let local = shared.config.api_server.address;
+    let at = |stop: &Stop| match stop {
+        Stop::Local => (!tried.contains(&local)).then(|| way(Side::Local, local, own.clone())),
+        Stop::Peers(indices) => {
+            let servers = indices
+                .iter()
+                .filter_map(|index| snapshot.servers.get(*index));
+            let untried = servers.filter(|server| !tried.contains(&server.endpoint));
+            let server = choose(untried, None, asked.seed, &shared.health)?;
+            let side = if server.native {
+                Side::Native
+            } else {
+                Side::Peer
+            };
+            let gathered = match sure || is_openapi {
+                true => own.clone(),
+                false => stand_in(&document, server, snapshot, &gathered),
+            };
+            Some(way(side, server.endpoint, gathered))
+        }
+    };
+    let way = stops.iter().find_map(at);
+    Some(way.map_or(Step::Answer(Refusal::Unreachable), Step::Forward))
+}
+
+/// What to add to a document of a peer that stands in for the local apiserver.
+fn stand_in(
+    document: &Document,
+    server: &Server,
+    snapshot: &Snapshot,
+    gathered: &Gathered,
+) -> Option<Arc<Gathered>> {
+    let lacking = Gathered {
+        generation: UNKEPT,
+        others: lacking(server, snapshot, gathered),
+        ..Gathered::default()
+    };
+    (document.is_merged() && is_lacking(document, &lacking)).then(|| Arc::new(lacking))
+}
+
+/// Whether only servers that cannot be asked are known to have a document.
+fn is_stale(document: &Document, gathered: &Gathered) -> bool {
+    match document {
+        Document::Resources(of) | Document::OpenApiV3Version(of) => {
+            gathered.lists(&of.group, &of.version) == Listed::Stale
+        }
+        _ => false,
+    }
+}
+
+/// Whether others have something for a document that the local apiserver's lacks.
+fn is_lacking(document: &Document, gathered: &Gathered) -> bool {
+    let others = &gathered.others.document;
+    match document {
+        Document::Versions => others.group("").is_some(),
+        Document::Groups => others.groups.iter().any(|group| !group.name.is_empty()),
+        Document::Group(name) => others.group(name).is_some(),
+        Document::Resources(of) | Document::OpenApiV3Version(of) => {
+            gathered.lists(&of.group, &of.version) != Listed::No
+        }
+        Document::OpenApiV2 => !gathered.is_empty(),
+        Document::OpenApiV3 => {
+            let indices = gathered.openapi.of(Form::V3Index);
+            indices.is_some_and(|indices| !indices.is_empty())
+        }
+    }
+}

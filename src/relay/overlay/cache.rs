@@ -1,0 +1,258 @@
+//! Documents that were put together, for all serving threads: each is made once when something changed.
+//!
+//! Asked only for documents that something is added to; the lock is held for a look-up. Everything is dropped as soon as
+//! a document is asked for with newer contents of others.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use http::HeaderValue;
+use tokio::sync::Semaphore;
+
+use super::entity::{Entity, Form, Source};
+use crate::routing::documents::Document;
+
+/// Documents kept: all forms of all that are usual.
+const ENTITIES: usize = 256;
+/// Bytes kept, without what they are compressed to. OpenAPI documents have 2 to 6 MiB each.
+const BYTES: usize = 64 << 20;
+/// `Accept` headers remembered, and how long one may be.
+const ACCEPTED: usize = 256;
+const LONGEST_ACCEPT: usize = 1 << 10;
+/// Documents that are read and put together at a time: each may need memory several times its size.
+const AT_A_TIME: usize = 4;
+
+/// The generation of what is added only once, and not kept.
+pub const UNKEPT: u64 = 0;
+
+/// Documents that were put together.
+pub struct Cache {
+    kept: Mutex<Kept>,
+    /// Whoever puts a document together holds one of these.
+    pub turns: Arc<Semaphore>,
+}
+
+#[derive(Default)]
+struct Kept {
+    generation: u64,
+    /// The oldest first.
+    entities: VecDeque<Arc<Entity>>,
+    bytes: usize,
+    /// Which one an `Accept` header led to; the oldest first.
+    accepted: VecDeque<(Document, Option<HeaderValue>, Arc<Entity>)>,
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self {
+            kept: Mutex::default(),
+            turns: Arc::new(Semaphore::new(AT_A_TIME)),
+        }
+    }
+}
+
+impl Cache {
+    /// What this `Accept` header led to. The form is an apiserver's choice: only it can say whether it still is this.
+    pub fn accepted(
+        &self,
+        generation: u64,
+        document: &Document,
+        accept: Option<&HeaderValue>,
+    ) -> Option<Arc<Entity>> {
+        let kept = self.kept(generation)?;
+        let mut accepted = kept.accepted.iter();
+        let found = accepted.find(|(of, by, _)| of == document && by.as_ref() == accept);
+        found.map(|(_, _, entity)| entity.clone())
+    }
+
+    /// The document that is made from this.
+    pub fn find(
+        &self,
+        generation: u64,
+        document: &Document,
+        form: &Form,
+        source: &Source,
+    ) -> Option<Arc<Entity>> {
+        let kept = self.kept(generation)?;
+        let mut entities = kept.entities.iter();
+        let found = entities.find(|entity| {
+            entity.source == *source && entity.document == *document && entity.form == *form
+        });
+        found.cloned()
+    }
+
+    /// Keeps a document, and what led to it.
+    pub fn keep(&self, generation: u64, accept: Option<&HeaderValue>, entity: &Arc<Entity>) {
+        let Some(mut kept) = self.kept(generation) else {
+            return;
+        };
+        if !kept.entities.iter().any(|known| Arc::ptr_eq(known, entity)) {
+            // The apiserver's bytes changed: nobody will ask for what was made from those before.
+            let replaced = |known: &Arc<Entity>| {
+                known.document == entity.document && known.form == entity.form
+            };
+            kept.drop_where(replaced);
+            kept.bytes += entity.size();
+            kept.entities.push_back(entity.clone());
+        }
+        if accept.is_none_or(|accept| accept.len() <= LONGEST_ACCEPT) {
+            let led = (entity.document.clone(), accept.cloned(), entity.clone());
+            kept.accepted
+                .retain(|(of, by, _)| *of != led.0 || *by != led.1);
+            kept.accepted.push_back(led);
+        }
+        while kept.entities.len() > ENTITIES || kept.bytes > BYTES {
+            let Some(oldest) = kept.entities.front().cloned() else {
+                break;
+            };
+            kept.drop_where(|known| Arc::ptr_eq(known, &oldest));
+        }
+        while kept.accepted.len() > ACCEPTED {
+            kept.accepted.pop_front();
+        }
+    }
+
+    /// Of this generation or none, if there is a newer one.
+    fn kept(&self, generation: u64) -> Option<MutexGuard<'_, Kept>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.generation < generation {
+            *kept = Kept {
+                generation,
+                ..Kept::default()
+            };
+        }
+        (kept.generation == generation && generation != UNKEPT).then_some(kept)
+    }
+}
+
+impl Kept {
+    fn drop_where(&mut self, is_dropped: impl Fn(&Arc<Entity>) -> bool) {
+        self.entities.retain(|entity| {
+            let dropped = is_dropped(entity);
+            self.bytes -= if dropped { entity.size() } else { 0 };
+            !dropped
+        });
+        self.accepted.retain(|(_, _, entity)| !is_dropped(entity));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn form(content_type: &'static str) -> Form {
+        Form {
+            content_type: HeaderValue::from_static(content_type),
+            for_one: false,
+        }
+    }
+
+    fn json() -> Form {
+        form("application/json")
+    }
+
+    fn etag(text: &str) -> Source {
+        Source::Etag(HeaderValue::from_str(text).unwrap())
+    }
+
+    fn entity(document: Document, tag: &str, size: usize) -> Arc<Entity> {
+        let body = vec![b'x'; size];
+        Arc::new(Entity::new(document, json(), etag(tag), body, None))
+    }
+
+    fn group(number: usize) -> Document {
+        Document::Group(number.to_string())
+    }
+
+    #[test]
+    fn what_is_kept_is_found_by_what_it_was_made_from_and_by_what_led_to_it() {
+        let cache = Cache::default();
+        let kept = entity(Document::Groups, "1", 10);
+        let accept = HeaderValue::from_static("application/json");
+        cache.keep(1, Some(&accept), &kept);
+        let found = cache
+            .find(1, &Document::Groups, &json(), &etag("1"))
+            .unwrap();
+        assert!(Arc::ptr_eq(&found, &kept));
+        assert!(
+            cache
+                .find(1, &Document::Groups, &json(), &etag("2"))
+                .is_none()
+        );
+        assert!(
+            cache
+                .find(1, &Document::Versions, &json(), &etag("1"))
+                .is_none()
+        );
+        let yaml = form("application/yaml");
+        assert!(
+            cache
+                .find(1, &Document::Groups, &yaml, &etag("1"))
+                .is_none()
+        );
+        assert!(
+            cache
+                .accepted(1, &Document::Groups, Some(&accept))
+                .is_some()
+        );
+        assert!(cache.accepted(1, &Document::Groups, None).is_none());
+    }
+
+    #[test]
+    fn newer_contents_of_others_drop_everything_and_older_ones_change_nothing() {
+        let cache = Cache::default();
+        let old = entity(Document::Groups, "1", 10);
+        cache.keep(1, None, &old);
+        assert!(
+            cache
+                .find(2, &Document::Groups, &json(), &etag("1"))
+                .is_none()
+        );
+        assert_eq!(Arc::strong_count(&old), 1);
+        cache.keep(1, None, &old);
+        assert!(cache.accepted(1, &Document::Groups, None).is_none());
+        assert_eq!(Arc::strong_count(&old), 1);
+    }
+
+    #[test]
+    fn what_is_made_for_once_is_not_kept() {
+        let cache = Cache::default();
+        let entity = entity(Document::Groups, "1", 10);
+        cache.keep(UNKEPT, None, &entity);
+        assert_eq!(Arc::strong_count(&entity), 1);
+        assert!(cache.accepted(UNKEPT, &Document::Groups, None).is_none());
+    }
+
+    #[test]
+    fn another_document_of_the_apiserver_replaces_the_one_before() {
+        let cache = Cache::default();
+        let old = entity(Document::Groups, "1", 10);
+        cache.keep(1, None, &old);
+        cache.keep(1, None, &entity(Document::Groups, "2", 10));
+        assert_eq!(Arc::strong_count(&old), 1);
+        let led = cache.accepted(1, &Document::Groups, None).unwrap();
+        assert_eq!(led.source, etag("2"));
+    }
+
+    #[test]
+    fn it_is_bounded_in_number_and_in_bytes() {
+        let cache = Cache::default();
+        for number in 0..2 * ENTITIES {
+            cache.keep(1, None, &entity(group(number), "1", 10));
+        }
+        let found = |number: usize| cache.find(1, &group(number), &json(), &etag("1")).is_some();
+        assert_eq!(
+            (0..2 * ENTITIES).filter(|number| found(*number)).count(),
+            ENTITIES
+        );
+        assert!(found(2 * ENTITIES - 1) && !found(0));
+
+        for number in 0..3 {
+            cache.keep(1, None, &entity(group(number), "1", BYTES / 2));
+        }
+        assert!(!found(0) && found(1) && found(2));
+        let long = HeaderValue::from_str(&"x".repeat(LONGEST_ACCEPT + 1)).unwrap();
+        cache.keep(1, Some(&long), &entity(group(9), "1", 1));
+        assert!(cache.accepted(1, &group(9), Some(&long)).is_none());
+    }
+}

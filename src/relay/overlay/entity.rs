@@ -1,0 +1,318 @@
+//! A document as it is sent, with what was added to it.
+
+use std::io::Write;
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use data_encoding::HEXUPPER;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::HeaderMap;
+use http::header::{
+    ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderValue,
+    LAST_MODIFIED, VARY, X_CONTENT_TYPE_OPTIONS,
+};
+use pingora_http::ResponseHeader;
+use ring::digest::{SHA512, digest};
+
+use crate::routing::documents::Document;
+
+/// As kube-apiserver: what is smaller is not worth it.
+const WORTH_COMPRESSING: usize = 128 << 10;
+
+/// What an entity was made from: the same again makes the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// What the apiserver calls it.
+    Etag(HeaderValue),
+    /// Hash of the apiserver's bytes, where it does not call them anything; empty where it has none.
+    Hash(Vec<u8>),
+}
+
+impl Source {
+    /// Of an answer.
+    pub fn of(etag: Option<&HeaderValue>, body: &[u8]) -> Self {
+        match etag {
+            Some(etag) => Source::Etag(etag.clone()),
+            None => Source::Hash(digest(&SHA512, body).as_ref().to_vec()),
+        }
+    }
+}
+
+/// How a document is written, and for whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Form {
+    /// As the apiserver says.
+    pub content_type: HeaderValue,
+    /// It was asked for without what peers have.
+    pub for_one: bool,
+}
+
+/// A document as it is sent.
+#[derive(Debug)]
+pub struct Entity {
+    /// Which.
+    pub document: Document,
+    /// Its form.
+    pub form: Form,
+    /// What it was made from.
+    pub source: Source,
+    etag: Option<HeaderValue>,
+    body: Bytes,
+    compressed: OnceLock<Bytes>,
+}
+
+impl Entity {
+    /// `merged`: the document with what was added; `None`: nothing was, and `local` is sent as it is. An ETag is
+    /// given to what has one locally.
+    pub fn new(
+        document: Document,
+        form: Form,
+        source: Source,
+        local: Vec<u8>,
+        merged: Option<Vec<u8>>,
+    ) -> Self {
+        let etag = match (&source, &merged) {
+            (Source::Hash(_), _) => None,
+            (Source::Etag(etag), None) => Some(etag.clone()),
+            (Source::Etag(_), Some(merged)) => etag(merged),
+        };
+        Self {
+            document,
+            form,
+            source,
+            etag,
+            body: merged.unwrap_or(local).into(),
+            compressed: OnceLock::new(),
+        }
+    }
+
+    /// How large it is.
+    pub fn size(&self) -> usize {
+        self.body.len()
+    }
+
+    /// Whether it is to be compressed for whoever can read that.
+    pub fn is_worth_compressing(&self) -> bool {
+        self.body.len() > WORTH_COMPRESSING
+    }
+
+    /// Whether [`Self::compress`] was called before.
+    pub fn is_compressed(&self) -> bool {
+        self.compressed.get().is_some()
+    }
+
+    /// Compresses it, once.
+    pub fn compress(&self) {
+        let compressed = || {
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+            encoder.write_all(&self.body)?;
+            encoder.finish()
+        };
+        // Writing to memory does not fail; and if it did, the document would be sent as it is.
+        if let Ok(compressed) = compressed() {
+            let _ = self.compressed.set(compressed.into());
+        }
+    }
+
+    /// Whether a client that has one of `known` (its `If-None-Match`) has this one.
+    pub fn is_known(&self, known: &[HeaderValue]) -> bool {
+        let Some(etag) = self.etag.as_ref().map(HeaderValue::as_bytes) else {
+            return false;
+        };
+        let known = known
+            .iter()
+            .flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+        known.map(<[u8]>::trim_ascii).any(|known| {
+            let strong = known.strip_prefix(b"W/").unwrap_or(known);
+            known == b"*" || strong == etag
+        })
+    }
+
+    /// Writes into the header of an apiserver's answer what is true of this document, and gives its body; `gzip`: the
+    /// client can read it.
+    pub fn write(&self, response: &mut ResponseHeader, gzip: bool) -> pingora_core::Result<Bytes> {
+        forget(response);
+        response.remove_header(&X_CONTENT_TYPE_OPTIONS);
+        response.insert_header(CONTENT_TYPE, self.form.content_type.clone())?;
+        self.write_validators(response)?;
+        let compressed = self.compressed.get().filter(|_| gzip);
+        if compressed.is_some() {
+            response.insert_header(CONTENT_ENCODING, HeaderValue::from_static("gzip"))?;
+        }
+        let body = compressed.unwrap_or(&self.body).clone();
+        response.insert_header(CONTENT_LENGTH, body.len())?;
+        Ok(body)
+    }
+
+    /// Writes into the header of an apiserver's answer that the client has this document.
+    pub fn write_not_modified(&self, response: &mut ResponseHeader) -> pingora_core::Result<()> {
+        forget(response);
+        response.remove_header(&CONTENT_TYPE);
+        self.write_validators(response)
+    }
+
+    fn write_validators(&self, response: &mut ResponseHeader) -> pingora_core::Result<()> {
+        if let Some(etag) = &self.etag {
+            response.insert_header(ETAG, etag.clone())?;
+        }
+        if self.is_worth_compressing() && !varies_by_encoding(&response.headers) {
+            response.append_header(VARY, HeaderValue::from_static("Accept-Encoding"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Removes what an apiserver's answer says of the apiserver's own bytes.
+pub fn forget(response: &mut ResponseHeader) {
+    for name in [
+        &CONTENT_LENGTH,
+        &CONTENT_ENCODING,
+        &ETAG,
+        &LAST_MODIFIED,
+        &ACCEPT_RANGES,
+    ] {
+        if response.headers.contains_key(name) {
+            response.remove_header(name);
+        }
+    }
+}
+
+fn varies_by_encoding(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(VARY).iter();
+    values
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+        .any(|name| name.trim_ascii().eq_ignore_ascii_case(b"accept-encoding"))
+}
+
+/// As kube-apiserver's: SHA-512 in upper-case hexadecimal digits, in quotes.
+fn etag(body: &[u8]) -> Option<HeaderValue> {
+    let digits = HEXUPPER.encode(digest(&SHA512, body).as_ref());
+    HeaderValue::from_str(&format!("\"{digits}\"")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use flate2::read::GzDecoder;
+
+    use super::*;
+
+    fn value(text: &str) -> HeaderValue {
+        HeaderValue::from_str(text).unwrap()
+    }
+
+    fn entity(etag: Option<&'static str>, local: &str, merged: Option<&str>) -> Entity {
+        let etag = etag.map(HeaderValue::from_static);
+        let source = Source::of(etag.as_ref(), local.as_bytes());
+        let merged = merged.map(|merged| merged.as_bytes().to_vec());
+        let form = Form {
+            content_type: HeaderValue::from_static("application/json"),
+            for_one: false,
+        };
+        Entity::new(Document::Groups, form, source, local.into(), merged)
+    }
+
+    fn answer(headers: &[(&'static str, &str)]) -> ResponseHeader {
+        let mut response = ResponseHeader::build(200, None).unwrap();
+        for (name, text) in headers {
+            response.append_header(*name, value(text)).unwrap();
+        }
+        response
+    }
+
+    #[test]
+    fn what_was_added_to_has_an_etag_of_its_own_length_and_form() {
+        let merged = entity(Some("\"LOCAL\""), "{}", Some("{\"a\":1}"));
+        let mut response = answer(&[
+            ("etag", "\"LOCAL\""),
+            ("content-length", "2"),
+            ("last-modified", "Sat, 21 Nov 2026 19:02:38 GMT"),
+            ("accept-ranges", "bytes"),
+            ("x-content-type-options", "nosniff"),
+            ("vary", "Accept"),
+            ("audit-id", "1"),
+        ]);
+        let body = merged.write(&mut response, true).unwrap();
+        assert_eq!(&*body, b"{\"a\":1}");
+        let header = |name: &str| {
+            response
+                .headers
+                .get(name)
+                .map(|value| value.to_str().unwrap())
+        };
+        let etag = header("etag").unwrap();
+        assert_eq!(etag.len(), 130);
+        assert!(
+            etag.trim_matches('"')
+                .bytes()
+                .all(|digit| digit.is_ascii_hexdigit())
+        );
+        assert_eq!(etag, etag.to_uppercase());
+        assert_eq!(header("content-length"), Some("7"));
+        assert_eq!(header("content-type"), Some("application/json"));
+        assert_eq!(
+            (header("vary"), header("audit-id")),
+            (Some("Accept"), Some("1"))
+        );
+        for gone in [
+            "last-modified",
+            "accept-ranges",
+            "x-content-type-options",
+            "content-encoding",
+        ] {
+            assert_eq!(header(gone), None, "{gone}");
+        }
+    }
+
+    #[test]
+    fn only_what_the_apiserver_gives_an_etag_has_one() {
+        let legacy = entity(None, "{}", Some("{\"a\":1}"));
+        let mut response = answer(&[]);
+        legacy.write(&mut response, false).unwrap();
+        assert!(!response.headers.contains_key("etag"));
+        assert!(!legacy.is_known(&[value("*")]));
+
+        let untouched = entity(Some("\"LOCAL\""), "{}", None);
+        assert!(untouched.is_known(&[value("\"LOCAL\"")]));
+        assert!(!entity(Some("\"LOCAL\""), "{}", Some("{ }")).is_known(&[value("\"LOCAL\"")]));
+    }
+
+    #[test]
+    fn a_client_knows_it_by_one_of_several_etags() {
+        let entity = entity(Some("\"A\""), "{}", None);
+        for known in ["\"A\"", "W/\"A\"", "\"B\", \"A\"", "*"] {
+            assert!(entity.is_known(&[value(known)]), "{known}");
+        }
+        assert!(entity.is_known(&[value("\"B\""), value("\"A\"")]));
+        for unknown in ["\"B\"", "A", "\"AA\"", ""] {
+            assert!(!entity.is_known(&[value(unknown)]), "{unknown}");
+        }
+        let mut response = answer(&[("content-type", "text/plain"), ("content-length", "2")]);
+        entity.write_not_modified(&mut response).unwrap();
+        assert_eq!(response.headers["etag"], "\"A\"");
+        assert_eq!(response.headers.len(), 1);
+    }
+
+    #[test]
+    fn a_long_one_is_compressed_for_those_who_can_read_that() {
+        let long = "x".repeat(WORTH_COMPRESSING + 1);
+        let entity = entity(None, &long, None);
+        assert!(entity.is_worth_compressing() && !entity.is_compressed());
+        entity.compress();
+        let mut response = answer(&[]);
+        let body = entity.write(&mut response, true).unwrap();
+        assert_eq!(response.headers["content-encoding"], "gzip");
+        assert_eq!(response.headers["content-length"], body.len().to_string());
+        assert_eq!(response.headers["vary"], "Accept-Encoding");
+        let mut plain = String::new();
+        GzDecoder::new(&*body).read_to_string(&mut plain).unwrap();
+        assert_eq!(plain, long);
+
+        let mut response = answer(&[("vary", "accept-encoding, Accept")]);
+        assert_eq!(entity.write(&mut response, false).unwrap(), long);
+        assert!(!response.headers.contains_key("content-encoding"));
+        assert_eq!(response.headers.get_all("vary").iter().count(), 1);
+    }
+}

@@ -1,0 +1,271 @@
+//! Which server a discovery document comes from: while the local one starts, after a peer died, and in the other modes.
+
+use crate::cluster::{Ground, LONG, assert_refused};
+use crate::discovery::{DISCOVERY, Mixed, V2, groups};
+use crate::double::{Fault, Phase, ServedResource, v1_20, v1_36};
+use crate::support::client::Client;
+use crate::support::proxy::{Proxy, Until};
+use crate::support::wait::eventually;
+
+#[tokio::test]
+async fn in_mode_local_nothing_is_added() {
+    let mixed = Mixed::with(v1_36(), |options| options.set("discovery.mode", "Local")).await;
+    eventually("A's proxy knows B", LONG, async || {
+        crate::cluster::lists(&mixed.proxy_a.statusz().await, "b", "autoscaling")
+    })
+    .await;
+    let (client, direct) = (
+        mixed.admin().header("accept", V2),
+        mixed.direct().header("accept", V2),
+    );
+    for path in ["/api", "/apis", "/openapi/v2", "/openapi/v3"] {
+        let (through, direct) = (client.get(path).await, direct.get(path).await);
+        assert_eq!(
+            (through.code(), &through.body),
+            (direct.code(), &direct.body),
+            "{path}"
+        );
+    }
+    for path in [
+        "/apis/autoscaling",
+        "/apis/autoscaling/v1",
+        "/openapi/v3/apis/autoscaling/v1",
+    ] {
+        assert_eq!(client.get(path).await.code(), 404, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn in_mode_newest_documents_are_those_of_the_newest_server() {
+    let ground = Ground::new().await;
+    let (old, new) = tokio::join!(ground.double(v1_20()), ground.double(v1_36()));
+    let options = |id, double: &crate::double::Double| {
+        let options = ground
+            .proxy(id, double.addr())
+            .set("discovery.mode", "Newest");
+        options.until(Until::Ready)
+    };
+    let (proxy_old, mut proxy_new) = tokio::join!(
+        Proxy::start(options("old", &old)),
+        Proxy::start(options("new", &new)),
+    );
+    let client = |proxy: &Proxy| proxy.client(&ground.pki).cert("admin");
+    let direct =
+        |double: &crate::double::Double| Client::new(double.addr(), &ground.pki).cert("admin");
+    let paths = [
+        "/api",
+        "/apis",
+        "/apis/apps",
+        "/api/v1",
+        "/openapi/v2",
+        "/openapi/v3",
+    ];
+    eventually(
+        "the old one's documents are the new one's",
+        LONG,
+        async || client(&proxy_old).get("/openapi/v3").await.code() == 200,
+    )
+    .await;
+    for path in paths {
+        let expected = direct(&new).get(path).await;
+        for proxy in [&proxy_old, &proxy_new] {
+            let answer = client(proxy).get(path).await;
+            assert_eq!(
+                (answer.code(), &answer.body),
+                (200, &expected.body),
+                "{path}"
+            );
+        }
+    }
+    assert_eq!(old.count("/openapi/v2"), 0, "the old one is not asked");
+    proxy_new.kill();
+    let left = client(&proxy_old).get("/apis").await;
+    assert_eq!(left.body, direct(&old).get("/apis").await.body);
+}
+
+#[tokio::test]
+async fn a_rerouted_request_gets_the_local_document() {
+    let mixed = Mixed::merged(v1_36()).await;
+    let peer = mixed
+        .proxy_a
+        .client(&mixed.ground.pki)
+        .cert("front-proxy-client");
+    for mark in [
+        "X-Kubernetes-APIServer-Rerouted",
+        "X-Kubernetes-Peer-Proxied",
+    ] {
+        let peer = peer
+            .header(mark, "true")
+            .header("X-Remote-User", "alice")
+            .header("X-Remote-Group", "system:masters")
+            .header("accept", V2);
+        for path in [
+            "/api",
+            "/apis",
+            "/apis/apps/v1",
+            "/openapi/v2",
+            "/openapi/v3",
+        ] {
+            let local = mixed.direct().header("accept", V2).get(path).await;
+            let answer = peer.get(path).await;
+            assert_eq!(
+                (answer.code(), &answer.body),
+                (local.code(), &local.body),
+                "{mark} {path}"
+            );
+        }
+        for path in ["/apis/autoscaling", "/apis/autoscaling/v1"] {
+            assert_eq!(peer.get(path).await.code(), 404, "{mark} {path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_the_caller_may_not_see_is_not_made_for_it() {
+    let mixed = Mixed::merged(v1_36()).await;
+    let nobody = mixed.proxy_a.client(&mixed.ground.pki);
+    let wrong = nobody.token("tok-wrong");
+    for path in [
+        "/api",
+        "/apis",
+        "/apis/autoscaling",
+        "/apis/autoscaling/v1",
+        "/apis/apps/v1",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/openapi/v3/apis/autoscaling/v1",
+    ] {
+        let refused = nobody.get(path).await;
+        assert_eq!(refused.code(), 403, "{path}: {}", refused.text());
+        assert!(refused.text().contains("system:anonymous"));
+        assert_eq!(wrong.get(path).await.code(), 401, "{path}");
+        assert_eq!(
+            nobody.token("tok-bob").get(path).await.code(),
+            200,
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn while_the_local_apiserver_starts_documents_are_a_peers() {
+    let mut mixed = Mixed::merged(v1_20()).await;
+    let client = mixed.admin();
+    let of_b = Client::new(mixed.b.addr(), &mixed.ground.pki).cert("admin");
+    mixed.restart_a_without_end().await;
+    for path in [
+        "/api",
+        "/apis",
+        "/apis/apps",
+        "/apis/apps/v1",
+        "/apis/autoscaling/v1",
+        "/openapi/v2",
+    ] {
+        let (answer, expected) = (client.get(path).await, of_b.get(path).await);
+        assert_eq!(
+            (answer.code(), &answer.body),
+            (200, &expected.body),
+            "{path}"
+        );
+    }
+    let asking = client
+        .header("X-Kubernetes-If-Ready", "1")
+        .get("/apis")
+        .await;
+    assert_refused(&asking, "starting");
+    let asked = mixed.a.requests();
+    let by_clients = asked
+        .iter()
+        .filter(|request| request.user == "kubernetes-admin");
+    let by_clients: Vec<_> = by_clients.map(|request| &request.path).collect();
+    assert!(
+        by_clients.is_empty(),
+        "a starting apiserver is asked for {by_clients:?}"
+    );
+
+    mixed.a.set_phase(Phase::Ready);
+    mixed.until_merged().await;
+}
+
+#[tokio::test]
+async fn what_only_a_starting_apiserver_has_stays_listed_as_stale() {
+    let mut mixed = Mixed::merged(v1_36()).await;
+    mixed
+        .a
+        .add_resource(ServedResource::new("only.a", "v1", "things", "Thing"));
+    let at_b = mixed.proxy_b.client(&mixed.ground.pki).cert("admin");
+    eventually("everybody knows what only A has", LONG, async || {
+        at_b.get("/apis/only.a/v1").await.code() == 200
+    })
+    .await;
+    mixed.restart_a_without_end().await;
+    let client = mixed.admin();
+    let document = client.header("accept", V2).get("/apis").await.json();
+    let freshness = |name: &str| {
+        let items = document["items"].as_array().unwrap();
+        let group = items.iter().find(|item| item["metadata"]["name"] == name);
+        group.map(|group| group["versions"][0]["freshness"].clone())
+    };
+    assert_eq!(freshness("only.a"), Some("Stale".into()));
+    assert_eq!(freshness("autoscaling"), Some("Current".into()));
+    assert!(groups(&client.get("/apis").await.json()).contains(&"only.a".to_owned()));
+    assert_eq!(client.get("/apis/only.a").await.code(), 200);
+    // There is only the starting apiserver itself to ask; that it does not know it yet means nothing.
+    assert_eq!(client.get("/apis/only.a/v1").await.code(), 200);
+    mixed.a.remove_group("only.a");
+    assert_refused(&client.get("/apis/only.a/v1").await, "");
+}
+
+#[tokio::test]
+async fn what_only_a_dead_peer_has_stays_listed_and_is_refused() {
+    let mut mixed = Mixed::merged(v1_36()).await;
+    let client = mixed.admin();
+    mixed.proxy_b.kill();
+    mixed.b.stop().await;
+    // Nobody knows of its death yet.
+    for path in ["/apis/autoscaling/v1", "/openapi/v3/apis/autoscaling/v1"] {
+        assert_refused(&client.get(path).await, "");
+    }
+    assert!(groups(&client.get("/apis").await.json()).contains(&"autoscaling".to_owned()));
+
+    eventually("it is known to be dead", LONG, async || {
+        let document = client.header("accept", V2).get("/apis").await.json();
+        let items = document["items"].as_array().unwrap();
+        let group = items
+            .iter()
+            .find(|item| item["metadata"]["name"] == "autoscaling");
+        group.expect("a group that is not gone")["versions"][0]["freshness"] == "Stale"
+    })
+    .await;
+    assert!(groups(&client.get("/apis").await.json()).contains(&"autoscaling".to_owned()));
+    assert_eq!(client.get("/apis/autoscaling").await.code(), 200);
+    for path in ["/apis/autoscaling/v1", "/openapi/v3/apis/autoscaling/v1"] {
+        assert_refused(&client.get(path).await, "can be reached");
+    }
+    let stale = mixed.proxy_a.metric(DISCOVERY, &[("how", "stale")]).await;
+    assert!(stale >= 2.0, "{stale}");
+    // What both had is as complete as before, and answered.
+    let apps = client.get("/apis/apps/v1").await;
+    assert!(
+        apps.text().contains("controllerrevisions"),
+        "{}",
+        apps.text()
+    );
+}
+
+#[tokio::test]
+async fn a_document_that_cannot_be_read_is_refused_and_not_passed_on_with_less() {
+    let mixed = Mixed::merged(v1_20()).await;
+    let garbled = crate::double::Fault::Stream(1 << 10);
+    mixed.a.set_fault("/apis", Some(garbled));
+    let answer = mixed.admin().get("/apis").await;
+    assert_refused(&answer, "Error while proxying");
+    mixed.a.set_fault("/apis", Some(Fault::Status(500, None)));
+    assert_eq!(
+        mixed.admin().get("/apis").await.code(),
+        500,
+        "its own errors pass"
+    );
+    mixed.a.set_fault("/apis", None);
+    assert_eq!(mixed.admin().get("/apis").await.code(), 200);
+}
