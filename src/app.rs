@@ -48,6 +48,7 @@ use crate::tls::store::{self, TlsError};
 use crate::watches::archive::{self, Archive};
 use crate::watches::book::Book;
 use crate::watches::history;
+use crate::watches::samples::Samples;
 
 /// Why the program cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -143,6 +144,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         health: Health::default(),
         merges: Cache::default(),
         archive,
+        samples: Samples::default(),
         metrics: Arc::new(Metrics::new()?),
         phase: phases,
         config,

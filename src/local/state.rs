@@ -57,6 +57,12 @@ impl LocalState {
         self.epoch_and_initialized.load(Ordering::Relaxed) >> 1
     }
 
+    /// The epoch, if the apiserver is initialized in it; to be taken before it is asked what must be this process's answer.
+    pub fn initialized_epoch(&self) -> Option<u64> {
+        let state = self.epoch_and_initialized.load(Ordering::Relaxed);
+        (state & 1 == 1).then_some(state >> 1)
+    }
+
     /// A `/readyz` was answered that was asked in `epoch`. An answer from before a restart counts for nothing.
     pub fn answered(&self, ok: bool, epoch: u64) {
         if ok {

@@ -24,7 +24,8 @@ use super::shared::Shared;
 use super::upload::{Gone, Listening, Upload};
 use super::upstream::{Destination, Group, Kind};
 use crate::request::headers::NOT_EXECUTED;
-use crate::request::info::RequestInfo;
+use crate::request::info::{RequestInfo, Target, Verb};
+use crate::watches::samples::look::Look;
 
 /// Which kind of server is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,10 +167,12 @@ impl Exchange<'_> {
         upload: &mut Upload,
     ) -> Result<Outcome, Failure> {
         let method = header.method.clone();
+        // Before anything is sent: an answer of the process before must not count as one of the next.
+        let epoch = self.epoch();
         let mut last_word = match self.kind {
             Kind::Long => {
                 let server = self.destination.address();
-                LastWord::of(self.shared, self.info, header.uri.query(), server)
+                LastWord::of(self.shared, self.info, &header, server)
             }
             _ => LastWord::none(self.shared),
         };
@@ -224,7 +227,10 @@ impl Exchange<'_> {
         }
         upload.forget();
         let code = response.status.as_u16();
-        last_word.answered(&response);
+        // A process that nobody has missed yet may have been followed by another before it was asked.
+        let same = epoch.filter(|epoch| self.epoch() == Some(*epoch));
+        last_word.answered(self.info, &response, same);
+        let look = same.and_then(|epoch| self.look(epoch, &response));
         let end = self.is_complete(&mut up);
         let starting = self.start_response(down, response, &method, end).await;
         if starting.is_err() {
@@ -239,7 +245,23 @@ impl Exchange<'_> {
             self.give_back(up, upload).await;
             return Ok(outcome);
         }
-        Ok(self.stream(down, up, upload, code, &last_word).await)
+        Ok(self.stream(down, up, upload, code, &last_word, look).await)
+    }
+
+    /// The epoch of the apiserver beside us, if it is asked, is initialized, and what it answers may be of use at the end.
+    fn epoch(&self) -> Option<u64> {
+        let wanted = self.side == Side::Local && self.shared.config.watch.bookmark_on_shutdown;
+        wanted.then(|| self.shared.local.initialized_epoch())?
+    }
+
+    /// Looks at lists, now and then.
+    fn look(&self, epoch: u64, response: &ResponseHeader) -> Option<Box<Look>> {
+        let (Verb::List, Target::Resource(resource)) = (self.info.verb, &self.info.target) else {
+            return None;
+        };
+        let answer = (response.status, &response.headers);
+        let samples = &self.shared.samples;
+        Look::at(samples, resource.into(), epoch, self.started, answer)
     }
 
     /// Whether a peer's proxy says that nobody executed the request.
@@ -339,7 +361,7 @@ impl Exchange<'_> {
         }
         if !complete {
             let none = LastWord::none(self.shared);
-            return Ok(self.stream(down, up, upload, code, &none).await);
+            return Ok(self.stream(down, up, upload, code, &none, None).await);
         }
         let outcome = upload.answered(code);
         self.give_back(up, upload).await;

@@ -4,6 +4,8 @@
 //! know what changed; at its turn, or when the apiserver ends it first, etcd's answer is waited for, for a while. What
 //! comes meanwhile is still passed on. The bookmark goes between two frames, just before the end. Of any other watch only
 //! its frames' ends are known, so that it ends with one.
+//!
+//! Beside what the watch delivered itself counts what the same process of the apiserver beside us delivered in lists.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,9 +13,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
+use http::header::ACCEPT;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::{Error, ErrorType};
-use pingora_http::ResponseHeader;
+use pingora_http::{RequestHeader, ResponseHeader};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -22,10 +25,11 @@ use crate::admin::watches::Open;
 use crate::request::info::{RequestInfo, Target, Verb, is_set, query_values};
 use crate::watches::book::Book;
 use crate::watches::bookmark;
-use crate::watches::follower::Follower;
+use crate::watches::follower::{Follower, TypeMeta};
 use crate::watches::frames::{Border, Format};
 use crate::watches::proof::Withheld;
 use crate::watches::resume::revision;
+use crate::watches::samples::{Sample, Slot};
 use crate::watches::storage::{Place, place};
 
 /// How long etcd is waited for: a little longer than kubeadm's etcd takes to tell how far it is.
@@ -59,22 +63,27 @@ struct Asked {
     server: SocketAddr,
     place: Option<Place>,
     start: Option<i64>,
+    /// Objects come in another form than in lists.
+    transformed: bool,
+    /// Where the resource's sample is, and the epoch of the process that was asked; none of peers.
+    listed: Option<(Arc<Slot>, u64)>,
     /// None until the answer is known, and of answers in another format.
     follower: Option<Mutex<Follower>>,
     book: Mutex<Option<Arc<Book>>>,
 }
 
 impl<'a> LastWord<'a> {
-    /// Of a request for `info`, with this query, that goes to `server`.
+    /// Of a request for `info`, with this header, that goes to `server`.
     pub fn of(
         shared: &'a Shared,
         info: &RequestInfo<'_>,
-        query: Option<&str>,
+        header: &RequestHeader,
         server: SocketAddr,
     ) -> Self {
         let (Verb::Watch, Target::Resource(resource)) = (info.verb, &info.target) else {
             return Self::none(shared);
         };
+        let query = header.uri.query();
         let asked =
             shared.config.watch.bookmark_on_shutdown && is_set(query, "allowWatchBookmarks");
         let asked = asked.then(|| {
@@ -83,6 +92,8 @@ impl<'a> LastWord<'a> {
                 server,
                 place: place(&shared.config.etcd, &snapshot.custom, resource),
                 start: start(query),
+                transformed: is_transformed(header),
+                listed: None,
                 follower: None,
                 book: Mutex::default(),
             }
@@ -112,8 +123,13 @@ impl<'a> LastWord<'a> {
         self.watch.is_some()
     }
 
-    /// The answer begins.
-    pub fn answered(&mut self, response: &ResponseHeader) {
+    /// The answer to the request for `info` begins; it is that of the apiserver beside us in `epoch`.
+    pub fn answered(
+        &mut self,
+        info: &RequestInfo<'_>,
+        response: &ResponseHeader,
+        epoch: Option<u64>,
+    ) {
         if response.status != StatusCode::OK {
             // An error is no watch.
             self.watch = None;
@@ -124,6 +140,11 @@ impl<'a> LastWord<'a> {
             if let Some(asked) = &mut watch.asked {
                 let follower = |format| Mutex::new(Follower::new(format, asked.start));
                 asked.follower = format.map(follower);
+                let epoch = epoch.filter(|_| !asked.transformed);
+                if let (Some(epoch), Target::Resource(resource)) = (epoch, &info.target) {
+                    let slot = self.shared.samples.slot(resource.into());
+                    asked.listed = slot.map(|slot| (slot, epoch));
+                }
             }
         }
     }
@@ -248,15 +269,23 @@ impl Asked {
         self.follower.as_ref().map(lock)
     }
 
+    /// What lists of the same process showed.
+    fn sample(&self) -> Option<Sample> {
+        let (slot, epoch) = self.listed.as_ref()?;
+        slot.sample(*epoch)
+    }
+
     /// Says what this watch will need to know; nothing if there is nothing to be known.
     fn enlist(&self, shared: &Shared) -> Option<Arc<Book>> {
         let mut book = lock(&self.book);
         if book.is_none() {
             let (place, follower) = (self.place.as_ref()?, self.follower()?);
-            let (position, witness) = (follower.position()?, follower.witness());
+            let (position, sample) = (follower.position()?, self.sample());
+            let sampled = sample.iter().flat_map(|sample| &sample.witnesses);
+            let witnesses = follower.witness().into_iter().chain(sampled);
             *book = shared
                 .archive
-                .enlist(&place.root, position, self.server, witness);
+                .enlist(&place.root, position, self.server, witnesses);
         }
         book.clone()
     }
@@ -281,18 +310,30 @@ impl Asked {
         }
         let place = self.place.as_ref().ok_or(Withheld::ElsewhereStored)?;
         let position = follower.position().ok_or(Withheld::NoBeginning)?;
-        let type_meta = follower.type_meta().ok_or(Withheld::TypeUnknown)?;
+        let of_lists = || self.sample().map(|sample| sample.type_meta);
+        let type_meta = follower.type_meta().cloned().or_else(of_lists);
+        let TypeMeta { api_version, kind } = type_meta.ok_or(Withheld::TypeUnknown)?;
         let book = lock(&self.book).clone().ok_or(Withheld::NotTold)?;
         let witness = follower.witness();
         let revision = book.answer(position, &place.scope, self.server, witness)?;
-        let (api_version, kind) = (&type_meta.api_version, &type_meta.kind);
         let format = follower.format();
-        Ok(bookmark::frame(format, api_version, kind, revision))
+        Ok(bookmark::frame(format, &api_version, &kind, revision))
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether objects are asked for in another form: `as=PartialObjectMetadata`, for example.
+fn is_transformed(header: &RequestHeader) -> bool {
+    let accepts = header.headers.get_all(ACCEPT).iter();
+    let mut parameters =
+        accepts.flat_map(|accept| accept.as_bytes().split(|byte| b",;".contains(byte)));
+    parameters.any(|parameter| {
+        let name = parameter.split(|byte| *byte == b'=').next();
+        name.is_some_and(|name| name.trim_ascii().eq_ignore_ascii_case(b"as"))
+    })
 }
 
 /// The revision that a client has seen everything of, by its own account; none if it asks for what there is.

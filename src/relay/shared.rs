@@ -19,6 +19,7 @@ use crate::request::headers::Privileged;
 use crate::request::who::Judge;
 use crate::routing::decide::Policy;
 use crate::watches::archive::Archive;
+use crate::watches::samples::Samples;
 
 /// Shared by all serving threads.
 pub struct Shared {
@@ -46,6 +47,8 @@ pub struct Shared {
     pub merges: Cache,
     /// What watches that end are told by.
     pub archive: Archive,
+    /// What lists of the apiserver beside us showed, for those that saw nothing.
+    pub samples: Samples,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// How far a stop has come.

@@ -1,5 +1,6 @@
 //! The answer on its way to the client: its header at once, then both bodies, each piece as it comes.
 
+use bytes::Bytes;
 use http::header::HeaderValue;
 use http::{HeaderMap, Method, StatusCode};
 use pingora_core::protocols::http::ServerSession;
@@ -15,6 +16,7 @@ use super::upgraded::splice;
 use super::upload::{Listening, Upload};
 use super::upstream::Kind;
 use crate::request::headers::{NOT_EXECUTED, READY};
+use crate::watches::samples::look::Look;
 
 const SWITCHING: u16 = 101;
 
@@ -76,6 +78,7 @@ impl Exchange<'_> {
         upload: &mut Upload,
         code: u16,
         last_word: &LastWord<'_>,
+        mut look: Option<Box<Look>>,
     ) -> Outcome {
         if code == SWITCHING {
             splice(down, up, last_word.turn()).await;
@@ -104,10 +107,14 @@ impl Exchange<'_> {
                 piece = up.read_response_body(), if !full => match piece {
                     Ok(Some(data)) => {
                         let end = self.is_complete(&mut up);
+                        let seen = look.is_some().then(|| data.clone());
                         let sent = match download.follows_client() {
                             true => download.take(data, end).await,
                             false => last_word.pass(down, data, end).await.map(|()| end),
                         };
+                        if let Some(seen) = seen {
+                            look = look.and_then(|look| look.passed(&seen, end));
+                        }
                         match sent {
                             Ok(false) => {}
                             Ok(true) => break,
@@ -115,6 +122,9 @@ impl Exchange<'_> {
                         }
                     }
                     Ok(None) => {
+                        if let Some(look) = look.take() {
+                            look.passed(&Bytes::new(), true);
+                        }
                         let ending = async {
                             last_word.before_end(down).await?;
                             download.end(read_trailers(&mut up).await?, down).await

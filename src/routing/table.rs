@@ -67,10 +67,9 @@ impl Gvr {
     }
 }
 
-#[cfg(test)]
 impl GvrRef<'_> {
     /// The same, owned.
-    pub(crate) fn owned(self) -> Gvr {
+    pub fn owned(self) -> Gvr {
         Gvr {
             group: self.group.to_owned(),
             version: self.version.to_owned(),

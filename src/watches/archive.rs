@@ -49,14 +49,14 @@ impl Archive {
         (archive, books)
     }
 
-    /// What is known below `root`, from the client's `position` on; `witness` is what `server` delivered to it last.
-    /// None if there are too many.
-    pub fn enlist(
+    /// What is known below `root`, from the client's `position` on; `witnesses` are what `server` delivered to it last,
+    /// or to others. None if there are too many.
+    pub fn enlist<'w>(
         &self,
         root: &str,
         position: Position,
         server: SocketAddr,
-        witness: Option<&Witness>,
+        witnesses: impl IntoIterator<Item = &'w Witness>,
     ) -> Option<Arc<Book>> {
         let mut books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
         let book = match books.get(root) {
@@ -68,7 +68,7 @@ impl Archive {
                 book
             }
         };
-        book.enlist(position, server, witness);
+        book.enlist(position, server, witnesses);
         Some(book)
     }
 }

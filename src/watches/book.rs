@@ -67,15 +67,20 @@ impl Book {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A watch ends soon whose client is at `position`; `witness` is what `server` delivered to it last.
-    pub(super) fn enlist(&self, position: Position, server: SocketAddr, witness: Option<&Witness>) {
+    /// A watch ends soon whose client is at `position`; `witnesses` are what `server` delivered to it last, or to others.
+    pub(super) fn enlist<'w>(
+        &self,
+        position: Position,
+        server: SocketAddr,
+        witnesses: impl IntoIterator<Item = &'w Witness>,
+    ) {
         let mut pages = self.pages();
         let needed = pages
             .needed
             .map_or(position.revision, |needed| needed.min(position.revision));
         pages.needed = Some(needed);
         let room = pages.delivered.len() < SERVERS || pages.delivered.contains_key(&server);
-        if let (Some(witness), true) = (witness, room) {
+        for witness in witnesses.into_iter().filter(|_| room) {
             pages.delivered.entry(server).or_default().add(witness);
         }
     }
@@ -268,6 +273,23 @@ mod tests {
         assert_eq!(book.answer(at(5), "", other, None), Err(Withheld::NotFound));
         let own = witness(5, "a/x");
         assert_eq!(book.answer(at(5), "", other, Some(&own)), Ok(9));
+    }
+
+    #[test]
+    fn what_a_server_delivered_to_others_counts_for_a_watch_that_saw_nothing() {
+        let book = Book::new("/registry/pods/");
+        let listed = [witness(2, "a/x"), witness(3, "a/y")];
+        let quiet = Position {
+            revision: 5,
+            seen: 0,
+        };
+        book.enlist(quiet, SERVER.into(), &listed);
+        assert_eq!(book.sought()[0].1.len(), 2);
+        tell(&book, &[], Some(9), 9);
+        let answer = || book.answer(quiet, "", SERVER.into(), None);
+        assert_eq!(answer(), Err(Withheld::NotFound));
+        book.found(SERVER.into());
+        assert_eq!(answer(), Ok(9));
     }
 
     #[test]

@@ -18,12 +18,25 @@ pub struct Position {
 }
 
 /// An object as it was delivered: where it is kept must have the same.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Witness {
     /// Namespace and name, or the name alone, as in etcd's keys.
     pub key: String,
     /// Its resource version.
     pub revision: i64,
+}
+
+impl Witness {
+    /// Of the object that has this namespace, or none, and name.
+    pub(super) fn set(&mut self, namespace: &str, name: &str, revision: i64) {
+        self.revision = revision;
+        self.key.clear();
+        if !namespace.is_empty() {
+            self.key.push_str(namespace);
+            self.key.push('/');
+        }
+        self.key.push_str(name);
+    }
 }
 
 /// The type that a stream's objects have.
@@ -136,24 +149,11 @@ impl Seen {
                     .position
                     .map(|position| position.next(revision))
                     .transpose()?;
-                self.witness(event);
+                let witness = self.witness.get_or_insert_default();
+                witness.set(&event.namespace, &event.name, revision);
             }
         }
         Ok(())
-    }
-
-    fn witness(&mut self, event: &Event<'_>) {
-        let witness = self.witness.get_or_insert_with(|| Witness {
-            key: String::new(),
-            revision: 0,
-        });
-        witness.revision = event.revision;
-        witness.key.clear();
-        if !event.namespace.is_empty() {
-            witness.key.push_str(&event.namespace);
-            witness.key.push('/');
-        }
-        witness.key.push_str(&event.name);
     }
 }
 

@@ -6,7 +6,8 @@
 //! A last bookmark for each watch when the proxy stops: [`frames`] takes a watch's answer apart while it passes,
 //! [`follower`] keeps what its client has seen, [`storage`] says where in etcd that is kept, [`chronicle`] holds what etcd
 //! told of that place, and [`proof`] says which revision a client may be told. All of these are pure; [`archive`] asks
-//! etcd and fills [`book`]s. The stream that a watch is belongs to [`crate::relay`].
+//! etcd and fills [`book`]s. [`samples`] has what lists showed, for watches that see nothing. The stream that a watch is
+//! belongs to [`crate::relay`].
 
 pub mod archive;
 pub mod book;
@@ -17,4 +18,5 @@ pub mod frames;
 pub mod history;
 pub mod proof;
 pub mod resume;
+pub mod samples;
 pub mod storage;

@@ -50,6 +50,7 @@ mod openapi;
 mod outages;
 mod progress;
 mod published;
+mod quiet;
 mod real;
 mod real_failover;
 mod reconnecting;

@@ -187,7 +187,7 @@ fn kind(name: &str) -> Result<Kind, Unknown> {
     }
 }
 
-fn revision(text: &str) -> Result<i64, Unknown> {
+pub(in crate::watches) fn revision(text: &str) -> Result<i64, Unknown> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let revision = text.parse().ok().filter(|revision| digits && *revision > 0);
     revision.ok_or(Unknown)

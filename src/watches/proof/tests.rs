@@ -72,6 +72,8 @@ enum Step {
     Deliver,
     /// The apiserver sends a bookmark, at a revision up to which everything was delivered.
     Bookmark,
+    /// The apiserver answers a list, of which a few objects are kept.
+    List,
     /// etcd tells its follower of all that is new.
     Tell,
     /// etcd tells of the next revision alone.
@@ -118,6 +120,8 @@ struct World {
     complete: i64,
     start: i64,
     stream: Follower,
+    /// Of the last list.
+    listed: Vec<Witness>,
     told: Option<Chronicle>,
     compacted: i64,
 }
@@ -133,6 +137,7 @@ impl World {
             complete: start,
             start,
             stream: Follower::new(Format::Json, (!setup.from_anything).then_some(start)),
+            listed: Vec::new(),
             told: None,
             compacted: 0,
         }
@@ -208,10 +213,29 @@ impl World {
                         .passed(&bookmark::frame(Format::Json, "v1", "Pod", revision));
                 }
             }
+            Step::List => self.list(),
             Step::Compact => self.compacted = Self::revision(&self.history),
             Step::Tell => self.tell(i64::MAX),
             Step::TellOne => self.tell(1),
         }
+    }
+
+    /// Of all that the apiserver has, the two that have not changed for the longest time.
+    fn list(&mut self) {
+        let mut objects = BTreeMap::new();
+        for (revision, keys) in &self.source {
+            let pods = keys
+                .iter()
+                .filter_map(|key| KEYS[*key].0.strip_prefix("pods/"));
+            objects.extend(pods.map(|key| (key, *revision)));
+        }
+        let witness = |(key, revision): (&str, i64)| Witness {
+            key: key.to_owned(),
+            revision,
+        };
+        self.listed = objects.into_iter().map(witness).collect();
+        self.listed.sort_by_key(|witness| witness.revision);
+        self.listed.truncate(2);
     }
 
     fn tell(&mut self, most: i64) {
@@ -243,10 +267,8 @@ impl World {
 
     fn answer(&self) -> Option<i64> {
         let position = self.stream.position()?;
-        let found = self
-            .stream
-            .witness()
-            .is_some_and(|witness| self.is_found(witness));
+        let mut delivered = self.stream.witness().into_iter().chain(&self.listed);
+        let found = delivered.any(|witness| self.is_found(witness));
         newest_safe(position, self.scope(), self.told.as_ref()?, found).ok()
     }
 
@@ -274,6 +296,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         5 => prop::collection::vec(0..KEYS.len(), 1..3).prop_map(Step::Commit),
         5 => Just(Step::Deliver),
         1 => Just(Step::Bookmark),
+        1 => Just(Step::List),
         2 => Just(Step::Tell),
         2 => Just(Step::TellOne),
         1 => Just(Step::Compact),
@@ -316,6 +339,27 @@ proptest! {
     }
 }
 
+/// A watch that delivered nothing, of a resource that was listed before.
+#[test]
+fn a_quiet_watch_is_told_the_newest_revision_by_what_was_listed() {
+    let mut world = World::new(Setup {
+        namespaced: true,
+        selects: false,
+        from_anything: false,
+        elsewhere: false,
+        begins_at: 4,
+        follower_begins_after: 0,
+    });
+    for key in [0, 1, 2, 5] {
+        world.step(&Step::Commit(vec![key]));
+    }
+    world.step(&Step::Commit(vec![6]));
+    world.step(&Step::Tell);
+    assert_eq!(world.answer(), None, "nothing was delivered");
+    world.step(&Step::List);
+    assert_eq!(world.answer(), Some(World::revision(&world.history)));
+}
+
 /// The revisions of the other etcd look the same, and only the keys tell.
 #[test]
 fn revisions_of_another_etcd_prove_nothing() {
@@ -330,6 +374,7 @@ fn revisions_of_another_etcd_prove_nothing() {
     let mut world = World::new(setup);
     for key in [0, 1, 2, 3, 4, 0, 1, 2] {
         world.step(&Step::Commit(vec![key]));
+        world.step(&Step::List);
         world.step(&Step::Deliver);
         // Enough for a newer revision, were it the right etcd.
         world.step(&Step::Commit(vec![6]));
