@@ -61,6 +61,7 @@ mod restarts;
 mod restored;
 mod resume;
 mod rewritten;
+mod rollout;
 mod rotation;
 mod scripted;
 mod stop;

@@ -15,6 +15,7 @@
 )]
 
 pub mod addr;
+pub mod balancer;
 pub mod client;
 pub mod cut;
 pub mod etcd;
