@@ -10,25 +10,12 @@ use crate::real::options;
 use crate::support::client::Client;
 use crate::support::kube::KubeApiServer;
 use crate::support::process::Signal;
-use crate::support::proxy::Proxy;
 use serde_json::json;
 
 /// kube-apiserver and the proxy take 250 of a connection.
 const OF_A_CONNECTION: usize = 200;
 const WATCHES: usize = 2000;
 const DRAIN: Duration = Duration::from_secs(6);
-
-/// Resident memory of the proxy, in KiB.
-fn memory(proxy: &mut Proxy) -> i64 {
-    let path = format!("/proc/{}/status", proxy.process().pid());
-    let status = std::fs::read_to_string(path).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.unwrap()
-        .trim()
-        .trim_end_matches(" kB")
-        .parse()
-        .unwrap()
-}
 
 /// Watches that etcd serves.
 async fn watchers(etcd: &Client) -> i64 {
@@ -47,7 +34,7 @@ async fn thousands_of_watches_end_with_a_bookmark_spread_over_the_drain_and_ask_
     let mut proxy = proxy(&ground, &server, "6s").await;
     let from = list_revision(admin, CONFIG_MAPS).await;
     let admin_of_proxy = proxy.client(&ground.pki).cert("admin");
-    let empty = memory(&mut proxy);
+    let empty = proxy.process().memory().unwrap();
     let mut watches = Vec::new();
     for index in 0..WATCHES {
         let client = match index % OF_A_CONNECTION {
@@ -69,7 +56,7 @@ async fn thousands_of_watches_end_with_a_bookmark_spread_over_the_drain_and_ask_
         .trusting("etcd-ca")
         .cert("etcd-client")
         .server_name("localhost");
-    let (open, before) = (memory(&mut proxy), watchers(&etcd).await);
+    let (open, before) = (proxy.process().memory().unwrap(), watchers(&etcd).await);
     proxy.process().signal(Signal::Term);
     let stopped = Instant::now();
     let reading: Vec<_> = watches
@@ -83,7 +70,7 @@ async fn thousands_of_watches_end_with_a_bookmark_spread_over_the_drain_and_ask_
         })
         .collect();
     tokio::time::sleep_until((stopped + DRAIN / 3).into()).await;
-    let (draining, during) = (memory(&mut proxy), watchers(&etcd).await);
+    let (draining, during) = (proxy.process().memory().unwrap(), watchers(&etcd).await);
     let mut ends = Vec::new();
     for watch in reading {
         let (bookmark, end) = watch.await.unwrap();
@@ -99,16 +86,16 @@ async fn thousands_of_watches_end_with_a_bookmark_spread_over_the_drain_and_ask_
         during <= before + 1,
         "{during} watches of etcd, {before} before"
     );
-    let each = |kib: i64| kib as f64 / WATCHES as f64;
+    let each = |kib: usize| kib as f64 / WATCHES as f64;
     println!(
         "KiB a watch: {:.1} open, {:.1} more in the drain",
         each(open - empty),
-        each(draining - open)
+        each(draining.saturating_sub(open))
     );
     assert!(
-        each(draining - open) < 10.0,
+        each(draining.saturating_sub(open)) < 10.0,
         "{} KiB more in the drain",
-        draining - open
+        draining.saturating_sub(open)
     );
     let busiest = (0..DRAIN.as_secs())
         .map(|second| ends.iter().filter(|end| end.as_secs() == second).count());

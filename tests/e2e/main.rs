@@ -64,6 +64,7 @@ mod rewritten;
 mod rollout;
 mod rotation;
 mod scripted;
+mod stampede;
 mod stop;
 mod stored;
 mod twins;

@@ -69,6 +69,20 @@ impl Process {
         &self.log
     }
 
+    /// Resident memory in KiB; none once it has ended.
+    pub fn memory(&self) -> Option<usize> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))?;
+        line.trim().trim_end_matches(" kB").parse().ok()
+    }
+
+    /// How many files it has open, sockets included.
+    pub fn files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).map_or(0, Iterator::count)
+    }
+
     /// Sends a signal, unless the process has ended already.
     pub fn signal(&mut self, signal: Signal) {
         // Until it has been waited for, its id belongs to nobody else.
