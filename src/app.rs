@@ -29,7 +29,7 @@ use crate::discovery::clients::Clients;
 use crate::discovery::gather::Gather;
 use crate::local::discovery::{self, LocalView};
 use crate::local::state::LocalState;
-use crate::local::{self, probe};
+use crate::local::{self, probe, requestheader};
 use crate::publish::identify::Identify;
 use crate::publish::identity::host_name;
 use crate::publish::lease::LeaseKeeper;
@@ -300,6 +300,7 @@ fn start_control(
         custom.clone(),
         view_sender,
     ));
+    control.spawn(requestheader::run(config.clone(), shared.local.clone()));
     let identity = &config.identity;
     let keeper = (identity.publish_lease != PublishLease::Never).then(|| LeaseKeeper {
         client: maker.client(api_server),

@@ -100,7 +100,7 @@ impl Pages {
         )
     }
 
-    fn checks(&self) -> [Check; 5] {
+    fn checks(&self) -> [Check; 6] {
         let shared = &self.shared;
         let snapshot = shared.published.snapshot.load();
         let check = |name, ok: bool, missing: &str| Check {
@@ -123,6 +123,10 @@ impl Pages {
                 shared.local.is_ready(),
                 "the last /readyz of the apiserver was not 200",
             ),
+            Check {
+                name: "requestheader",
+                missing: shared.local.doubts_about_us(),
+            },
             check(
                 "discovery-read",
                 snapshot.local_known,

@@ -46,14 +46,17 @@ pub async fn run(
         if state.is_initialized() {
             let skipped = custom.borrow_and_update().clone().unwrap_or_default();
             match reader.read(&skipped).await {
-                Ok((served, versions)) if state.epoch() == epoch => view.send_modify(|view| {
-                    view.epoch = epoch;
-                    view.reads += 1;
-                    view.versions = Some(versions);
-                    if view.served.as_deref() != Some(&served) {
-                        view.served = Some(Arc::new(served));
-                    }
-                }),
+                Ok((served, versions)) if state.epoch() == epoch => {
+                    state.is_of_version(&versions.binary, epoch);
+                    view.send_modify(|view| {
+                        view.epoch = epoch;
+                        view.reads += 1;
+                        view.versions = Some(versions);
+                        if view.served.as_deref() != Some(&served) {
+                            view.served = Some(Arc::new(served));
+                        }
+                    });
+                }
                 Ok(_) => {}
                 Err(error) => {
                     tracing::warn!(

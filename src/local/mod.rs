@@ -4,6 +4,7 @@ pub mod discovery;
 pub mod documents;
 pub mod probe;
 pub mod reader;
+pub mod requestheader;
 pub mod state;
 
 use std::time::Duration;

@@ -72,6 +72,8 @@ pub async fn run(mut client: Client, state: Arc<LocalState>, every: Duration) {
 }
 
 fn judge(state: &LocalState, why: Why, epoch: u64, answer: Result<StatusCode, ClientError>) {
+    let shut_out = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN];
+    state.shut_out(matches!(&answer, Ok(status) if shut_out.contains(status)));
     match (answer, why) {
         (Ok(StatusCode::OK), _) => state.answered(true, epoch),
         (Err(ClientError::Refused), _) => state.refused(),
@@ -129,6 +131,21 @@ mod tests {
         let timeout = ClientError::Timeout(PAUSE);
         assert_eq!(after(Why::Routine, Err(timeout)), NOT_READY);
         assert_eq!(after(Why::Routine, Err(ClientError::Refused)), RESTARTED);
+    }
+
+    #[test]
+    fn an_apiserver_that_does_not_let_us_know_can_be_asked_why() {
+        let state = LocalState::default();
+        let asked = |answer| {
+            judge(&state, Why::Routine, state.epoch(), answer);
+            state.can_be_asked()
+        };
+        for code in [401, 403] {
+            assert!(asked(Ok(StatusCode::from_u16(code).unwrap())), "{code}");
+            assert!(!asked(Ok(StatusCode::INTERNAL_SERVER_ERROR)));
+        }
+        assert!(!asked(Err(ClientError::Refused)));
+        assert!(asked(Ok(StatusCode::OK)));
     }
 
     #[test]

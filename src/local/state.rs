@@ -7,6 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arc_swap::ArcSwapOption;
 use tokio::sync::{Notify, watch};
 
+use super::requestheader::Belief;
+use crate::request::credential;
+
 /// State of the apiserver process beside us.
 #[derive(Debug, Default)]
 pub struct LocalState {
@@ -17,6 +20,12 @@ pub struct LocalState {
     ready: AtomicBool,
     /// The epoch in which it was found, and the etcd revision since which the apiserver has watch history.
     history: ArcSwapOption<(u64, i64)>,
+    /// The epoch in which its version was read, and whether that gives certificate users a credential-id.
+    credential_ids: ArcSwapOption<(u64, bool)>,
+    /// Whether it takes our word about users.
+    belief: Belief,
+    /// The last `/readyz` was 401 or 403: so it does not take our word about ourselves.
+    shut_out: AtomicBool,
     /// Wakes all who follow changes.
     changed: watch::Sender<()>,
     /// Wakes the probe: this may be another process now.
@@ -50,6 +59,45 @@ impl LocalState {
     pub fn begins_at(&self, start: i64, epoch: u64) {
         self.history.store(Some(Arc::new((epoch, start))));
         self.changed.send_replace(());
+    }
+
+    /// Whether the apiserver is of a version that gives certificate users a credential-id; not while that is not known.
+    pub fn has_credential_ids(&self) -> bool {
+        let known = self.credential_ids.load();
+        known.as_deref() == Some(&(self.epoch(), true))
+    }
+
+    /// The apiserver that was asked in `epoch` is of this version.
+    pub fn is_of_version(&self, version: &str, epoch: u64) {
+        let known = Arc::new((epoch, credential::is_known_to(version)));
+        self.credential_ids.store(Some(known));
+    }
+
+    /// Whether this apiserver process is known to take our word about users.
+    pub fn believes_us(&self) -> bool {
+        self.belief.is_given(self.epoch())
+    }
+
+    /// Why that is not known; `None` if it is.
+    pub fn doubts_about_us(&self) -> Option<String> {
+        self.belief.doubts(self.epoch())
+    }
+
+    /// Whether it is there to be asked about that: initialized, or not for us to know.
+    pub fn can_be_asked(&self) -> bool {
+        self.is_initialized() || self.shut_out.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last `/readyz` was answered 401 or 403.
+    pub fn shut_out(&self, shut_out: bool) {
+        if self.shut_out.swap(shut_out, Ordering::Relaxed) != shut_out {
+            self.changed.send_replace(());
+        }
+    }
+
+    /// What the check of it says, and who wants it.
+    pub fn belief(&self) -> &Belief {
+        &self.belief
     }
 
     /// Changes each time that the process is seen to be gone; to be taken before `/readyz` is asked.
@@ -196,6 +244,18 @@ mod tests {
         assert_eq!(state.history_start(), i64::MAX);
         state.begins_at(80, epoch);
         assert_eq!(state.history_start(), i64::MAX);
+    }
+
+    #[test]
+    fn the_version_of_the_process_before_is_not_that_of_the_next() {
+        let state = LocalState::default();
+        assert!(!state.has_credential_ids());
+        state.is_of_version("v1.36.0", state.epoch());
+        assert!(state.has_credential_ids());
+        state.refused();
+        assert!(!state.has_credential_ids());
+        state.is_of_version("v1.20.2", state.epoch());
+        assert!(!state.has_credential_ids());
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub enum Refusal {
     Unauthorized,
     /// The proxy is stopping, or the apiserver's `/readyz` is not 200: asked by a load balancer.
     NotReady,
+    /// It is not known that the apiserver takes this proxy's word about users: asked by a load balancer.
+    NotBelieved,
     /// A request target that Go's HTTP server would refuse.
     BadTarget,
     /// A version asked for that is none.
@@ -97,6 +99,7 @@ impl Refusal {
             Refusal::DoubtfulNotFound => "doubtful_not_found",
             Refusal::Unauthorized => "unauthorized",
             Refusal::NotReady => "not_ready",
+            Refusal::NotBelieved => "not_believed",
             Refusal::BadTarget => "bad_target",
             Refusal::BadVersion => "bad_version",
             Refusal::HeaderTooLarge => "header_too_large",
@@ -126,6 +129,7 @@ impl Refusal {
             }
             Refusal::Unauthorized => "Unauthorized",
             Refusal::NotReady => "not ready",
+            Refusal::NotBelieved => "not ready: [-]requestheader failed: reason withheld",
             Refusal::BadTarget => "malformed request target",
             Refusal::BadVersion => {
                 "the compatibility version asked for is not one of the form major.minor"

@@ -23,7 +23,7 @@ use super::shared::Shared;
 use super::upload::Upload;
 use super::upstream::{Kind, Upstreams};
 use crate::admin::documents::How;
-use crate::request::who::Connection;
+use crate::request::who::{Caller, Connection};
 
 /// New tries with one server over other connections: each of those that are pooled may have been closed meanwhile.
 const CONNECTIONS: u32 = 4;
@@ -157,6 +157,11 @@ impl<'a> Request<'a> {
             .overlay
             .as_ref()
             .map(|overlay| overlay.begin(shared, &mut header));
+        if way.credential_ids
+            && let Caller::User(who) = self.asked.caller
+        {
+            shared.privileged.stamp_credential(&mut header, who)?;
+        }
         let group = match way.side {
             Side::Local => &upstreams.local,
             Side::Peer | Side::Native => &upstreams.peers,

@@ -15,7 +15,7 @@ use super::answer::Refusal;
 use super::forward::Side;
 use super::overlay::Merging;
 use super::overlay::cache::UNKEPT;
-use super::plan::{Asked, Step, Way, choose};
+use super::plan::{Asked, Step, Way, choose, knows_credential_ids};
 use super::shared::Shared;
 use crate::admin::documents::How;
 use crate::config::DiscoveryMode;
@@ -147,11 +147,12 @@ fn step(
         true => !(adds && of.is_some()),
         false => targets.is_empty() && !adds,
     };
-    let way = |side, address, gathered| Way {
+    let way = |side, address, gathered, credential_ids| Way {
         side,
         address,
         rerouted_as: listed.clone(),
         pass_no_such_resource: is_openapi || is_gone,
+        credential_ids,
         overlay: Some(Overlay {
             document: document.clone(),
             gathered,
@@ -160,7 +161,10 @@ fn step(
     let own = (adds && document.is_merged()).then(|| gathered.clone());
     let local = shared.config.api_server.address;
     let at = |stop: &Stop| match stop {
-        Stop::Local => (!tried.contains(&local)).then(|| way(Side::Local, local, own.clone())),
+        Stop::Local => (!tried.contains(&local)).then(|| {
+            let credential_ids = shared.local.has_credential_ids();
+            way(Side::Local, local, own.clone(), credential_ids)
+        }),
         Stop::Peers(indices) => {
             let servers = indices
                 .iter()
@@ -176,7 +180,12 @@ fn step(
                 true => own.clone(),
                 false => stand_in(&document, server, snapshot, &gathered),
             };
-            Some(way(side, server.endpoint, gathered))
+            Some(way(
+                side,
+                server.endpoint,
+                gathered,
+                knows_credential_ids(server),
+            ))
         }
     };
     let way = stops.iter().find_map(at);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use http::header::{AUTHORIZATION, EXPECT, HOST, HeaderValue};
+use http::header::{EXPECT, HOST, HeaderValue};
 use http::uri::Authority;
 use http::{Method, Version};
 use pingora_core::ErrorType;
@@ -26,6 +26,7 @@ use super::upload::Upload;
 use super::upstream::{Kind, Upstreams};
 use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, version_asked};
 use crate::request::info;
+use crate::request::token;
 use crate::request::who::{Caller, Connection};
 use crate::watches::resume::Resume;
 
@@ -119,12 +120,12 @@ impl Front {
         let Some(connection) = connection(session) else {
             return Served::Broken;
         };
-        let authorization = header.headers.get(AUTHORIZATION);
+        let bearer = token::is_there(&header.headers, upgrade);
         let caller = self
             .shared
             .judge
             .load()
-            .caller(&connection, authorization, SystemTime::now());
+            .caller(&connection, bearer, SystemTime::now());
         let method = header.method.clone();
         let target = header.uri.path_and_query().cloned();
         let (path, query) = target

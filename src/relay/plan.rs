@@ -17,6 +17,7 @@ use super::forward::Side;
 use super::health::Health;
 use super::if_ready::{Gate, gate};
 use super::shared::Shared;
+use crate::request::credential;
 use crate::request::info::{RequestInfo, Target, Verb};
 use crate::request::who::Caller;
 use crate::routing::decide::{Decision, Local, Place, Question, Row, decide};
@@ -75,6 +76,8 @@ pub struct Way {
     pub pass_no_such_resource: bool,
     /// It is a discovery document, and others are involved.
     pub overlay: Option<Overlay>,
+    /// The apiserver there gives certificate users a credential-id.
+    pub credential_ids: bool,
 }
 
 /// Plans. No effect but on counters.
@@ -109,7 +112,11 @@ fn refusal(shared: &Shared, asked: &Asked<'_>) -> Option<Refusal> {
     } else if *asked.caller == Caller::Unverifiable {
         Some(Refusal::Unauthorized)
     } else if asked.path == "/readyz" && reads && !shared.is_ready() {
-        Some(Refusal::NotReady)
+        let asked = shared.local.can_be_asked() && !shared.is_leaving();
+        Some(match asked && !shared.local.believes_us() {
+            true => Refusal::NotBelieved,
+            false => Refusal::NotReady,
+        })
     } else if asked.version.is_err() && !asked.rerouted {
         Some(Refusal::BadVersion)
     } else {
@@ -195,6 +202,7 @@ fn way(
             rerouted_as: gvr.cloned(),
             pass_no_such_resource: pass,
             overlay: None,
+            credential_ids: knows_credential_ids(server),
         })
     };
     let at = |place: &Place<'_>, pass| match place {
@@ -204,6 +212,7 @@ fn way(
             rerouted_as: None,
             pass_no_such_resource: pass,
             overlay: None,
+            credential_ids: shared.local.has_credential_ids(),
         }),
         Place::Peers(indices, gvr) => peer(indices, None, None, *gvr, pass),
         Place::Fitting(indices, gvr, version) => {

@@ -72,7 +72,7 @@ pub enum Phase {
 impl Shared {
     /// Whether load balancers should send requests here.
     pub fn is_ready(&self) -> bool {
-        self.local.is_ready() && !self.is_leaving()
+        self.local.is_ready() && self.local.believes_us() && !self.is_leaving()
     }
 
     /// Whether the proxy is stopping: an answer on an HTTP/1 connection is its last then, and says so.

@@ -8,6 +8,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use pingora_http::RequestHeader;
 
 use super::who::UserHeaders;
+use super::{credential, token};
 use crate::config::{RequestHeaders, VersionAwareness};
 use crate::routing::version::{Malformed, Version};
 
@@ -39,6 +40,7 @@ pub struct Privileged {
     first: [bool; 256],
     users: Vec<HeaderName>,
     group: Option<HeaderName>,
+    credential: Option<HeaderName>,
 }
 
 impl Privileged {
@@ -64,6 +66,9 @@ impl Privileged {
         Self {
             users: config.username.clone(),
             group: config.group.first().cloned(),
+            credential: prefixes
+                .first()
+                .and_then(|prefix| credential::header(prefix)),
             names,
             prefixes,
             first,
@@ -121,10 +126,21 @@ impl Privileged {
                 request.append_header(group.clone(), value.clone())?;
             }
         }
-        // The apiserver would drop a token after it believed the header; one that it did not believe must not make
+        // The apiserver would look at no token after it believed the header; one that did not believe it must not make
         // this request somebody else's.
-        request.remove_header(&header::AUTHORIZATION);
-        Ok(())
+        token::remove(request)
+    }
+
+    /// Writes which certificate it is, for an apiserver that gives its users that ([`credential::is_known_to`]).
+    pub fn stamp_credential(
+        &self,
+        request: &mut RequestHeader,
+        who: &UserHeaders,
+    ) -> pingora_core::Result<()> {
+        match &self.credential {
+            Some(name) => request.insert_header(name.clone(), who.credential.clone()),
+            None => Ok(()),
+        }
     }
 }
 

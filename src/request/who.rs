@@ -1,8 +1,10 @@
 //! Who is asking: decided anew for each request from the connection's chain, the clock and the current CAs.
 //!
 //! Checking a chain costs signature verifications, so a verdict is kept with the connection and reused while it
-//! cannot have changed: same generation of CA files, and inside the validity of every certificate of the chain.
+//! cannot have changed: same generation of CA files, and inside the validity of every certificate of the chain and of every
+//! CA.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +13,8 @@ use http::HeaderValue;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::tls::verify::ClientCas;
+use super::credential;
+use crate::tls::verify::{self, ClientCas};
 
 /// What is known of a client connection, kept for its life.
 #[derive(Debug)]
@@ -50,8 +53,8 @@ struct ClientCertificate {
 #[derive(Debug)]
 struct Verdict {
     generation: u64,
-    /// Unix seconds between which every certificate of the chain is valid, if they are now.
-    validity: std::ops::RangeInclusive<u64>,
+    /// Unix seconds between which every certificate of the chain is valid, and the CAs are as they are now.
+    validity: RangeInclusive<u64>,
     owner: Owner,
 }
 
@@ -69,6 +72,8 @@ pub struct UserHeaders {
     pub user: HeaderValue,
     /// One for each O of the certificate.
     pub groups: Vec<HeaderValue>,
+    /// Which certificate it is, for apiservers that want to know.
+    pub credential: HeaderValue,
 }
 
 /// Who asks.
@@ -98,14 +103,8 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Who asks on `connection`, at `now`, with this `Authorization` header.
-    pub fn caller(
-        &self,
-        connection: &Connection,
-        authorization: Option<&HeaderValue>,
-        now: SystemTime,
-    ) -> Caller {
-        let bearer = authorization.is_some_and(is_bearer);
+    /// Who asks on `connection`, at `now`; `bearer`: with a token ([`super::token::is_there`]).
+    pub fn caller(&self, connection: &Connection, bearer: bool, now: SystemTime) -> Caller {
         let Some(certificate) = &connection.certificate else {
             return if bearer {
                 Caller::Bearer
@@ -134,12 +133,11 @@ impl Judge {
         }
         let owner = self.judge(&certificate.chain, UnixTime::since_unix_epoch(since_epoch));
         // A verdict from outside the validity holds for that moment only.
-        if let Some(validity) = validity(&certificate.chain)
-            && validity.contains(&since_epoch.as_secs())
-        {
+        let now = since_epoch.as_secs();
+        if let Some(validity) = validity(&certificate.chain, now) {
             let verdict = Verdict {
                 generation: self.generation,
-                validity,
+                validity: overlap(&validity, &self.cas.unchanged(now)),
                 owner: owner.clone(),
             };
             certificate.verdict.store(Some(Arc::new(verdict)));
@@ -148,17 +146,17 @@ impl Judge {
     }
 
     fn judge(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Owner {
-        let Some((_, leaf)) = chain
-            .first()
-            .and_then(|der| X509Certificate::from_der(der).ok())
-        else {
+        let Some(der) = chain.first() else {
+            return Owner::Unverifiable;
+        };
+        let Ok((_, leaf)) = X509Certificate::from_der(der) else {
             return Owner::Unverifiable;
         };
         if self.cas.is_peer(chain, now) && self.is_allowed_name(&leaf) {
             return Owner::Peer;
         }
         if self.cas.is_user(chain, now)
-            && let Some(headers) = user_headers(&leaf)
+            && let Some(headers) = user_headers(der, &leaf)
         {
             return Owner::User(Arc::new(headers));
         }
@@ -172,28 +170,17 @@ impl Judge {
     }
 }
 
-/// `Bearer` and a token after it; everything else counts as no credentials, as in kube-apiserver.
-fn is_bearer(authorization: &HeaderValue) -> bool {
-    let mut words = authorization
-        .as_bytes()
-        .trim_ascii()
-        .split(|byte| *byte == b' ');
-    words
-        .next()
-        .is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"bearer"))
-        && words.next().is_some_and(|token| !token.is_empty())
+/// Unix seconds around `now` in which every certificate of the chain is valid; `None` if one of them is not now.
+fn validity(chain: &[CertificateDer<'_>], now: u64) -> Option<RangeInclusive<u64>> {
+    let whole = 0..=u64::MAX;
+    let validity = chain.iter().try_fold(whole, |both, der| {
+        Some(overlap(&both, &verify::validity(der)?))
+    })?;
+    validity.contains(&now).then_some(validity)
 }
 
-/// Unix seconds in which every certificate of the chain is valid; `None` if there are none such.
-fn validity(chain: &[CertificateDer<'_>]) -> Option<std::ops::RangeInclusive<u64>> {
-    let (mut from, mut until) = (0, u64::MAX);
-    for der in chain {
-        let (_, certificate) = X509Certificate::from_der(der).ok()?;
-        let validity = certificate.validity();
-        from = from.max(u64::try_from(validity.not_before.timestamp()).unwrap_or(0));
-        until = until.min(u64::try_from(validity.not_after.timestamp()).ok()?);
-    }
-    (from <= until).then_some(from..=until)
+fn overlap(one: &RangeInclusive<u64>, other: &RangeInclusive<u64>) -> RangeInclusive<u64> {
+    *one.start().max(other.start())..=*one.end().min(other.end())
 }
 
 /// The last CN, as Go's crypto/x509 takes it.
@@ -207,14 +194,18 @@ fn common_name<'a>(certificate: &'a X509Certificate<'_>) -> Option<&'a str> {
 }
 
 /// User and groups as headers; `None` where one of them could be read differently behind a header.
-fn user_headers(certificate: &X509Certificate<'_>) -> Option<UserHeaders> {
+fn user_headers(der: &[u8], certificate: &X509Certificate<'_>) -> Option<UserHeaders> {
     let user = header_value(common_name(certificate)?)?;
     let groups = certificate
         .subject()
         .iter_organization()
         .map(|organization| header_value(organization.as_str().ok()?))
         .collect::<Option<_>>()?;
-    Some(UserHeaders { user, groups })
+    Some(UserHeaders {
+        user,
+        groups,
+        credential: credential::id(der)?,
+    })
 }
 
 /// Go trims header values, so `system:masters ` must never become one: a CSR for it is approved by Kubernetes.

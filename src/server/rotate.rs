@@ -50,6 +50,7 @@ fn serve(shared: &Shared, tls: &ArcSwap<ServerConfig>) -> Result<(), TlsError> {
 fn connect(shared: &Shared) -> Result<(), TlsError> {
     let credentials = Credentials::read(&shared.config)?;
     shared.credentials.store(Arc::new(credentials));
+    shared.local.belief().reconsider();
     Ok(())
 }
 

@@ -48,8 +48,8 @@ pub fn serving(config: &Serving) -> Result<(Arc<ServerConfig>, ClientCas), TlsEr
     let provider = provider();
     let cas = ClientCas::new(
         &provider,
-        roots(&config.client_ca_file)?,
-        roots(&config.request_header_client_ca_file)?,
+        &certs(&config.client_ca_file)?,
+        &certs(&config.request_header_client_ca_file)?,
     )?;
     let (chain, key) = key_pair(&config.tls)?;
     let verifier = Arc::new(AcceptParsable::new(provider.clone(), cas.hints()));

@@ -83,8 +83,8 @@ impl Authenticator {
                 Err(Refused) => failed = true,
             }
         }
-        if let Some(token) = bearer(headers) {
-            match self.tokens.get(token) {
+        if let Some(token) = bearer(headers).or_else(|| subprotocol_token(headers)) {
+            match self.tokens.get(&token) {
                 Some(user) => return Some(with_default_groups(user.clone())),
                 None => failed = true,
             }
@@ -205,10 +205,31 @@ fn verify(
 }
 
 /// Go trims what it reads from HTTP/1.1; `bearer` of an empty token is no token.
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+fn bearer(headers: &HeaderMap) -> Option<String> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?.trim();
     let (scheme, token) = value.split_once(' ')?;
-    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then(|| token.to_owned())
+}
+
+/// What a browser can set: a token as a subprotocol of a WebSocket.
+fn subprotocol_token(headers: &HeaderMap) -> Option<String> {
+    if headers.get(header::UPGRADE)? != "websocket" {
+        return None;
+    }
+    let protocols = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
+    let token = protocols
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .find_map(|protocol| {
+            let prefix = "base64url.bearer.authorization.k8s.io.";
+            protocol.trim().strip_prefix(prefix)
+        })?;
+    let decoded = data_encoding::BASE64URL_NOPAD
+        .decode(token.as_bytes())
+        .ok()?;
+    String::from_utf8(decoded)
+        .ok()
+        .filter(|token| !token.is_empty())
 }
 
 fn text(value: &http::HeaderValue) -> String {

@@ -1,6 +1,6 @@
 //! A small HTTP client for the proxy's TLS port: one identity, one protocol, one connection that is opened when needed.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -13,9 +13,9 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use tokio::net::TcpStream;
+use rustls::{ClientConfig, SupportedProtocolVersion};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -44,6 +44,8 @@ struct Settings {
     server_name: String,
     identity: Option<String>,
     alpn: Vec<&'static str>,
+    versions: &'static [&'static SupportedProtocolVersion],
+    from: Option<IpAddr>,
     headers: HeaderMap,
     timeout: Duration,
 }
@@ -63,6 +65,8 @@ impl Client {
             server_name: SERVER_NAME.to_owned(),
             identity: None,
             alpn: vec!["h2", "http/1.1"],
+            versions: rustls::DEFAULT_VERSIONS,
+            from: None,
             headers: HeaderMap::new(),
             timeout: Duration::from_secs(10),
         })
@@ -118,6 +122,16 @@ impl Client {
 
     pub fn http2(&self) -> Self {
         self.change(|settings| settings.alpn = vec!["h2"])
+    }
+
+    /// TLS 1.2 only, or 1.3 only.
+    pub fn tls(&self, versions: &'static [&'static SupportedProtocolVersion]) -> Self {
+        self.change(|settings| settings.versions = versions)
+    }
+
+    /// Connects from this address of the machine.
+    pub fn from(&self, address: IpAddr) -> Self {
+        self.change(|settings| settings.from = Some(address))
     }
 
     /// How long a response header, and then the whole body, may take.
@@ -278,7 +292,12 @@ impl Client {
         &self,
         config: Arc<ClientConfig>,
     ) -> anyhow::Result<TlsStream<TcpStream>> {
-        let tcp = TcpStream::connect(self.settings.addr)
+        let socket = TcpSocket::new_v4()?;
+        if let Some(address) = self.settings.from {
+            socket.bind(SocketAddr::new(address, 0))?;
+        }
+        let tcp = socket
+            .connect(self.settings.addr)
             .await
             .context("connect")?;
         tcp.set_nodelay(true)?;
@@ -296,6 +315,7 @@ impl Client {
                 ca,
                 identity,
                 alpn,
+                versions,
                 ..
             } = &self.settings;
             let files = identity.as_ref().map(|name| {
@@ -307,7 +327,8 @@ impl Client {
             let files = files
                 .as_ref()
                 .map(|(cert, key)| (cert.as_path(), key.as_path()));
-            Arc::new(client_config(&pki.join(format!("{ca}.crt")), files, alpn))
+            let ca = pki.join(format!("{ca}.crt"));
+            Arc::new(client_config(&ca, files, alpn, versions))
         };
         Arc::clone(self.config.get_or_init(build))
     }

@@ -30,6 +30,7 @@ pub struct KubeOptions {
     runtime_config: Vec<String>,
     feature_gates: Vec<String>,
     args: Vec<String>,
+    left_out: Vec<String>,
     wait: bool,
 }
 
@@ -46,6 +47,7 @@ impl KubeOptions {
             runtime_config: Vec::new(),
             feature_gates: Vec::new(),
             args: Vec::new(),
+            left_out: Vec::new(),
             wait: true,
         }
     }
@@ -76,6 +78,12 @@ impl KubeOptions {
 
     pub fn arg(mut self, arg: &str) -> Self {
         self.args.push(arg.to_owned());
+        self
+    }
+
+    /// None of the usual flags that begin so, `requestheader-` for example.
+    pub fn without(mut self, flags: &str) -> Self {
+        self.left_out.push(format!("--{flags}"));
         self
     }
 
@@ -124,6 +132,7 @@ impl KubeOptions {
                 flags.push(format!("--{flag}={}", values.join(",")));
             }
         }
+        flags.retain(|flag| !self.left_out.iter().any(|start| flag.starts_with(start)));
         flags.extend(self.args.iter().cloned());
         flags
     }

@@ -162,13 +162,7 @@ impl Pki {
 
     /// A further CA (or a new one under an old name): `NAME.crt` and `NAME.key`.
     pub fn add_ca(&mut self, name: &str, cn: &str) {
-        let mut params = LeafOptions::new(cn, Vec::new()).params();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![
-            KeyUsagePurpose::KeyCertSign,
-            KeyUsagePurpose::CrlSign,
-            KeyUsagePurpose::DigitalSignature,
-        ];
+        let params = ca_params(cn);
         let key = new_key();
         let certificate = params.self_signed(&key).expect("a CA certificate");
         self.write(&format!("{name}.key"), &key.serialize_pem());
@@ -177,16 +171,49 @@ impl Pki {
             .insert(name.to_owned(), Issuer::new(params, key));
     }
 
+    /// A CA below another one: `NAME.crt` and `NAME.key`.
+    pub fn add_ca_under(&mut self, parent: &str, name: &str, cn: &str) {
+        let params = ca_params(cn);
+        let key = new_key();
+        let certificate = params.signed_by(&key, self.issuer(parent));
+        let certificate = certificate.expect("a CA certificate");
+        self.write(&format!("{name}.key"), &key.serialize_pem());
+        self.write(&format!("{name}.crt"), &certificate.pem());
+        self.issuers
+            .insert(name.to_owned(), Issuer::new(params, key));
+    }
+
+    /// Puts files together to a new one.
+    pub fn join(&self, file: &str, parts: &[&str]) {
+        let read = |part: &&str| std::fs::read_to_string(self.path(part)).expect("a file");
+        let text: String = parts.iter().map(read).collect();
+        self.write(file, &text);
+    }
+
+    fn issuer(&self, ca: &str) -> &Issuer<'static, KeyPair> {
+        self.issuers
+            .get(ca)
+            .unwrap_or_else(|| panic!("no CA {ca:?}"))
+    }
+
     /// Issues `NAME.crt` and `NAME.key` from `ca`; an older pair of that name is replaced, each file at once.
     pub fn leaf(&self, name: &str, ca: &str, options: &LeafOptions) {
-        let issuer = self
-            .issuers
-            .get(ca)
-            .unwrap_or_else(|| panic!("no CA {ca:?}"));
+        self.leaf_with(name, ca, options, |_| {});
+    }
+
+    /// The same, with what the options have no word for.
+    pub fn leaf_with(
+        &self,
+        name: &str,
+        ca: &str,
+        options: &LeafOptions,
+        change: impl FnOnce(&mut CertificateParams),
+    ) {
         let key = new_key();
-        let certificate = options
-            .params()
-            .signed_by(&key, issuer)
+        let mut params = options.params();
+        change(&mut params);
+        let certificate = params
+            .signed_by(&key, self.issuer(ca))
             .expect("a leaf certificate");
         self.write(&format!("{name}.key"), &key.serialize_pem());
         self.write(&format!("{name}.crt"), &certificate.pem());
@@ -257,6 +284,17 @@ impl Pki {
         std::fs::write(&new, text).expect("write to the PKI's directory");
         std::fs::rename(&new, &path).expect("rename in the PKI's directory");
     }
+}
+
+fn ca_params(cn: &str) -> CertificateParams {
+    let mut params = LeafOptions::new(cn, Vec::new()).params();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![
+        KeyUsagePurpose::KeyCertSign,
+        KeyUsagePurpose::CrlSign,
+        KeyUsagePurpose::DigitalSignature,
+    ];
+    params
 }
 
 fn new_key() -> KeyPair {

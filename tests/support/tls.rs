@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 
 /// All certificates of a PEM file.
 pub fn certificates(file: &Path) -> Vec<CertificateDer<'static>> {
@@ -29,10 +29,15 @@ pub fn roots(file: &Path) -> RootCertStore {
 }
 
 /// A client that trusts `ca` and shows the certificate and key in `identity`, if any.
-pub fn client_config(ca: &Path, identity: Option<(&Path, &Path)>, alpn: &[&str]) -> ClientConfig {
+pub fn client_config(
+    ca: &Path,
+    identity: Option<(&Path, &Path)>,
+    alpn: &[&str],
+    versions: &[&'static SupportedProtocolVersion],
+) -> ClientConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(versions)
         .expect("TLS versions")
         .with_root_certificates(roots(ca));
     let mut config = match identity {

@@ -274,6 +274,25 @@ fn users_and_peers_without_names_need_authorities_of_their_own() {
 }
 
 #[test]
+fn one_authority_for_users_and_peers_is_found_whatever_its_path() {
+    let fixture = Fixture::new();
+    let one = |names: &str| {
+        let text = minimal_with("serving:", &format!("serving:{names}"));
+        fixture.write("config.yaml", &text);
+    };
+    fs::remove_file(fixture.path("front-proxy-ca.crt")).unwrap();
+    std::os::unix::fs::symlink(fixture.path("ca.crt"), fixture.path("front-proxy-ca.crt")).unwrap();
+    // Of its many users only the one that is named is a peer.
+    one("\n  requestHeaderAllowedNames: [front-proxy-client]");
+    fixture.load().unwrap();
+    one("\n  requestHeaderAllowedNames: []");
+    let problems = fixture.problems();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    let key = "serving.requestHeaderClientCAFile (line 9): has an authority";
+    assert!(problems[0].starts_with(key), "{problems:?}");
+}
+
+#[test]
 fn a_configuration_that_cannot_be_read() {
     let fixture = Fixture::new();
     fs::write(fixture.path("config.yaml"), b"kind: x\n\xff\n").unwrap();

@@ -77,12 +77,22 @@ fn a_certificate_user_is_written_under_the_apiservers_own_names_and_brings_no_to
             HeaderValue::from_static("devs"),
             HeaderValue::from_static("qa"),
         ],
+        credential: HeaderValue::from_static("X509SHA256=00"),
     };
     let mut request = request(&[("Authorization", "Bearer bob")]);
     privileged().stamp(&mut request, &who).unwrap();
     assert_eq!(names(&request), ["x-foo-group", "x-remote-user"]);
     let groups: Vec<_> = request.headers.get_all("x-foo-group").iter().collect();
     assert_eq!(groups, ["devs", "qa"]);
+
+    privileged().stamp_credential(&mut request, &who).unwrap();
+    let name = "x-remote-extra-authentication.kubernetes.io%2fcredential-id";
+    assert_eq!(request.headers[name], "X509SHA256=00");
+    assert_eq!(
+        privileged().strip(&mut request),
+        3,
+        "nobody else may send it"
+    );
 }
 
 #[test]

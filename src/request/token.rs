@@ -1,0 +1,170 @@
+//! Bearer tokens, where kube-apiserver looks for them: `Authorization`, and the subprotocols of a WebSocket, which is
+//! all that a browser can set. Pure.
+
+use http::header::{self, HeaderMap, HeaderValue};
+use pingora_http::RequestHeader;
+
+/// What the subprotocol that carries a token begins with.
+const PREFIX: &[u8] = b"base64url.bearer.authorization.k8s.io.";
+
+/// Whether a request has a token, which only the apiserver can judge. `upgrade`: it is sent on as one.
+pub fn is_there(headers: &HeaderMap, upgrade: bool) -> bool {
+    headers.get(header::AUTHORIZATION).is_some_and(is_bearer)
+        || (upgrade && is_websocket(headers) && protocols(headers).any(is_token))
+}
+
+/// Removes every token.
+pub fn remove(request: &mut RequestHeader) -> pingora_core::Result<()> {
+    request.remove_header(&header::AUTHORIZATION);
+    if !protocols(&request.headers).any(|protocol| protocol.starts_with(PREFIX)) {
+        return Ok(());
+    }
+    let others: Vec<_> = protocols(&request.headers)
+        .filter(|protocol| !protocol.starts_with(PREFIX))
+        .map(<[u8]>::to_vec)
+        .collect();
+    request.remove_header(&header::SEC_WEBSOCKET_PROTOCOL);
+    if !others.is_empty() {
+        request.insert_header(header::SEC_WEBSOCKET_PROTOCOL, others.join(&b", "[..]))?;
+    }
+    Ok(())
+}
+
+/// `Bearer` and a token after it; everything else counts as no credentials, as in kube-apiserver.
+fn is_bearer(authorization: &HeaderValue) -> bool {
+    let mut words = authorization
+        .as_bytes()
+        .trim_ascii()
+        .split(|byte| *byte == b' ');
+    words
+        .next()
+        .is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"bearer"))
+        && words.next().is_some_and(|token| !token.is_empty())
+}
+
+/// Elsewhere kube-apiserver does not look at subprotocols.
+fn is_websocket(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::UPGRADE)
+        .is_some_and(|upgrade| upgrade.as_bytes().eq_ignore_ascii_case(b"websocket"))
+}
+
+/// An empty one is none; whether it is any good is the apiserver's to say.
+fn is_token(protocol: &[u8]) -> bool {
+    protocol
+        .strip_prefix(PREFIX)
+        .is_some_and(|token| !token.is_empty())
+}
+
+fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    headers
+        .get_all(header::SEC_WEBSOCKET_PROTOCOL)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+        .map(<[u8]>::trim_ascii)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(headers: &[(&str, &str)]) -> RequestHeader {
+        let mut request = RequestHeader::build("GET", b"/api", None).unwrap();
+        for (name, value) in headers {
+            request.append_header((*name).to_owned(), *value).unwrap();
+        }
+        request
+    }
+
+    #[test]
+    fn a_bearer_token_is_one_that_kube_apiserver_would_look_at() {
+        let is_there = |value| is_there(&request(&[("Authorization", value)]).headers, false);
+        for bearer in ["Bearer x", "bearer x", "BEARER x y", " Bearer x"] {
+            assert!(is_there(bearer), "{bearer}");
+        }
+        for none in [
+            "",
+            "Bearer",
+            "Bearer ",
+            "Bearer  x",
+            "Basic eDp5",
+            "Bearerx y",
+        ] {
+            assert!(!is_there(none), "{none}");
+        }
+        let second = request(&[("Authorization", "Basic x"), ("Authorization", "Bearer x")]);
+        assert!(
+            !super::is_there(&second.headers, false),
+            "only the first counts"
+        );
+    }
+
+    const TOKEN: &str = "base64url.bearer.authorization.k8s.io.dG9r";
+
+    #[test]
+    fn a_subprotocol_of_a_websocket_is_a_token_too() {
+        let with = |upgrade: &str, protocols: &str| {
+            request(&[("Upgrade", upgrade), ("Sec-WebSocket-Protocol", protocols)])
+        };
+        let both = format!("v4.channel.k8s.io, {TOKEN}");
+        assert!(is_there(&with("websocket", &both).headers, true));
+        assert!(is_there(&with("WebSocket", TOKEN).headers, true));
+        let empty = "base64url.bearer.authorization.k8s.io.";
+        for (upgrade, protocols, sent_on) in [
+            ("websocket", both.as_str(), false),
+            ("SPDY/3.1", &both, true),
+            ("websocket", empty, true),
+            ("websocket", "v4.channel.k8s.io", true),
+        ] {
+            let request = with(upgrade, protocols);
+            assert!(
+                !is_there(&request.headers, sent_on),
+                "{upgrade} {protocols}"
+            );
+        }
+        let apart = request(&[
+            ("Upgrade", "websocket"),
+            ("Sec-WebSocket-Protocol", "v4.channel.k8s.io"),
+            ("Sec-WebSocket-Protocol", TOKEN),
+        ]);
+        assert!(is_there(&apart.headers, true));
+    }
+
+    #[test]
+    fn tokens_are_removed_and_other_subprotocols_stay() {
+        let mut request = request(&[
+            ("Authorization", "Bearer x"),
+            ("Sec-WebSocket-Protocol", "v5.channel.k8s.io"),
+            (
+                "Sec-WebSocket-Protocol",
+                &format!("{TOKEN},v4.channel.k8s.io"),
+            ),
+        ]);
+        remove(&mut request).unwrap();
+        assert!(!request.headers.contains_key("authorization"));
+        let left: Vec<_> = request
+            .headers
+            .get_all("sec-websocket-protocol")
+            .iter()
+            .collect();
+        assert_eq!(left, ["v5.channel.k8s.io, v4.channel.k8s.io"]);
+    }
+
+    #[test]
+    fn a_request_without_tokens_stays_as_it_is() {
+        let mut plain = request(&[
+            ("Sec-WebSocket-Protocol", "a"),
+            ("Sec-WebSocket-Protocol", "b,c"),
+        ]);
+        let before = plain.headers.clone();
+        remove(&mut plain).unwrap();
+        assert_eq!(plain.headers, before);
+    }
+
+    #[test]
+    fn a_subprotocol_alone_leaves_none_behind() {
+        let mut request = request(&[("Sec-WebSocket-Protocol", TOKEN)]);
+        remove(&mut request).unwrap();
+        assert!(!request.headers.contains_key("sec-websocket-protocol"));
+    }
+}
