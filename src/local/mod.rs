@@ -9,6 +9,8 @@ pub mod state;
 
 use std::time::Duration;
 
+use http::HeaderMap;
+
 use crate::client::{self, ClientMaker, MakerError};
 use crate::config::Config;
 
@@ -17,13 +19,23 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Clients for the local apiserver, as `apiServer.internalUser`. Reads the certificate files.
 pub fn maker(config: &Config) -> Result<ClientMaker, MakerError> {
-    let server = &config.api_server;
     let names = &config.serving.request_headers;
+    let user = &config.api_server.internal_user;
+    maker_as(config, client::identity(names, user, &["system:masters"])?)
+}
+
+/// The same, as nobody. Who asks goes with each request.
+pub fn maker_as_nobody(config: &Config) -> Result<ClientMaker, MakerError> {
+    maker_as(config, HeaderMap::new())
+}
+
+fn maker_as(config: &Config, identity: HeaderMap) -> Result<ClientMaker, MakerError> {
+    let server = &config.api_server;
     ClientMaker::new(
         &server.server_name,
         &server.ca_file,
         &server.proxy_client,
-        client::identity(names, &server.internal_user, &["system:masters"])?,
+        identity,
         TIMEOUT,
     )
 }

@@ -24,6 +24,7 @@ use crate::discovery::newest::targets_of;
 use crate::discovery::openapi::Form;
 use crate::discovery::stand_in::lacking;
 use crate::request::info::Target;
+use crate::routing::decide::Row;
 use crate::routing::documents::{Document, Stop, merged, newest};
 use crate::routing::table::{Gvr, Server, Snapshot};
 
@@ -153,6 +154,7 @@ fn step(
         rerouted_as: listed.clone(),
         pass_no_such_resource: is_openapi || is_gone,
         credential_ids,
+        row: Row::NotAResource,
         overlay: Some(Overlay {
             document: document.clone(),
             gathered,

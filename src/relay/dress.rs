@@ -40,7 +40,7 @@ pub fn for_anybody(
             shared.privileged.stamp(header, who)?;
             true
         }
-        Caller::Peer => shared.privileged.names_user(&header.headers),
+        Caller::Peer => shared.privileged.named_user(&header.headers).is_some(),
         Caller::Bearer | Caller::Anonymous | Caller::Unverifiable => false,
     };
     if *caller != Caller::Peer || !header.headers.contains_key(FORWARDED_FOR) {

@@ -158,6 +158,11 @@ impl Front {
             true => Kind::Long,
             false => Kind::Short,
         };
+        let user = self.user(&caller, &header);
+        let decision = match &step {
+            Step::Forward(way) => Some(way.row.name()),
+            Step::Answer(_) => None,
+        };
         let upload = Upload::new(body_expected, header.headers.contains_key(EXPECT));
         let end = match step {
             Step::Answer(refusal) => End::Refused(refusal),
@@ -177,6 +182,10 @@ impl Front {
                 running.await
             }
         };
+        let refusal = match &end {
+            End::Refused(refusal) => Some(refusal.name()),
+            _ => None,
+        };
         let result = match end {
             End::Answered { code, reusable } => Served::Answered { code, reusable },
             End::Upgraded => Served::Upgraded,
@@ -192,12 +201,25 @@ impl Front {
             target: "access",
             client = ?connection.address,
             caller = caller_name(&caller),
+            user = user.as_ref().map(tracing::field::debug),
+            decision,
+            refusal,
             %method,
             path,
             ?result,
             "request"
         );
         result
+    }
+
+    /// Who asks, for the access log: answers of the proxy itself are in no apiserver's audit log. Whose a token is only the
+    /// apiserver knows.
+    fn user(&self, caller: &Caller, header: &RequestHeader) -> Option<HeaderValue> {
+        match caller {
+            Caller::User(who) => Some(who.user.clone()),
+            Caller::Peer => self.shared.privileged.named_user(&header.headers).cloned(),
+            Caller::Bearer | Caller::Anonymous | Caller::Unverifiable => None,
+        }
     }
 
     /// Connections made with the certificates of this moment.

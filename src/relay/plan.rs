@@ -78,6 +78,8 @@ pub struct Way {
     pub overlay: Option<Overlay>,
     /// The apiserver there gives certificate users a credential-id.
     pub credential_ids: bool,
+    /// The row of the routing table that led there.
+    pub row: Row,
 }
 
 /// Plans. No effect but on counters.
@@ -203,6 +205,7 @@ fn way(
             pass_no_such_resource: pass,
             overlay: None,
             credential_ids: knows_credential_ids(server),
+            row: decision.row,
         })
     };
     let at = |place: &Place<'_>, pass| match place {
@@ -213,6 +216,7 @@ fn way(
             pass_no_such_resource: pass,
             overlay: None,
             credential_ids: shared.local.has_credential_ids(),
+            row: decision.row,
         }),
         Place::Peers(indices, gvr) => peer(indices, None, None, *gvr, pass),
         Place::Fitting(indices, gvr, version) => {
@@ -229,8 +233,14 @@ fn way(
         .or_else(|| at(&decision.finally, proxied))
 }
 
-/// One of several: of those that fit the version best, the unhealthy last; the same for all requests of a connection while they stay the same. When one
-/// goes away, its connections spread over all that are left (rendezvous hashing).
+/// Whether a server's apiserver gives certificate users a credential-id.
+pub fn knows_credential_ids(server: &Server) -> bool {
+    let version = server.binary_version.as_deref();
+    version.is_some_and(credential::is_known_to)
+}
+
+/// One of several: of those that fit the version best, the unhealthy last; the same for all requests of a connection
+/// while they stay the same. When one goes away, its connections spread over all that are left (rendezvous hashing).
 pub(super) fn choose<'s>(
     servers: impl Iterator<Item = &'s Server>,
     version: Option<Version>,

@@ -75,13 +75,10 @@ impl Privileged {
         }
     }
 
-    /// Whether `headers` name a remote user.
-    pub fn names_user(&self, headers: &HeaderMap) -> bool {
-        self.users.iter().any(|name| {
-            headers
-                .get(name)
-                .is_some_and(|user| !user.as_bytes().trim_ascii().is_empty())
-        })
+    /// The remote user that `headers` name.
+    pub fn named_user<'h>(&self, headers: &'h HeaderMap) -> Option<&'h HeaderValue> {
+        let mut users = self.users.iter().filter_map(|name| headers.get(name));
+        users.find(|user| !user.as_bytes().trim_ascii().is_empty())
     }
 
     /// Removes every privileged header; how many names there were.

@@ -3,12 +3,13 @@
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use serde_json::Value;
 
-use crate::cluster::{Cluster, Ground, HPAS, Single};
+use crate::cluster::{Cluster, Ground, HPAS, LONG, Single};
 use crate::double::{Double, Preset, Recorded, v1_20, v1_36};
 use crate::support::client::Client;
 use crate::support::proxy::{Proxy, Until};
 use crate::support::tls::certificates;
 use crate::support::upgraded::Upgraded;
+use crate::support::wait::eventually;
 
 const ECHO: &str = "/_double/echo";
 const UPGRADE: &str = "/_double/upgrade";
@@ -187,4 +188,51 @@ async fn what_is_no_token_of_a_websocket_is_none() {
         assert_eq!(client.get(ECHO).await.code(), 401);
     }
     assert_eq!(world.double.count("/_double"), 0);
+}
+
+#[tokio::test]
+async fn access_lines_name_user_decision_and_reason_and_no_token() {
+    let world = Single::with(|options| options.env("RUST_LOG", "info,access=info")).await;
+    let client = world.client();
+    let peer = client.cert("front-proxy-client");
+    for (client, path) in [
+        (client.cert("alice"), "/api/v1/pods?of=alice"),
+        (client.token("tok-bob"), "/api/v1/pods?of=bob"),
+        (client.cert("rogue"), "/api/v1/pods"),
+        (peer.header("X-Remote-User", "carol"), "/version"),
+        (client.cert("alice"), "/api/v1/%zz"),
+    ] {
+        client.get(path).await;
+    }
+    let lines = eventually("all lines are there", LONG, async || {
+        let log = world.proxy.log_tail();
+        let lines = log.lines().filter(|line| line.contains(" access: "));
+        let lines: Vec<_> = lines.map(str::to_owned).collect();
+        if lines.len() < 5 { Err(log) } else { Ok(lines) }
+    })
+    .await;
+    for (line, words) in lines.iter().zip([
+        ["caller=\"user\"", "user=\"alice\"", "decision=\"local\""],
+        [
+            "caller=\"bearer\"",
+            "decision=\"local\"",
+            "path=\"/api/v1/pods\"",
+        ],
+        [
+            "caller=\"unverifiable\"",
+            "refusal=\"unauthorized\"",
+            "code: 401",
+        ],
+        [
+            "caller=\"peer\"",
+            "user=\"carol\"",
+            "decision=\"not_a_resource\"",
+        ],
+        ["user=\"alice\"", "refusal=\"bad_target\"", "code: 400"],
+    ]) {
+        for word in words {
+            assert!(line.contains(word), "{word}: {line}");
+        }
+        assert!(!line.contains("tok-bob") && !line.contains("of="), "{line}");
+    }
 }

@@ -1,6 +1,7 @@
 //! Many users at once, over few connections: each request arrives as its own user's.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,8 +74,8 @@ async fn crowd() -> (Single, Vec<Caller>) {
 }
 
 /// One caller's requests, one after the other. What the answers say of the user is checked here.
-async fn ask(caller: Arc<Caller>, number: usize) {
-    for round in 0..ROUNDS {
+async fn ask(caller: Arc<Caller>, number: usize, rounds: Range<usize>) {
+    for round in rounds {
         let path = format!("{ECHO}?caller={number}&round={round}");
         let answer = caller.client.get(&path).await;
         let echo = answer.json();
@@ -97,10 +98,15 @@ async fn thousands_of_interleaved_requests_arrive_as_their_own_users() {
         .enumerate()
         .map(|(number, caller)| (number, caller.user.clone()))
         .collect();
+    let callers: Vec<_> = callers.into_iter().map(Arc::new).collect();
+    // One after the other, so that there are connections to share.
+    for (number, caller) in callers.iter().enumerate() {
+        ask(caller.clone(), number, 0..1).await;
+    }
     let tasks: JoinSet<()> = callers
         .into_iter()
         .enumerate()
-        .map(|(number, caller)| ask(Arc::new(caller), number))
+        .map(|(number, caller)| ask(caller, number, 1..ROUNDS))
         .collect();
     timeout(Duration::from_secs(180), tasks.join_all())
         .await

@@ -8,13 +8,13 @@ use http::{HeaderMap, Method, StatusCode};
 use tokio::time::Instant;
 
 use super::findings::{self, Finding, Recognised};
-use crate::client::{self, Answer, Client, ClientError, ClientMaker, MakerError};
+use crate::client::{self, Answer, Client, ClientError, MakerError};
 use crate::config::Config;
+use crate::local::maker_as_nobody;
 
 /// Where kube-apiserver says which headers it believes. Nobody may read it without being told so.
 const PATH: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
-/// For one try, and for one request with all its tries.
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// For one request with all its tries.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why nothing could be found out.
@@ -30,16 +30,9 @@ pub enum CheckError {
 
 /// What keeps the apiserver at `apiServer.address` from believing this proxy; nothing: it does.
 pub async fn check(config: &Config) -> Result<Vec<Finding>, CheckError> {
-    let server = &config.api_server;
     let names = &config.serving.request_headers;
-    let maker = Arc::new(ClientMaker::new(
-        &server.server_name,
-        &server.ca_file,
-        &server.proxy_client,
-        HeaderMap::new(),
-        TIMEOUT,
-    )?);
-    let mut client = maker.client(server.address);
+    let maker = Arc::new(maker_as_nobody(config)?);
+    let mut client = maker.client(config.api_server.address);
 
     let invented = format!("kube-interop-proxy-invented-{:016x}", rand::random::<u64>());
     let answer = get(&mut client, client::identity(names, &invented, &[])?).await?;
@@ -55,7 +48,7 @@ pub async fn check(config: &Config) -> Result<Vec<Finding>, CheckError> {
             }
         }
     }
-    let internal = client::identity(names, &server.internal_user, &["system:masters"])?;
+    let internal = client::identity(names, &config.api_server.internal_user, &["system:masters"])?;
     let answer = get(&mut client, internal).await?;
     Ok(findings::compared(names, answer.status, &answer.body))
 }

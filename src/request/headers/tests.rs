@@ -106,7 +106,7 @@ fn an_empty_remote_user_names_nobody() {
         (vec![("X-Foo-Group", "devs")], false),
     ] {
         assert_eq!(
-            privileged.names_user(&request(&headers).headers),
+            privileged.named_user(&request(&headers).headers).is_some(),
             named,
             "{headers:?}"
         );
