@@ -51,7 +51,10 @@ async fn servers_from_1_32_on_are_told_which_certificate_it_was() {
         let extra = &echo["user"]["extra"]["authentication.kubernetes.io/credential-id"];
         assert_eq!(extra, &Value::from(vec![expected.clone()]));
         let seen = last(&world.double, ECHO);
-        assert_eq!(seen.header_values(CREDENTIAL), [expected.clone()]);
+        assert_eq!(
+            seen.header_values(CREDENTIAL),
+            std::slice::from_ref(&expected)
+        );
     }
     for client in [forging.token("tok-bob"), forging.clone()] {
         client.get(ECHO).await;
@@ -178,7 +181,7 @@ async fn what_is_no_token_of_a_websocket_is_none() {
         "v4.channel.k8s.io, base64url.bearer.authorization.k8s.io.",
     ] {
         let refused = websocket(&world, &rogue, protocols).await;
-        let refused = refused.err().expect("no upgrade").to_string();
+        let refused = refused.expect_err("no upgrade").to_string();
         assert!(refused.starts_with("HTTP/1.1 401 "), "{refused}");
     }
     // Without an upgrade kube-apiserver does not look for it, and would take the client for nobody.
