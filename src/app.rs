@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -18,7 +18,7 @@ use crate::admin::pages::Pages;
 use crate::admin::{self, metrics::Metrics};
 use crate::client::MakerError;
 use crate::cluster::catalog::{Catalog, Ends, Own, Published};
-use crate::cluster::connector::{Connector, FileError};
+use crate::cluster::connector::{Connector, EtcdTls};
 use crate::cluster::etcd::EtcdSource;
 use crate::cluster::keys::{Keys, Topic};
 use crate::cluster::native;
@@ -38,13 +38,12 @@ use crate::publish::rhythm;
 use crate::relay::health::{self, Health};
 use crate::relay::overlay::cache::Cache;
 use crate::relay::shared::{Phase, Shared};
-use crate::relay::upstream::Credentials;
 use crate::request::headers::Privileged;
 use crate::request::who::Judge;
 use crate::routing::decide::Policy;
 use crate::server::rotate;
 use crate::server::worker::{self, Common};
-use crate::tls::store::{self, TlsError};
+use crate::tls::store::TlsError;
 use crate::watches::archive::{self, Archive};
 use crate::watches::book::Book;
 use crate::watches::history;
@@ -67,12 +66,9 @@ pub enum BuildError {
     /// Certificate files.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The clients for the local apiserver and for native peers.
+    /// The clients for the local apiserver and for peers.
     #[error(transparent)]
     Client(#[from] MakerError),
-    /// etcd's certificate files.
-    #[error(transparent)]
-    Etcd(#[from] FileError),
     /// Two metrics have one name.
     #[error("metrics")]
     Metrics(#[from] prometheus::Error),
@@ -113,7 +109,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         config.peer.advertise_address.set_port(serving.port());
     }
 
-    let (server_tls, cas) = store::serving(&config.serving)?;
+    let (certificates, rotations) = rotate::begin(&config)?;
     let configured = config.identity.server_id.as_deref().map(Arc::from);
     let (id_sender, id) = watch::channel(configured);
     let own = Own {
@@ -129,10 +125,11 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         own: own.clone(),
         judge: ArcSwap::from_pointee(Judge {
             generation: 0,
-            cas,
+            cas: certificates.cas,
             allowed_names: config.serving.request_header_allowed_names.clone(),
         }),
-        credentials: ArcSwap::from_pointee(Credentials::read(&config)?),
+        credentials: Arc::new(ArcSwap::from_pointee(certificates.credentials)),
+        rotated: watch::Sender::new(()),
         privileged: Privileged::new(&config.serving.request_headers),
         policy: Policy {
             rerouting: config.rerouting.enabled,
@@ -150,8 +147,20 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         config,
     });
 
+    let etcd: EtcdTls = Arc::new(ArcSwapOption::from_pointee(certificates.etcd));
+    let tls = Arc::new(ArcSwap::from(certificates.server));
     let mut control = JoinSet::new();
-    let (publisher, keeper) = start_control(&shared, keys, id_sender, ends, books, &mut control)?;
+    rotations.start(&shared, &tls, &etcd, &mut control);
+    let connector = Connector::new(&shared.config.etcd, etcd);
+    let (publisher, keeper) = start_control(
+        &shared,
+        connector,
+        keys,
+        id_sender,
+        ends,
+        books,
+        &mut control,
+    )?;
     let (stop_publisher, stop) = oneshot::channel();
     let mut stop_publishing = vec![stop_publisher];
     let mut publishers = vec![tokio::spawn(publisher.run(stop))];
@@ -160,7 +169,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         stop_publishing.push(stop_keeper);
         publishers.push(tokio::spawn(keeper.run(stop)));
     }
-    let peers = Arc::new(health::maker(&shared.config)?);
+    let peers = Arc::new(health::maker(&shared.config, shared.credentials.clone())?);
     control.spawn(health::run(peers, shared.clone()));
     control.spawn(admin::serve::run(
         admin_listener,
@@ -170,8 +179,6 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     let (closing, closes) = watch::channel(false);
     let (cut, cuts) = watch::channel(false);
     let (alive, connections) = mpsc::channel(1);
-    let tls = Arc::new(ArcSwap::from(server_tls));
-    rotate::start(&shared, &tls, &mut control);
     let common = Common {
         shared: shared.clone(),
         tls,
@@ -205,6 +212,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
 /// in their own way. With `identity.publishLease: Never` nobody keeps or collects Leases.
 fn start_control(
     shared: &Arc<Shared>,
+    connector: Connector,
     keys: Keys,
     id: watch::Sender<Option<Arc<str>>>,
     ends: Ends,
@@ -220,7 +228,6 @@ fn start_control(
     let (wanted_sender, wanted) = watch::channel(false);
     let (observed_sender, observed) = watch::channel(Arc::default());
 
-    let connector = Connector::new(&config.etcd)?;
     let (sink, messages) = mpsc::channel(QUEUE);
     for topic in keys.topics() {
         let connector = connector.starting_at(topic.index());
@@ -260,7 +267,7 @@ fn start_control(
         shared.local.clone(),
     ));
     control.spawn(native::run(
-        Arc::new(native::maker(config)?),
+        Arc::new(native::maker(config, shared.credentials.clone())?),
         config.api_server.discovery_interval,
         native_peers,
         natives_sender,
@@ -269,7 +276,7 @@ fn start_control(
         published: shared.published.clone(),
         view: view.clone(),
         gathering: shared.gathering.clone(),
-        clients: Clients::new(config)?,
+        clients: Clients::new(config, &shared.credentials)?,
         discovery_interval: config.api_server.discovery_interval,
         metrics: shared.metrics.gathering.clone(),
     };
@@ -286,7 +293,7 @@ fn start_control(
     };
     control.spawn(identify.run());
 
-    let maker = Arc::new(local::maker(config)?);
+    let maker = Arc::new(local::maker(config, shared.credentials.clone())?);
     let api_server = config.api_server.address;
     control.spawn(probe::run(
         maker.client(api_server),
@@ -300,7 +307,11 @@ fn start_control(
         custom.clone(),
         view_sender,
     ));
-    control.spawn(requestheader::run(config.clone(), shared.local.clone()));
+    control.spawn(requestheader::run(
+        config.clone(),
+        shared.credentials.clone(),
+        shared.local.clone(),
+    ));
     let identity = &config.identity;
     let keeper = (identity.publish_lease != PublishLease::Never).then(|| LeaseKeeper {
         client: maker.client(api_server),

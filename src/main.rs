@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand, ValueEnum};
-use kube_interop_proxy::config::{self, Config};
+use kube_interop_proxy::config::{self, Config, Problem};
 use kube_interop_proxy::{app, tls};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
 }
 
 fn check(path: &Path) -> ExitCode {
-    match load(path) {
+    match loaded(config::check(path)) {
         Ok(_) => {
             println!("{}: no problems", path.display());
             ExitCode::SUCCESS
@@ -88,8 +88,9 @@ fn check(path: &Path) -> ExitCode {
     }
 }
 
-fn load(path: &Path) -> Result<Config, ()> {
-    config::load(path).map_err(|problems| {
+/// Says what is wrong, if anything.
+fn loaded(result: Result<Config, Vec<Problem>>) -> Result<Config, ()> {
+    result.map_err(|problems| {
         for problem in &problems {
             eprintln!("{problem}");
         }
@@ -100,7 +101,7 @@ fn run(path: &Path, log_format: LogFormat) -> ExitCode {
     if start_logging(log_format).is_err() {
         return ExitCode::from(USAGE);
     }
-    let Ok(config) = load(path) else {
+    let Ok(config) = loaded(config::load(path)) else {
         return ExitCode::from(USAGE);
     };
     match serve(config) {

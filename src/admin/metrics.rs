@@ -6,6 +6,7 @@ use prometheus::{
     Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
 };
 
+use super::certificates::CertificateMetrics;
 use super::documents::DocumentMetrics;
 use super::gathering::GatherMetrics;
 use super::lease::LeaseMetrics;
@@ -32,7 +33,8 @@ pub struct Metrics {
     pub connections: IntGauge,
     /// Connections that failed before their first request.
     pub failed_handshakes: IntCounter,
-    certificates_broken: prometheus::IntGaugeVec,
+    /// Certificate files.
+    pub certificates: CertificateMetrics,
     /// 1 while another live proxy claims our server ID.
     pub duplicate_id: IntGauge,
     etcd_age: prometheus::Gauge,
@@ -162,12 +164,7 @@ impl Metrics {
                 "kube_interop_proxy_failed_handshakes_total",
                 "Connections that failed before their first request.",
             )?,
-            certificates_broken: gauge_vec(
-                &registry,
-                "kube_interop_proxy_certificates_broken",
-                "1 while new certificate files cannot be used, and those before stay in use, by what they are for.",
-                &["files"],
-            )?,
+            certificates: CertificateMetrics::new(&registry)?,
             duplicate_id: gauge(
                 "kube_interop_proxy_duplicate_server_id",
                 "1 while another live proxy claims this server ID.",
@@ -211,11 +208,6 @@ impl Metrics {
     pub fn identity(&self, id: &str) {
         self.identity.reset();
         self.identity.with_label_values(&[id]).set(1);
-    }
-
-    /// Whether new certificate files cannot be used; `files`: what they are for.
-    pub fn certificates_broken(&self, files: &str) -> IntGauge {
-        self.certificates_broken.with_label_values(&[files])
     }
 
     /// A request was decided.

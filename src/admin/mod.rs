@@ -1,5 +1,6 @@
 //! What operators see: metrics, health, and the status page, on a loopback port of its own.
 
+pub mod certificates;
 pub mod documents;
 pub mod gathering;
 pub mod lease;

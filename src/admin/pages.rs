@@ -205,6 +205,7 @@ impl Pages {
                 "undecodable": gauges.etcd_undecodable,
                 "restores": gauges.etcd_restores,
             },
+            "certificates": shared.metrics.certificates.status(),
             "facts": facts,
             "discovery": discovery(shared),
             "peers": snapshot.servers.iter().map(|server| peer(server, &shared.health)).collect::<Vec<_>>(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -18,6 +19,8 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{Client, ClientMaker};
 use crate::config::KeyPair;
+use crate::tls::credentials::{Credentials, Current, Trust};
+use crate::tls::reading::{File, Reading};
 use crate::tls::store;
 
 /// What becomes of a request.
@@ -103,13 +106,38 @@ impl Server {
         identity: HeaderMap,
         timeout: Duration,
     ) -> Client {
-        let cert = self.files.path().join("cert");
+        let credentials = Arc::new(ArcSwap::from_pointee(self.credentials()));
+        self.client_with(credentials, address, name, identity, timeout)
+    }
+
+    pub(crate) fn client_with(
+        &self,
+        credentials: Current,
+        address: SocketAddr,
+        name: &str,
+        identity: HeaderMap,
+        timeout: Duration,
+    ) -> Client {
+        let maker = ClientMaker::new(name, credentials, |all| &all.local, identity, timeout);
+        Arc::new(maker.unwrap()).client(address)
+    }
+
+    /// That the server is believed with.
+    pub(crate) fn credentials(&self) -> Credentials {
         let pair = KeyPair {
-            cert_file: cert.clone(),
+            cert_file: self.files.path().join("cert"),
             key_file: self.files.path().join("key"),
         };
-        let maker = ClientMaker::new(name, &cert, &pair, identity, timeout).unwrap();
-        Arc::new(maker).client(address)
+        let files = [
+            File::certificates("cert", &pair.cert_file),
+            File::key("key", &pair.key_file),
+        ];
+        let trust = Trust::read(&pair.cert_file, &pair, &Reading::of(&files)).unwrap();
+        let trust = Arc::new(trust);
+        Credentials {
+            local: trust.clone(),
+            peers: trust,
+        }
     }
 }
 

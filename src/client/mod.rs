@@ -3,7 +3,7 @@
 //! A [`ClientMaker`] knows what servers are trusted, the proxy client certificate and the identity that is asserted with
 //! it; a [`Client`] has one connection to one of them, made anew when it broke. [`Client::get`] tries once,
 //! [`Client::call`] as often as client-go would ([`retry`]); [`Client::ended`] tells of the connection's end while nothing
-//! is asked.
+//! is asked. A request after new certificates is made with them, over a new connection.
 
 pub mod retry;
 
@@ -14,7 +14,6 @@ mod tests;
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,14 +24,15 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use rand::Rng;
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
-use crate::config::{KeyPair, RequestHeaders};
-use crate::tls::store::{self, TlsError};
+use crate::config::RequestHeaders;
+use crate::tls::credentials::{Credentials, Current, Trust};
 
 /// Largest answer read. The biggest discovery documents have some hundred KiB.
 const MAX_BODY: usize = 64 << 20;
@@ -43,6 +43,8 @@ struct Connection {
     sender: SendRequest<Full<Bytes>>,
     /// Ends with the sender, or with the server.
     task: JoinHandle<hyper::Result<()>>,
+    /// What it was made with.
+    tls: Arc<ClientConfig>,
 }
 
 /// How a connection ended that we did not end.
@@ -82,10 +84,11 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-/// Makes clients that share one TLS configuration.
+/// Makes clients for servers that are trusted alike.
 pub struct ClientMaker {
     name: ServerName<'static>,
-    tls: TlsConnector,
+    credentials: Current,
+    trust: fn(&Credentials) -> &Trust,
     identity: HeaderMap,
     timeout: Duration,
 }
@@ -93,9 +96,6 @@ pub struct ClientMaker {
 /// Why there can be no client. The configuration is checked for all of it.
 #[derive(Debug, thiserror::Error)]
 pub enum MakerError {
-    /// Certificate files.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
     /// Not a name that a certificate could have.
     #[error("{0:?} is no server name")]
     Name(String),
@@ -125,20 +125,20 @@ pub fn identity(
 }
 
 impl ClientMaker {
-    /// Reads the certificate files. `identity`: headers of every request; `timeout`: of one try.
+    /// `trust`: what of the credentials is for these servers; `identity`: headers of every request; `timeout`: of one try.
     pub fn new(
         server_name: &str,
-        ca_file: &Path,
-        proxy_client: &KeyPair,
+        credentials: Current,
+        trust: fn(&Credentials) -> &Trust,
         identity: HeaderMap,
         timeout: Duration,
     ) -> Result<Self, MakerError> {
         let name = ServerName::try_from(server_name.to_owned())
             .map_err(|_| MakerError::Name(server_name.to_owned()))?;
-        let tls = store::client(ca_file, Some(proxy_client))?;
         Ok(Self {
             name,
-            tls: TlsConnector::from(Arc::new(tls)),
+            credentials,
+            trust,
             identity,
             timeout,
         })
@@ -154,15 +154,22 @@ impl ClientMaker {
         }
     }
 
+    /// What connections are made with now.
+    fn tls(&self) -> Arc<ClientConfig> {
+        (self.trust)(&self.credentials.load())
+            .with_certificate
+            .clone()
+    }
+
     async fn connect(&self, address: SocketAddr) -> Result<Connection, ClientError> {
+        let config = self.tls();
         let tcp = TcpStream::connect(address)
             .await
             .map_err(|error| match error.kind() {
                 io::ErrorKind::ConnectionRefused => ClientError::Refused,
                 _ => ClientError::Connect(error),
             })?;
-        let tls = self
-            .tls
+        let tls = TlsConnector::from(config.clone())
             .connect(self.name.clone(), tcp)
             .await
             .map_err(ClientError::Connect)?;
@@ -170,7 +177,11 @@ impl ClientMaker {
             .await
             .map_err(exchange)?;
         let task = tokio::spawn(connection);
-        Ok(Connection { sender, task })
+        Ok(Connection {
+            sender,
+            task,
+            tls: config,
+        })
     }
 
     fn request(
@@ -288,6 +299,9 @@ impl Client {
     /// The connection of the exchange before, if it is still good.
     async fn reused(&mut self) -> Option<Connection> {
         let mut connection = self.connection.take()?;
+        if !Arc::ptr_eq(&connection.tls, &self.maker.tls()) {
+            return None;
+        }
         if connection.sender.ready().await.is_ok() {
             return Some(connection);
         }

@@ -1,6 +1,8 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
+use arc_swap::ArcSwap;
+
 use super::fake::{Reply, Server};
 use super::*;
 
@@ -39,6 +41,28 @@ async fn call(
     client
         .call(method, "/x?y=1", &[], body.map(Bytes::from), deadline)
         .await
+}
+
+#[tokio::test]
+async fn after_new_credentials_the_next_request_opens_a_new_connection() {
+    let (server, _) = server(Vec::new()).await;
+    let credentials = Arc::new(ArcSwap::from_pointee(server.credentials()));
+    let mut client = server.client_with(
+        credentials.clone(),
+        server.address,
+        "server.test",
+        HeaderMap::new(),
+        MINUTE,
+    );
+    for connections in [1, 1, 2, 2] {
+        if connections == 2 && server.connections() == 1 {
+            credentials.store(Arc::new(server.credentials()));
+        }
+        client.get("/x", &[]).await.unwrap();
+        assert_eq!(server.connections(), connections);
+    }
+    // Nothing that the probe would take for the server's doing.
+    assert!(client.end.is_none());
 }
 
 #[tokio::test]

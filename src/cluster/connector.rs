@@ -2,14 +2,20 @@
 //!
 //! One endpoint a client: the client library balances over several, and a watch must know whom it talks to. After a
 //! failure the next endpoint is tried.
+//!
+//! The library's clients keep the certificates that they were made with, so each new one takes those of the moment. What
+//! works is left alone, as kube-apiserver leaves its connections to etcd.
 
-use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
 
 use super::source::SourceError;
 use crate::config::Etcd;
+use crate::tls::reading::Reading;
+use crate::tls::store::TlsError;
 
 /// Time for one request, the opening of a watch included.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -18,13 +24,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Certificate files cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[error("{path}")]
-pub struct FileError {
-    path: String,
-    source: std::io::Error,
-}
+/// What new connections to etcd are made with; none: they are plain. Written by `server::rotate`.
+pub type EtcdTls = Arc<ArcSwapOption<TlsOptions>>;
 
 /// Makes clients, one endpoint after the other.
 #[derive(Clone)]
@@ -32,26 +33,28 @@ pub struct Connector {
     endpoints: Vec<String>,
     next: usize,
     options: ConnectOptions,
+    tls: EtcdTls,
+    /// What the last client was made with.
+    used: Option<Arc<TlsOptions>>,
     limit: Duration,
 }
 
 impl Connector {
-    /// Reads the certificate files.
-    pub fn new(config: &Etcd) -> Result<Self, FileError> {
-        let mut options = ConnectOptions::new()
+    /// For the endpoints of `config`.
+    pub fn new(config: &Etcd, tls: EtcdTls) -> Self {
+        let options = ConnectOptions::new()
             .with_connect_timeout(CONNECT_TIMEOUT)
             .with_keep_alive(PING_INTERVAL, PING_TIMEOUT)
             .with_keep_alive_while_idle(true)
             .with_require_leader(true);
-        if let Some(tls) = tls_options(config)? {
-            options = options.with_tls(tls);
-        }
-        Ok(Self {
+        Self {
             endpoints: config.endpoints.clone(),
             next: 0,
             options,
+            tls,
+            used: None,
             limit: REQUEST_TIMEOUT,
-        })
+        }
     }
 
     /// Another one, that begins with the `start`th endpoint, so that connections spread.
@@ -72,27 +75,36 @@ impl Connector {
     pub async fn connect(&mut self) -> Result<Client, SourceError> {
         let endpoint = &self.endpoints[self.next % self.endpoints.len()];
         self.next = self.next.wrapping_add(1);
-        let connecting = Client::connect([endpoint], Some(self.options.clone()));
+        self.used = self.tls.load_full();
+        let options = match &self.used {
+            Some(tls) => self.options.clone().with_tls((**tls).clone()),
+            None => self.options.clone(),
+        };
+        let connecting = Client::connect([endpoint], Some(options));
         bounded(self.limit, connecting).await
+    }
+
+    /// Whether the last client has the certificates of the moment.
+    pub fn is_current(&self) -> bool {
+        let now = self.tls.load();
+        now.as_ref().map(Arc::as_ptr) == self.used.as_ref().map(Arc::as_ptr)
     }
 }
 
-fn tls_options(config: &Etcd) -> Result<Option<TlsOptions>, FileError> {
-    let read = |path: &Path| {
-        std::fs::read(path).map_err(|source| FileError {
-            path: path.display().to_string(),
-            source,
-        })
-    };
+/// What the files of `etcd` are good for; none without https.
+pub fn tls_options(config: &Etcd, reading: &Reading<'_>) -> Result<Option<TlsOptions>, TlsError> {
     let Some(ca_file) = &config.ca_file else {
         return Ok(None);
     };
-    let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(read(ca_file)?));
+    reading.authorities(ca_file)?;
+    let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(reading.bytes(ca_file)?));
     if let Some(pair) = &config.client {
-        tls = tls.identity(Identity::from_pem(
-            read(&pair.cert_file)?,
-            read(&pair.key_file)?,
-        ));
+        reading.pair(pair)?;
+        let (cert, key) = (
+            reading.bytes(&pair.cert_file)?,
+            reading.bytes(&pair.key_file)?,
+        );
+        tls = tls.identity(Identity::from_pem(cert, key));
     }
     Ok(Some(tls))
 }

@@ -36,11 +36,11 @@ impl EtcdSource {
         }
     }
 
-    /// The client, taken out: whoever fails does not put it back.
+    /// The client, taken out: whoever fails does not put it back. After a watch broke off, new certificates count.
     async fn take(&mut self) -> Result<Client, SourceError> {
         match self.client.take() {
-            Some(client) => Ok(client),
-            None => self.connector.connect().await,
+            Some(client) if self.connector.is_current() => Ok(client),
+            _ => self.connector.connect().await,
         }
     }
 }

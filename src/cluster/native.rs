@@ -17,6 +17,7 @@ use crate::client::{self, ClientMaker, MakerError};
 use crate::config::Config;
 use crate::local::reader::Reader;
 use crate::routing::table::Custom;
+use crate::tls::credentials::Current;
 
 /// User, and with [`GROUP`] its group, under which native peers ask each other.
 pub const USER: &str = "system:apiserver";
@@ -25,13 +26,13 @@ pub const GROUP: &str = "system:authenticated";
 /// Longest wait for one document.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Clients for native peers. Reads the certificate files.
-pub fn maker(config: &Config) -> Result<ClientMaker, MakerError> {
+/// Clients for native peers.
+pub fn maker(config: &Config, credentials: Current) -> Result<ClientMaker, MakerError> {
     let names = &config.serving.request_headers;
     ClientMaker::new(
         &config.peer.server_name,
-        &config.peer.ca_file,
-        &config.api_server.proxy_client,
+        credentials,
+        |credentials| &credentials.peers,
         client::identity(names, USER, &[GROUP])?,
         TIMEOUT,
     )

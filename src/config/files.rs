@@ -1,6 +1,5 @@
 //! Whether the certificate, key and CA files that a configuration names can be used, now.
 
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use rustls::pki_types::CertificateDer;
@@ -34,13 +33,9 @@ pub(super) struct Files {
     pub(super) apart: Option<(Named, Named)>,
 }
 
-/// Reads all files and notes what is wrong with them.
+/// Reads all files and notes what keeps them from being used.
 pub(super) fn check(files: &Files, problems: &mut Problems) {
-    if let (Some(chain), Some((key, path))) =
-        (check_pair(&files.serving, problems), &files.serving.cert)
-    {
-        check_validity(&chain, (key, path), problems);
-    }
+    check_pair(&files.serving, problems);
     for pair in &files.clients {
         check_pair(pair, problems);
     }
@@ -53,27 +48,31 @@ pub(super) fn check(files: &Files, problems: &mut Problems) {
     }
 }
 
-/// Returns the chain if there is a good one, whatever its key is like.
-fn check_pair(pair: &Pair, problems: &mut Problems) -> Option<Vec<CertificateDer<'static>>> {
+/// The same, and whether what the proxy shows to others is valid now: nobody would believe it, but it may run and wait for
+/// better, as kube-apiserver does.
+pub(super) fn check_all(files: &Files, problems: &mut Problems) {
+    check(files, problems);
+    for pair in [&files.serving].into_iter().chain(&files.clients) {
+        if let Some((key, path)) = &pair.cert
+            && let Ok(chain) = pem::read_certs(path)
+        {
+            check_validity(&chain, (key, path), problems);
+        }
+    }
+}
+
+fn check_pair(pair: &Pair, problems: &mut Problems) {
     let chain = (pair.cert.as_ref())
         .and_then(|(key, path)| noted(pem::read_certs(path), key, path, problems));
     let signer = pair.key.as_ref().and_then(|(key, path)| {
         let signer = pem::read_key(path).and_then(|key| pem::signing_key(&key));
         noted(signer, key, path, problems)
     });
-    if let (Some(chain), Some(signer), Some((key, path))) = (&chain, signer, &pair.key) {
-        noted(
-            pem::certified_key(chain.clone(), signer),
-            key,
-            path,
-            problems,
-        );
+    if let (Some(chain), Some(signer), Some((key, path))) = (chain, signer, &pair.key) {
+        noted(pem::certified_key(chain, signer), key, path, problems);
     }
-    chain
 }
 
-/// An expired serving certificate keeps everybody out. The others only cost their part, so the program may run
-/// with them.
 fn check_validity(
     chain: &[CertificateDer<'_>],
     (key, path): (&KeyPath, &PathBuf),
@@ -102,28 +101,14 @@ fn check_apart((_, users): &Named, (key, peers): &Named, problems: &mut Problems
     let (Ok(users), Ok(peers)) = (pem::read_certs(users), pem::read_certs(peers)) else {
         return;
     };
-    let users: HashSet<_> = users.iter().filter_map(authority).collect();
-    if peers
-        .iter()
-        .filter_map(authority)
-        .any(|peer| users.contains(&peer))
-    {
+    if pem::have_common_authority(&users, &peers) {
         problems.add(key.clone(), SHARED_AUTHORITY);
     }
 }
 
 /// Says why users and peers must not have an authority in common.
-pub(super) const SHARED_AUTHORITY: &str = "has an authority that clientCAFile has too, \
+pub(crate) const SHARED_AUTHORITY: &str = "has an authority that clientCAFile has too, \
      so any user could act as anyone; use another CA for peers, or fill in requestHeaderAllowedNames";
-
-/// Subject and public key make an authority; the certificate around them may be renewed.
-fn authority<'c>(cert: &'c CertificateDer<'_>) -> Option<(&'c [u8], &'c [u8])> {
-    let cert = pem::parsed(cert)?;
-    Some((
-        cert.tbs_certificate.subject.as_raw(),
-        cert.tbs_certificate.subject_pki.raw,
-    ))
-}
 
 fn noted<T>(
     result: Result<T, PemError>,

@@ -32,6 +32,7 @@ use std::time::Duration;
 
 use http::HeaderName;
 
+pub(crate) use files::SHARED_AUTHORITY;
 pub use problem::Problem;
 
 /// Everything the program can be told.
@@ -284,12 +285,24 @@ pub struct Admin {
 ///
 /// Relative paths in it start from its own directory. The problems come in the order of the file.
 pub fn load(path: &Path) -> Result<Config, Vec<Problem>> {
+    load_with(path, files::check)
+}
+
+/// Like [`load`]; a certificate of the proxy's own that has expired, or is not valid yet, is a problem too.
+pub fn check(path: &Path) -> Result<Config, Vec<Problem>> {
+    load_with(path, files::check_all)
+}
+
+fn load_with(
+    path: &Path,
+    check: fn(&files::Files, &mut problem::Problems),
+) -> Result<Config, Vec<Problem>> {
     let text = read(path).map_err(|message| {
         let message = format!("{}: {message}", path.display());
         vec![Problem::of_file(None, message)]
     })?;
     let base = path.parent().unwrap_or(Path::new(""));
-    validate::config(&text, base, files::check)
+    validate::config(&text, base, check)
 }
 
 /// Reads a configuration from text, without a look at the files that it names.

@@ -4,6 +4,7 @@
 //! can be used: a certificate has been parsed, a key is of a supported kind, a pair fits together. No error says what a
 //! file contains.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
@@ -146,6 +147,27 @@ pub fn parsed<'c>(cert: &'c CertificateDer<'_>) -> Option<X509Certificate<'c>> {
     }
 }
 
+/// Subject and public key of a certificate. They make an authority; the certificate around them may be renewed.
+pub type Authority = (Vec<u8>, Vec<u8>);
+
+/// The authority that a certificate stands for.
+#[must_use]
+pub fn authority(cert: &CertificateDer<'_>) -> Option<Authority> {
+    let content = parsed(cert)?.tbs_certificate;
+    Some((
+        content.subject.as_raw().to_vec(),
+        content.subject_pki.raw.to_vec(),
+    ))
+}
+
+/// Whether some authority is in both.
+#[must_use]
+pub fn have_common_authority(some: &[CertificateDer<'_>], others: &[CertificateDer<'_>]) -> bool {
+    let some: HashSet<_> = some.iter().filter_map(authority).collect();
+    let mut others = others.iter().filter_map(authority);
+    others.any(|other| some.contains(&other))
+}
+
 /// The library's own words have pieces of the file in them.
 fn damaged(error: pem::Error) -> PemError {
     PemError::Damaged(match error {
@@ -156,7 +178,8 @@ fn damaged(error: pem::Error) -> PemError {
     })
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, PemError> {
+/// Reads a file that can be one of these.
+pub fn read(path: &Path) -> Result<Vec<u8>, PemError> {
     // Before opening: opening a pipe waits for its writer.
     if !fs::metadata(path)?.is_file() {
         return Err(PemError::NotAFile);

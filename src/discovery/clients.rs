@@ -13,6 +13,7 @@ use crate::client::{self, Client, ClientMaker, MakerError};
 use crate::cluster::native;
 use crate::config::{Config, DiscoveryMode};
 use crate::request::headers::{PEER_PROXIED, REROUTED};
+use crate::tls::credentials::Current;
 
 /// Longest wait for one document: an apiserver takes seconds for the first OpenAPI document it is asked for.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -24,8 +25,8 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Reads the certificate files. `None`: the configuration says that clients see one server's documents.
-    pub fn new(config: &Config) -> Result<Option<Self>, MakerError> {
+    /// With the credentials of the moment. `None`: the configuration says that clients see one server's documents.
+    pub fn new(config: &Config, credentials: &Current) -> Result<Option<Self>, MakerError> {
         if !config.rerouting.enabled || config.discovery.mode != DiscoveryMode::Merged {
             return Ok(None);
         }
@@ -34,8 +35,8 @@ impl Clients {
         let proxied = client::identity(names, user, &["system:masters"])?;
         let native = client::identity(names, native::USER, &[native::GROUP])?;
         Ok(Some(Self {
-            proxied: Arc::new(maker(config, marked(proxied))?),
-            native: Arc::new(maker(config, native)?),
+            proxied: Arc::new(maker(config, credentials, marked(proxied))?),
+            native: Arc::new(maker(config, credentials, native)?),
         }))
     }
 
@@ -46,11 +47,15 @@ impl Clients {
     }
 }
 
-fn maker(config: &Config, identity: HeaderMap) -> Result<ClientMaker, MakerError> {
+fn maker(
+    config: &Config,
+    credentials: &Current,
+    identity: HeaderMap,
+) -> Result<ClientMaker, MakerError> {
     ClientMaker::new(
         &config.peer.server_name,
-        &config.peer.ca_file,
-        &config.api_server.proxy_client,
+        credentials.clone(),
+        |credentials| &credentials.peers,
         identity,
         TIMEOUT,
     )

@@ -13,28 +13,37 @@ use http::HeaderMap;
 
 use crate::client::{self, ClientMaker, MakerError};
 use crate::config::Config;
+use crate::tls::credentials::Current;
 
 /// Longest wait for an answer to the proxy's own requests.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Clients for the local apiserver, as `apiServer.internalUser`. Reads the certificate files.
-pub fn maker(config: &Config) -> Result<ClientMaker, MakerError> {
+/// Clients for the local apiserver, as `apiServer.internalUser`.
+pub fn maker(config: &Config, credentials: Current) -> Result<ClientMaker, MakerError> {
     let names = &config.serving.request_headers;
     let user = &config.api_server.internal_user;
-    maker_as(config, client::identity(names, user, &["system:masters"])?)
+    maker_as(
+        config,
+        credentials,
+        client::identity(names, user, &["system:masters"])?,
+    )
 }
 
 /// The same, as nobody. Who asks goes with each request.
-pub fn maker_as_nobody(config: &Config) -> Result<ClientMaker, MakerError> {
-    maker_as(config, HeaderMap::new())
+pub fn maker_as_nobody(config: &Config, credentials: Current) -> Result<ClientMaker, MakerError> {
+    maker_as(config, credentials, HeaderMap::new())
 }
 
-fn maker_as(config: &Config, identity: HeaderMap) -> Result<ClientMaker, MakerError> {
+fn maker_as(
+    config: &Config,
+    credentials: Current,
+    identity: HeaderMap,
+) -> Result<ClientMaker, MakerError> {
     let server = &config.api_server;
     ClientMaker::new(
         &server.server_name,
-        &server.ca_file,
-        &server.proxy_client,
+        credentials,
+        |credentials| &credentials.local,
         identity,
         TIMEOUT,
     )

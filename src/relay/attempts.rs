@@ -169,6 +169,8 @@ impl<'a> Request<'a> {
         let exchange = Exchange {
             shared,
             info: self.asked.info,
+            caller: self.asked.caller,
+            connection: self.connection,
             group,
             destination: group.at(way.address),
             kind: self.kind,

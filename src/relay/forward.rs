@@ -21,10 +21,12 @@ use super::last_word::LastWord;
 use super::not_found;
 use super::overlay::Merging;
 use super::shared::Shared;
+use super::standing::Standing;
 use super::upload::{Gone, Listening, Upload};
 use super::upstream::{Destination, Group, Kind};
 use crate::request::headers::NOT_EXECUTED;
 use crate::request::info::{RequestInfo, Target, Verb};
+use crate::request::who::{Caller, Connection};
 use crate::watches::samples::look::Look;
 
 /// Which kind of server is asked.
@@ -126,6 +128,10 @@ pub struct Exchange<'a> {
     pub shared: &'a Shared,
     /// What is asked for.
     pub info: &'a RequestInfo<'a>,
+    /// Who asks.
+    pub caller: &'a Caller,
+    /// On which connection.
+    pub connection: &'a Connection,
     /// The connections to use.
     pub group: &'a Group,
     /// Where to.
@@ -262,6 +268,18 @@ impl Exchange<'_> {
         let answer = (response.status, &response.headers);
         let samples = &self.shared.samples;
         Look::at(samples, resource.into(), epoch, self.started, answer)
+    }
+
+    /// What it stands on while it goes on.
+    pub(super) fn standing(&self) -> Standing<'_> {
+        Standing {
+            shared: self.shared,
+            connection: self.connection,
+            caller: self.caller,
+            trust: self.group.trust(),
+            presented: self.certificate,
+            side: self.side,
+        }
     }
 
     /// Whether a peer's proxy says that nobody executed the request.

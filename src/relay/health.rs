@@ -16,6 +16,7 @@ use super::shared::Shared;
 use crate::client::{ClientMaker, MakerError};
 use crate::cluster::watch::jittered;
 use crate::config::Config;
+use crate::tls::credentials::Current;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -127,11 +128,11 @@ async fn answers(maker: &Arc<ClientMaker>, address: SocketAddr) -> bool {
 }
 
 /// Clients that ask peers whether they are there, as nobody in particular.
-pub fn maker(config: &Config) -> Result<ClientMaker, MakerError> {
+pub fn maker(config: &Config, credentials: Current) -> Result<ClientMaker, MakerError> {
     ClientMaker::new(
         &config.peer.server_name,
-        &config.peer.ca_file,
-        &config.api_server.proxy_client,
+        credentials,
+        |credentials| &credentials.peers,
         HeaderMap::new(),
         TIMEOUT,
     )

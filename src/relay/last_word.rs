@@ -198,6 +198,13 @@ impl<'a> LastWord<'a> {
         }
     }
 
+    /// Waits, for a while, for the end of the frame that is being passed on: the stream is to end for another reason.
+    pub async fn whole_frame(&self) {
+        if let Some(watch) = &self.watch {
+            watch.whole_frame(Instant::now() + REST).await;
+        }
+    }
+
     /// The apiserver ends the stream first: says what can be said, if the proxy is stopping.
     pub async fn before_end(&self, down: &mut ServerSession) -> pingora_core::Result<()> {
         if let Some(asked) = self.asked().filter(|_| self.is_stopping()) {

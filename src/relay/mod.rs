@@ -22,6 +22,7 @@ pub mod overlay;
 pub mod plan;
 pub mod pool;
 pub mod shared;
+pub mod standing;
 pub mod status;
 pub mod stream;
 pub mod upgraded;

@@ -9,7 +9,6 @@ use tokio::sync::watch;
 
 use super::health::Health;
 use super::overlay::cache::Cache;
-use super::upstream::Credentials;
 use crate::admin::metrics::Metrics;
 use crate::cluster::catalog::{Own, Published};
 use crate::config::Config;
@@ -18,6 +17,7 @@ use crate::local::state::LocalState;
 use crate::request::headers::Privileged;
 use crate::request::who::Judge;
 use crate::routing::decide::Policy;
+use crate::tls::credentials::Current;
 use crate::watches::archive::Archive;
 use crate::watches::samples::Samples;
 
@@ -30,7 +30,9 @@ pub struct Shared {
     /// What client certificates are judged by.
     pub judge: ArcSwap<Judge>,
     /// What connections to apiservers are made with.
-    pub credentials: ArcSwap<Credentials>,
+    pub credentials: Current,
+    /// Told whenever one of these two was replaced.
+    pub rotated: watch::Sender<()>,
     /// Headers that only peers may send.
     pub privileged: Privileged,
     /// What routing goes by.
@@ -104,6 +106,11 @@ impl Shared {
             // Nobody is left to tell: the process is ending.
             return;
         }
+        self.a_turn().await;
+    }
+
+    /// Resolves after a random part of `shutdown.drain`.
+    pub async fn a_turn(&self) {
         let share = rand::thread_rng().gen_range(0.0..TURNS);
         let turn: Duration = self.config.shutdown.drain.mul_f64(share);
         tokio::time::sleep(turn).await;

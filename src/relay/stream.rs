@@ -80,8 +80,15 @@ impl Exchange<'_> {
         last_word: &LastWord<'_>,
         mut look: Option<Box<Look>>,
     ) -> Outcome {
+        let standing = self.standing();
+        let turn = async {
+            tokio::select! {
+                () = last_word.turn() => {}
+                () = standing.lost() => last_word.whole_frame().await,
+            }
+        };
         if code == SWITCHING {
-            splice(down, up, last_word.turn()).await;
+            splice(down, up, turn).await;
             return Outcome::Upgraded;
         }
         // What is cut off may have been in the middle of a request's body.
@@ -90,7 +97,6 @@ impl Exchange<'_> {
             reusable: false,
         };
         let long = self.kind != Kind::Short;
-        let turn = last_word.turn();
         tokio::pin!(turn);
         // A watch has no body that would have to be read meanwhile, and its end is its last word's.
         let duplex = upload.is_expected() && !last_word.is_watch();

@@ -5,7 +5,8 @@
 //! mean what they mean without a proxy. Pools belong to one thread each. Long-running requests have connections of
 //! their own: what a slow watcher leaves unread must not use up the window of everybody else's connection.
 //!
-//! When certificate files change there are new sets ([`Credentials`]); what is under way ends on the old ones.
+//! When certificate files change there are new sets ([`Credentials`]); what is under way ends on the old ones, and
+//! long-running requests in their turn ([`super::standing`]).
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,8 +18,8 @@ use pingora_core::upstreams::peer::Peer;
 use rustls::ClientConfig;
 
 use super::pool::Pool;
-use crate::config::{Config, KeyPair};
-use crate::tls::store::{self, TlsError};
+use crate::config::Config;
+use crate::tls::credentials::{Credentials, Trust};
 
 /// Most streams on one connection; fewer, if its server allows fewer.
 const SHORT_STREAMS: usize = 64;
@@ -80,41 +81,10 @@ impl Peer for Destination {
     }
 }
 
-/// What connections are made with, as of one reading of the files.
-pub struct Credentials {
-    local: Trust,
-    peers: Trust,
-}
-
-/// TLS with servers of one CA.
-struct Trust {
-    with_certificate: ClientConfig,
-    without: ClientConfig,
-}
-
-impl Credentials {
-    /// Reads the certificate files.
-    pub fn read(config: &Config) -> Result<Self, TlsError> {
-        let identity = &config.api_server.proxy_client;
-        Ok(Self {
-            local: Trust::read(&config.api_server.ca_file, identity)?,
-            peers: Trust::read(&config.peer.ca_file, identity)?,
-        })
-    }
-}
-
-impl Trust {
-    fn read(ca_file: &std::path::Path, identity: &KeyPair) -> Result<Self, TlsError> {
-        Ok(Self {
-            with_certificate: store::client(ca_file, Some(identity))?,
-            without: store::client(ca_file, None)?,
-        })
-    }
-}
-
 /// Servers that are trusted alike: one CA, one expected name.
 pub struct Group {
     name: Arc<str>,
+    trust: Arc<Trust>,
     with_certificate: Lanes,
     without: Lanes,
 }
@@ -151,16 +121,22 @@ impl Upstreams {
 }
 
 impl Group {
-    fn new(name: &str, trust: &Trust) -> Self {
+    fn new(name: &str, trust: &Arc<Trust>) -> Self {
         let lanes = |tls: &ClientConfig| Lanes {
             short: Pool::new(tls, SHORT_STREAMS),
             long: Pool::new(tls, LONG_STREAMS),
         };
         Self {
             name: name.into(),
+            trust: trust.clone(),
             with_certificate: lanes(&trust.with_certificate),
             without: lanes(&trust.without),
         }
+    }
+
+    /// What its connections are made with.
+    pub fn trust(&self) -> &Trust {
+        &self.trust
     }
 
     /// A member of the group.

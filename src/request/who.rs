@@ -42,6 +42,12 @@ impl Connection {
             certificate,
         }
     }
+
+    /// Unix seconds until which every certificate of the chain is valid; none without a chain.
+    pub fn valid_until(&self) -> Option<u64> {
+        let certificate = self.certificate.as_ref()?;
+        Some(*validity(&certificate.chain)?.end())
+    }
 }
 
 #[derive(Debug)]
@@ -134,7 +140,8 @@ impl Judge {
         let owner = self.judge(&certificate.chain, UnixTime::since_unix_epoch(since_epoch));
         // A verdict from outside the validity holds for that moment only.
         let now = since_epoch.as_secs();
-        if let Some(validity) = validity(&certificate.chain, now) {
+        let validity = validity(&certificate.chain);
+        if let Some(validity) = validity.filter(|validity| validity.contains(&now)) {
             let verdict = Verdict {
                 generation: self.generation,
                 validity: overlap(&validity, &self.cas.unchanged(now)),
@@ -170,13 +177,12 @@ impl Judge {
     }
 }
 
-/// Unix seconds around `now` in which every certificate of the chain is valid; `None` if one of them is not now.
-fn validity(chain: &[CertificateDer<'_>], now: u64) -> Option<RangeInclusive<u64>> {
+/// Unix seconds in which every certificate of the chain is valid; `None` if one cannot be read.
+fn validity(chain: &[CertificateDer<'_>]) -> Option<RangeInclusive<u64>> {
     let whole = 0..=u64::MAX;
-    let validity = chain.iter().try_fold(whole, |both, der| {
+    chain.iter().try_fold(whole, |both, der| {
         Some(overlap(&both, &verify::validity(der)?))
-    })?;
-    validity.contains(&now).then_some(validity)
+    })
 }
 
 fn overlap(one: &RangeInclusive<u64>, other: &RangeInclusive<u64>) -> RangeInclusive<u64> {

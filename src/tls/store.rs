@@ -1,15 +1,15 @@
-//! Certificate files, read and made into what serving needs.
+//! Certificate files, made into what serving needs.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
+use super::reading::{Pair, Reading};
 use super::verify::{AcceptParsable, ClientCas, UnusableCas};
-use crate::config::pem;
-use crate::config::{KeyPair, Serving};
+use crate::config::pem::{self, PemError};
+use crate::config::{SHARED_AUTHORITY, Serving};
 
 /// A certificate, key or CA file that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -20,8 +20,14 @@ pub enum TlsError {
         /// The file.
         path: String,
         /// What is wrong with it.
-        source: pem::PemError,
+        source: Arc<PemError>,
     },
+    /// Authorities that anybody's certificate would make a peer.
+    #[error("serving.requestHeaderClientCAFile {SHARED_AUTHORITY}")]
+    Shared,
+    /// An empty chain.
+    #[error("no certificate")]
+    NoCertificate,
     /// A client CA bundle without a usable certificate.
     #[error(transparent)]
     Cas(#[from] UnusableCas),
@@ -44,14 +50,19 @@ pub fn install_provider() {
 }
 
 /// What the TLS port needs: its rustls configuration, and the CAs that requests are judged by.
-pub fn serving(config: &Serving) -> Result<(Arc<ServerConfig>, ClientCas), TlsError> {
+pub fn serving(
+    config: &Serving,
+    reading: &Reading<'_>,
+) -> Result<(Arc<ServerConfig>, ClientCas), TlsError> {
     let provider = provider();
-    let cas = ClientCas::new(
-        &provider,
-        &certs(&config.client_ca_file)?,
-        &certs(&config.request_header_client_ca_file)?,
-    )?;
-    let (chain, key) = key_pair(&config.tls)?;
+    let users = reading.authorities(&config.client_ca_file)?;
+    let peers = reading.authorities(&config.request_header_client_ca_file)?;
+    if config.request_header_allowed_names.is_empty() && pem::have_common_authority(&users, &peers)
+    {
+        return Err(TlsError::Shared);
+    }
+    let cas = ClientCas::new(&provider, &users, &peers)?;
+    let (chain, key) = reading.pair(&config.tls)?;
     let verifier = Arc::new(AcceptParsable::new(provider.clone(), cas.hints()));
     let mut server = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
@@ -61,41 +72,23 @@ pub fn serving(config: &Serving) -> Result<(Arc<ServerConfig>, ClientCas), TlsEr
     Ok((Arc::new(server), cas))
 }
 
-/// A client configuration that verifies against `ca_file` and, if given, presents `identity`.
-pub fn client(ca_file: &Path, identity: Option<&KeyPair>) -> Result<ClientConfig, TlsError> {
+/// A client configuration that verifies against `cas` and, if given, presents `identity`.
+pub fn client(
+    cas: &[CertificateDer<'_>],
+    identity: Option<Pair>,
+) -> Result<ClientConfig, TlsError> {
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots(ca_file)?);
+        .with_root_certificates(roots(cas));
     Ok(match identity {
-        Some(pair) => {
-            let (chain, key) = key_pair(pair)?;
-            builder.with_client_auth_cert(chain, key)?
-        }
+        Some((chain, key)) => builder.with_client_auth_cert(chain, key)?,
         None => builder.with_no_client_auth(),
     })
 }
 
-fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
-    pem::roots(&certs(path)?).map_err(|source| file_error(path, source))
-}
-
-type Pair = (
-    Vec<CertificateDer<'static>>,
-    rustls::pki_types::PrivateKeyDer<'static>,
-);
-
-fn key_pair(pair: &KeyPair) -> Result<Pair, TlsError> {
-    let key = pem::read_key(&pair.key_file).map_err(|source| file_error(&pair.key_file, source))?;
-    Ok((certs(&pair.cert_file)?, key))
-}
-
-fn certs(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    pem::read_certs(path).map_err(|source| file_error(path, source))
-}
-
-fn file_error(path: &Path, source: pem::PemError) -> TlsError {
-    TlsError::File {
-        path: path.display().to_string(),
-        source,
-    }
+/// Of certificates that can be authorities.
+fn roots(cas: &[CertificateDer<'_>]) -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(cas.iter().map(|ca| ca.clone().into_owned()));
+    roots
 }

@@ -58,8 +58,17 @@ impl Fixture {
 
     /// The problems, with the directory taken out.
     fn problems(&self) -> Vec<String> {
+        self.named(self.load())
+    }
+
+    /// Those that `check` finds.
+    fn checked(&self) -> Vec<String> {
+        self.named(check(&self.path("config.yaml")))
+    }
+
+    fn named(&self, result: Result<Config, Vec<Problem>>) -> Vec<String> {
         let directory = format!("{}/", self.dir.path().display());
-        let problems = self.load().expect_err("must be refused");
+        let problems = result.expect_err("must be refused");
         problems
             .iter()
             .map(|problem| problem.to_string().replace(&directory, ""))
@@ -197,12 +206,12 @@ fn a_key_must_fit_its_certificate() {
 }
 
 #[test]
-fn the_serving_certificate_must_be_valid_now() {
+fn a_check_names_certificates_that_are_not_valid_now() {
     let fixture = Fixture::new();
     fixture.issue("serving", |params| {
         params.not_after = rcgen::date_time_ymd(2001, 2, 3)
     });
-    let problems = fixture.problems();
+    let problems = fixture.checked();
     assert_eq!(problems.len(), 1);
     assert!(
         problems[0]
@@ -213,7 +222,7 @@ fn the_serving_certificate_must_be_valid_now() {
     fixture.issue("serving", |params| {
         params.not_before = rcgen::date_time_ymd(2999, 2, 3)
     });
-    let problems = fixture.problems();
+    let problems = fixture.checked();
     assert!(
         problems[0].contains("not valid before Feb  3 00:00:00 2999"),
         "{problems:?}"
@@ -221,12 +230,15 @@ fn the_serving_certificate_must_be_valid_now() {
 }
 
 #[test]
-fn an_expired_client_certificate_does_not_keep_the_proxy_from_starting() {
+fn expired_certificates_do_not_keep_the_proxy_from_starting() {
     let fixture = Fixture::new();
-    fixture.issue("front-proxy-client", |params| {
-        params.not_after = rcgen::date_time_ymd(2001, 2, 3)
-    });
+    for name in ["serving", "front-proxy-client", "etcd"] {
+        fixture.issue(name, |params| {
+            params.not_after = rcgen::date_time_ymd(2001, 2, 3)
+        });
+    }
     fixture.load().unwrap();
+    assert_eq!(fixture.checked().len(), 3);
 }
 
 #[test]

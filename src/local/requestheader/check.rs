@@ -11,6 +11,7 @@ use super::findings::{self, Finding, Recognised};
 use crate::client::{self, Answer, Client, ClientError, MakerError};
 use crate::config::Config;
 use crate::local::maker_as_nobody;
+use crate::tls::credentials::Current;
 
 /// Where kube-apiserver says which headers it believes. Nobody may read it without being told so.
 const PATH: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
@@ -29,9 +30,9 @@ pub enum CheckError {
 }
 
 /// What keeps the apiserver at `apiServer.address` from believing this proxy; nothing: it does.
-pub async fn check(config: &Config) -> Result<Vec<Finding>, CheckError> {
+pub async fn check(config: &Config, credentials: Current) -> Result<Vec<Finding>, CheckError> {
     let names = &config.serving.request_headers;
-    let maker = Arc::new(maker_as_nobody(config)?);
+    let maker = Arc::new(maker_as_nobody(config, credentials)?);
     let mut client = maker.client(config.api_server.address);
 
     let invented = format!("kube-interop-proxy-invented-{:016x}", rand::random::<u64>());

@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep_until};
 use self::findings::Finding;
 use super::state::LocalState;
 use crate::config::Config;
+use crate::tls::credentials::Current;
 
 /// The first pause after a check that was not good; doubles with each, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -76,8 +77,8 @@ impl Belief {
     }
 }
 
-/// Checks for as long as it is polled. Certificate files are read anew each time.
-pub async fn run(config: Config, state: Arc<LocalState>) {
+/// Checks for as long as it is polled, with the credentials of the moment.
+pub async fn run(config: Config, credentials: Current, state: Arc<LocalState>) {
     let mut changes = state.changes();
     // Of the last check that was good, as long as nothing changed since.
     let mut good = None;
@@ -90,7 +91,7 @@ pub async fn run(config: Config, state: Arc<LocalState>) {
         }
         let due = state.can_be_asked() && good != Some(epoch);
         if due && next <= Instant::now() {
-            if is_good(&config, &state, epoch).await {
+            if is_good(&config, &credentials, &state, epoch).await {
                 good = Some(epoch);
             } else {
                 failures += 1;
@@ -108,8 +109,8 @@ pub async fn run(config: Config, state: Arc<LocalState>) {
     }
 }
 
-async fn is_good(config: &Config, state: &LocalState, epoch: u64) -> bool {
-    let doubts = match check::check(config).await {
+async fn is_good(config: &Config, credentials: &Current, state: &LocalState, epoch: u64) -> bool {
+    let doubts = match check::check(config, credentials.clone()).await {
         Ok(findings) => said(&findings),
         // Says nothing about an apiserver that was found to believe us.
         Err(_) if state.belief().is_given(epoch) => return false,
