@@ -14,7 +14,7 @@ use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptio
 
 use super::source::SourceError;
 use crate::config::Etcd;
-use crate::tls::reading::Reading;
+use crate::tls::reading::{File, Reading};
 use crate::tls::store::TlsError;
 
 /// Time for one request, the opening of a watch included.
@@ -91,7 +91,20 @@ impl Connector {
     }
 }
 
-/// What the files of `etcd` are good for; none without https.
+/// The certificate files; none without https.
+pub fn files(config: &Etcd) -> Vec<File> {
+    let ca = config.ca_file.iter();
+    let mut files: Vec<_> = ca
+        .map(|path| File::certificates("etcd.caFile", path))
+        .collect();
+    if let Some(pair) = &config.client {
+        files.push(File::certificates("etcd.certFile", &pair.cert_file));
+        files.push(File::key("etcd.keyFile", &pair.key_file));
+    }
+    files
+}
+
+/// What the files are good for; none without https.
 pub fn tls_options(config: &Etcd, reading: &Reading<'_>) -> Result<Option<TlsOptions>, TlsError> {
     let Some(ca_file) = &config.ca_file else {
         return Ok(None);

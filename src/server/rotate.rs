@@ -52,7 +52,8 @@ pub fn begin(config: &Config) -> Result<(Beginning, Rotations), TlsError> {
     let (credentials, upstream) = Rotation::begin("upstream", upstream_files(config), make)?;
     let etcd = config.etcd.clone();
     let make = move |reading: &Reading<'_>| connector::tls_options(&etcd, reading);
-    let (options, etcd) = Rotation::begin("etcd", etcd_files(config), make)?;
+    let files = connector::files(&config.etcd);
+    let (options, etcd) = Rotation::begin("etcd", files, make)?;
     let beginning = Beginning {
         server,
         cas,
@@ -126,18 +127,4 @@ fn upstream_files(config: &Config) -> Vec<File> {
         File::certificates("apiServer.caFile", &server.ca_file),
         File::certificates("peer.caFile", &config.peer.ca_file),
     ]
-}
-
-/// None without https.
-fn etcd_files(config: &Config) -> Vec<File> {
-    let etcd = &config.etcd;
-    let ca = etcd.ca_file.iter();
-    let mut files: Vec<_> = ca
-        .map(|path| File::certificates("etcd.caFile", path))
-        .collect();
-    if let Some(pair) = &etcd.client {
-        files.push(File::certificates("etcd.certFile", &pair.cert_file));
-        files.push(File::key("etcd.keyFile", &pair.key_file));
-    }
-    files
 }

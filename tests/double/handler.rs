@@ -71,6 +71,7 @@ async fn respond(
     }
     let Some(user) = state
         .authenticator
+        .load()
         .authenticate(&peer.chain, request.headers())
     else {
         return Ok(Status::unauthorized().answer(request.headers()));

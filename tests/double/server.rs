@@ -2,10 +2,12 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
@@ -38,7 +40,9 @@ pub struct Double {
 
 struct Server {
     state: Arc<State>,
-    tls: Arc<ServerConfig>,
+    tls: ArcSwap<ServerConfig>,
+    /// What that is made of.
+    files: (PathBuf, Vec<&'static str>),
     max_streams: u32,
     settings_after: Duration,
     connections: AtomicU64,
@@ -82,7 +86,8 @@ impl Double {
         let state = Arc::new(State::new(&options, addr));
         let server = Arc::new(Server {
             state: Arc::clone(&state),
-            tls: Arc::new(server_config(&options.pki, &options.alpn)),
+            tls: ArcSwap::from_pointee(server_config(&options.pki, &options.alpn)),
+            files: (options.pki.clone(), options.alpn.clone()),
             max_streams: options.max_streams,
             settings_after: options.settings_after,
             connections: AtomicU64::new(0),
@@ -219,6 +224,13 @@ impl Double {
         self.state.bookmarks.send_modify(|asked| *asked += 1);
     }
 
+    /// Reads its certificate and CA files again, as kube-apiserver does by itself.
+    pub fn reload_certificates(&self) {
+        let (pki, alpn) = &self.server.files;
+        self.server.tls.store(Arc::new(server_config(pki, alpn)));
+        self.state.reload_authorities(pki);
+    }
+
     // Coming and going.
 
     /// HTTP/2 connections get GOAWAY, HTTP/1.1 ones are closed after their answer; new ones are accepted.
@@ -308,7 +320,7 @@ async fn serve(server: Arc<Server>, tcp: TcpStream) {
     let _open = Open::new(&server.open, connection_id);
     let mut orders = server.orders.subscribe();
     let nodelay = tcp.set_nodelay(true);
-    let accepted = TlsAcceptor::from(Arc::clone(&server.tls)).accept(tcp).await;
+    let accepted = TlsAcceptor::from(server.tls.load_full()).accept(tcp).await;
     // A handshake that fails is the client's to notice.
     let (Ok(()), Ok(tls)) = (nodelay, accepted) else {
         return;

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -105,7 +106,7 @@ pub struct Settings {
 }
 
 pub struct State {
-    pub authenticator: Authenticator,
+    pub authenticator: ArcSwap<Authenticator>,
     pub store: Arc<Store>,
     pub recorder: Recorder,
     /// Counts the bookmarks that were asked for by hand.
@@ -130,7 +131,7 @@ impl State {
             headers.uid.clear();
         }
         Self {
-            authenticator: Authenticator::new(&options.pki, headers),
+            authenticator: ArcSwap::from_pointee(Authenticator::new(&options.pki, headers)),
             store,
             recorder: Recorder::default(),
             bookmarks: watch::Sender::new(0),
@@ -147,6 +148,13 @@ impl State {
                 instant_upgrades: false,
             }),
         }
+    }
+
+    /// Reads its CA files again.
+    pub fn reload_authorities(&self, pki: &Path) {
+        let headers = self.authenticator.load().headers.clone();
+        let new = Authenticator::new(pki, headers);
+        self.authenticator.store(Arc::new(new));
     }
 
     pub fn read<T>(&self, read: impl FnOnce(&Settings) -> T) -> T {

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use etcd_client::{Client, Compare, CompareOp, EventType, Txn, TxnOp, WatchOptions};
-use kube_interop_proxy::cluster::connector::Connector;
+use kube_interop_proxy::cluster::connector::{self, Connector};
 use kube_interop_proxy::config;
+use kube_interop_proxy::tls::reading::Reading;
 use kube_interop_proxy::watches::archive::{self, Archive};
 use kube_interop_proxy::watches::follower::{Position, Witness};
 use kube_interop_proxy::watches::proof::Withheld;
@@ -170,6 +172,9 @@ async fn thousands_of_watches_are_told_nothing_that_they_missed() {
         prefix: "/registry".to_owned(),
         other_resources: Vec::new(),
     };
+    let files = connector::files(&config);
+    let tls = connector::tls_options(&config, &Reading::of(&files)).unwrap();
+    let tls = Arc::new(ArcSwapOption::from_pointee(tls));
     let stop = Arc::new(AtomicBool::new(false));
     let writer = tokio::spawn(write_randomly(etcd.client().await, stop.clone()));
     let mut ended: Vec<Ended> = Vec::new();
@@ -180,7 +185,7 @@ async fn thousands_of_watches_are_told_nothing_that_they_missed() {
         let known = Arc::new(history(&etcd).await);
         let (archive, books) = Archive::new();
         let archive = Arc::new(archive);
-        let connector = Connector::new(&config).unwrap();
+        let connector = Connector::new(&config, tls.clone());
         let running = tokio::spawn(archive::run(connector, books));
         let streams: Vec<_> = (0..STREAMS as u64)
             .map(|stream| tokio::spawn(end(archive.clone(), known.clone(), batch * 1000 + stream)))

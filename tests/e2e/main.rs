@@ -68,6 +68,7 @@ mod restored;
 mod resume;
 mod rewritten;
 mod rollout;
+mod rotated_twice;
 mod rotation;
 mod scripted;
 mod stampede;

@@ -162,7 +162,19 @@ impl Pki {
 
     /// A further CA (or a new one under an old name): `NAME.crt` and `NAME.key`.
     pub fn add_ca(&mut self, name: &str, cn: &str) {
-        let params = ca_params(cn);
+        self.add_ca_like(name, &LeafOptions::new(cn, Vec::new()));
+    }
+
+    /// A further CA, named and valid as `options` say.
+    pub fn add_ca_like(&mut self, name: &str, options: &LeafOptions) {
+        let mut params = options.params();
+        params.extended_key_usages.clear();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![
+            KeyUsagePurpose::KeyCertSign,
+            KeyUsagePurpose::CrlSign,
+            KeyUsagePurpose::DigitalSignature,
+        ];
         let key = new_key();
         let certificate = params.self_signed(&key).expect("a CA certificate");
         self.write(&format!("{name}.key"), &key.serialize_pem());
@@ -217,6 +229,16 @@ impl Pki {
             .expect("a leaf certificate");
         self.write(&format!("{name}.key"), &key.serialize_pem());
         self.write(&format!("{name}.crt"), &certificate.pem());
+    }
+
+    /// Makes `FILE` a bundle of these CAs.
+    pub fn bundle(&self, file: &str, cas: &[String]) {
+        let read = |ca: &String| {
+            let path = self.path(&format!("{ca}.crt"));
+            std::fs::read_to_string(path).expect("a CA file")
+        };
+        let text: String = cas.iter().map(read).collect();
+        self.write(file, &text);
     }
 
     fn add_servers(&self, ips: &[IpAddr]) {
