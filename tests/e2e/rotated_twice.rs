@@ -312,7 +312,7 @@ async fn is_followed(cluster: &Cluster, round: u64) {
     cluster.until_a_knows("b", &group).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_certificates_are_replaced_twice_and_no_request_fails() {
     let drain = format!("{}s", DRAIN.as_secs());
     let change = |_: &str, options: crate::support::proxy::ProxyOptions| {
