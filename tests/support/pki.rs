@@ -308,17 +308,6 @@ impl Pki {
     }
 }
 
-fn ca_params(cn: &str) -> CertificateParams {
-    let mut params = LeafOptions::new(cn, Vec::new()).params();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![
-        KeyUsagePurpose::KeyCertSign,
-        KeyUsagePurpose::CrlSign,
-        KeyUsagePurpose::DigitalSignature,
-    ];
-    params
-}
-
 fn new_key() -> KeyPair {
     KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).expect("a P-256 key")
 }
