@@ -80,13 +80,15 @@ impl<'f> Reading<'f> {
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for content in self.contents.values() {
-            let (is_there, bytes) = match content {
-                Ok(bytes) => (true, bytes.clone()),
-                Err(error) => (false, error.to_string().into_bytes()),
+            let mut write = |bytes: &[u8]| {
+                hasher.write_usize(bytes.len());
+                hasher.write(bytes);
             };
-            hasher.write_u8(is_there.into());
-            hasher.write_usize(bytes.len());
-            hasher.write(&bytes);
+            match content {
+                Ok(bytes) => write(bytes),
+                Err(error) => write(error.to_string().as_bytes()),
+            }
+            hasher.write_u8(content.is_ok().into());
         }
         hasher.finish()
     }
