@@ -200,7 +200,7 @@ impl Front {
         tracing::info!(
             target: "access",
             client = ?connection.address,
-            caller = caller_name(&caller),
+            caller = caller.name(),
             user = user.as_ref().map(tracing::field::debug),
             decision,
             refusal,
@@ -215,9 +215,10 @@ impl Front {
     /// Who asks, for the access log: answers of the proxy itself are in no apiserver's audit log. Whose a token is only the
     /// apiserver knows.
     fn user(&self, caller: &Caller, header: &RequestHeader) -> Option<HeaderValue> {
+        let privileged = &self.shared.privileged;
         match caller {
             Caller::User(who) => Some(who.user.clone()),
-            Caller::Peer => self.shared.privileged.named_user(&header.headers).cloned(),
+            Caller::Peer => privileged.named_user(&header.headers).cloned(),
             Caller::Bearer | Caller::Anonymous | Caller::Unverifiable => None,
         }
     }
@@ -344,16 +345,6 @@ async fn linger(session: &mut ServerSession) {
             // The end, or nobody there, or silence.
             _ => return,
         }
-    }
-}
-
-fn caller_name(caller: &Caller) -> &'static str {
-    match caller {
-        Caller::Peer => "peer",
-        Caller::User(_) => "user",
-        Caller::Bearer => "bearer",
-        Caller::Anonymous => "anonymous",
-        Caller::Unverifiable => "unverifiable",
     }
 }
 

@@ -97,6 +97,19 @@ pub enum Caller {
     Unverifiable,
 }
 
+impl Caller {
+    /// For the access log.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Caller::Peer => "peer",
+            Caller::User(_) => "user",
+            Caller::Bearer => "bearer",
+            Caller::Anonymous => "anonymous",
+            Caller::Unverifiable => "unverifiable",
+        }
+    }
+}
+
 /// What certificates are judged by at this moment.
 #[derive(Debug)]
 pub struct Judge {
