@@ -2,7 +2,8 @@
 //!
 //! The way of a request: read it, judge who asks, gate on readiness ([`if_ready`]), decide where it goes
 //! ([`plan`], by [`crate::routing`]'s table), write the headers that belong there, forward it ([`forward`]) and stream the answer back ([`stream`]; [`last_word`] of watches).
-//! What the proxy answers itself is made in [`answer`]. One snapshot a request, taken once; no locks.
+//! Discovery documents have a way of their own ([`discovery`]), and get what other servers list on their way back
+//! ([`overlay`]). What the proxy answers itself is made in [`answer`]. One snapshot a request, taken once; no locks.
 
 pub mod accept;
 pub mod answer;
