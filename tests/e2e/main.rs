@@ -26,6 +26,7 @@ mod certificates;
 mod check;
 mod cluster;
 mod compaction;
+mod controllers;
 mod credentials;
 mod crowd;
 mod differential;

@@ -167,14 +167,7 @@ impl Pki {
 
     /// A further CA, named and valid as `options` say.
     pub fn add_ca_like(&mut self, name: &str, options: &LeafOptions) {
-        let mut params = options.params();
-        params.extended_key_usages.clear();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![
-            KeyUsagePurpose::KeyCertSign,
-            KeyUsagePurpose::CrlSign,
-            KeyUsagePurpose::DigitalSignature,
-        ];
+        let params = ca_params(options);
         let key = new_key();
         let certificate = params.self_signed(&key).expect("a CA certificate");
         self.write(&format!("{name}.key"), &key.serialize_pem());
@@ -185,7 +178,7 @@ impl Pki {
 
     /// A CA below another one: `NAME.crt` and `NAME.key`.
     pub fn add_ca_under(&mut self, parent: &str, name: &str, cn: &str) {
-        let params = ca_params(cn);
+        let params = ca_params(&LeafOptions::new(cn, Vec::new()));
         let key = new_key();
         let certificate = params.signed_by(&key, self.issuer(parent));
         let certificate = certificate.expect("a CA certificate");
@@ -306,6 +299,18 @@ impl Pki {
         std::fs::write(&new, text).expect("write to the PKI's directory");
         std::fs::rename(&new, &path).expect("rename in the PKI's directory");
     }
+}
+
+fn ca_params(options: &LeafOptions) -> CertificateParams {
+    let mut params = options.params();
+    params.extended_key_usages.clear();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![
+        KeyUsagePurpose::KeyCertSign,
+        KeyUsagePurpose::CrlSign,
+        KeyUsagePurpose::DigitalSignature,
+    ];
+    params
 }
 
 fn new_key() -> KeyPair {
