@@ -1,6 +1,7 @@
 //! Headers as the next hop's protocol wants them, and what its errors mean.
 
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::uri::Authority;
 use http::{HeaderMap, Method, StatusCode, Version};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::client::HttpSession;
@@ -27,6 +28,39 @@ fn is_path_or_url(target: &[u8]) -> bool {
                 .get(..scheme.len())
                 .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
         })
+}
+
+/// Whether it names a host that HTTP/2, over which servers are asked, has a form for; or none, as it may.
+pub fn is_hosted(header: &RequestHeader) -> bool {
+    header.uri.authority().is_some()
+        || match header.headers.get(HOST).map(HeaderValue::as_bytes) {
+            Some(host) => host.is_empty() || Authority::try_from(host).is_ok(),
+            None => header.version < Version::HTTP_11,
+        }
+}
+
+/// Whether everybody reads the same end of a request's body from its header. pingora drops a Content-Length that comes
+/// with a Transfer-Encoding, and takes any codings that end with `chunked`; somebody on the way may have read another
+/// end, and kube-apiserver takes `chunked` alone.
+pub fn has_one_length(session: &ServerSession, header: &RequestHeader) -> bool {
+    let mut codings = header.headers.get_all(TRANSFER_ENCODING).iter();
+    let Some(coding) = codings.next() else {
+        return true;
+    };
+    let chunked = coding.as_bytes().eq_ignore_ascii_case(b"chunked") && codings.next().is_none();
+    let raw = session
+        .as_http1()
+        .map(|session| session.get_headers_raw_bytes());
+    chunked && !raw.as_deref().is_some_and(names_a_length)
+}
+
+/// Whether the lines of a header have a Content-Length.
+fn names_a_length(raw: &[u8]) -> bool {
+    let name = CONTENT_LENGTH.as_str().as_bytes();
+    raw.split(|byte| *byte == b'\n').any(|line| {
+        let (start, rest) = line.split_at_checked(name.len()).unwrap_or_default();
+        start.eq_ignore_ascii_case(name) && rest.starts_with(b":")
+    })
 }
 
 /// Removes what an answer says of the connection that it came on, names listed in `Connection` included.
@@ -154,6 +188,23 @@ mod tests {
         }
         for target in ["", "a", "*", "h:443", "ftp://h/a", "http:/a", "x:y://h/a"] {
             assert!(!is_path_or_url(target.as_bytes()), "{target}");
+        }
+    }
+
+    #[test]
+    fn a_length_is_found_whatever_its_case_and_line_ends() {
+        for raw in [
+            "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n",
+            "POST / HTTP/1.1\ncontent-LENGTH:5\n\n",
+        ] {
+            assert!(names_a_length(raw.as_bytes()), "{raw:?}");
+        }
+        for raw in [
+            "POST / HTTP/1.1\r\nX-Content-Length: 5\r\n\r\n",
+            "POST /?content-length: HTTP/1.1\r\nContent-Lengths: 5\r\n\r\n",
+            "",
+        ] {
+            assert!(!names_a_length(raw.as_bytes()), "{raw:?}");
         }
     }
 

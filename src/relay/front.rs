@@ -5,8 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use http::header::{EXPECT, HOST, HeaderValue};
-use http::uri::Authority;
+use http::header::{EXPECT, HeaderValue};
 use http::{Method, Version};
 use pingora_core::ErrorType;
 use pingora_core::apps::{
@@ -19,7 +18,7 @@ use pingora_http::RequestHeader;
 
 use super::answer::{self, Manner, Refusal};
 use super::attempts::{End, Request};
-use super::framing::names_a_path;
+use super::framing::{has_one_length, is_hosted, names_a_path};
 use super::plan::{Asked, Plan, Step, plan};
 use super::shared::Shared;
 use super::upload::Upload;
@@ -145,12 +144,12 @@ impl Front {
             if_ready: marked(IF_READY),
             seed: connection.seed,
         };
-        let Plan { tell, step } = match is_too_large(&header) {
-            true => Plan {
+        let Plan { tell, step } = match unfit(session, &header) {
+            Some(refusal) => Plan {
                 tell: None,
-                step: Step::Answer(Refusal::HeaderTooLarge),
+                step: Step::Answer(refusal),
             },
-            false => plan(&self.shared, &asked),
+            None => plan(&self.shared, &asked),
         };
         let mut manner = Manner::of(&header, tell, asked.rerouted);
         let kind = match info.long_running {
@@ -262,13 +261,12 @@ fn is_well_formed(header: &RequestHeader) -> bool {
     header.method != Method::CONNECT && is_hosted(header)
 }
 
-/// Whether it names a host that HTTP/2, over which servers are asked, has a form for; or none, as it may.
-fn is_hosted(header: &RequestHeader) -> bool {
-    header.uri.authority().is_some()
-        || match header.headers.get(HOST).map(HeaderValue::as_bytes) {
-            Some(host) => host.is_empty() || Authority::try_from(host).is_ok(),
-            None => header.version < Version::HTTP_11,
-        }
+/// What no plan is made for, whoever asks.
+fn unfit(session: &ServerSession, header: &RequestHeader) -> Option<Refusal> {
+    match is_too_large(header) {
+        true => Some(Refusal::HeaderTooLarge),
+        false => (!has_one_length(session, header)).then_some(Refusal::Unreadable),
+    }
 }
 
 /// HTTP/2 has refused such a request before.

@@ -9,6 +9,8 @@
     reason = "tests: a failure is a panic with a message"
 )]
 
+#[path = "../attacker/mod.rs"]
+mod attacker;
 #[path = "../double/mod.rs"]
 mod double;
 #[path = "../support/mod.rs"]
@@ -43,6 +45,7 @@ mod false_404;
 mod fidelity;
 mod following;
 mod forged;
+mod forgers;
 mod gathering;
 mod gone;
 mod headers;
@@ -72,6 +75,8 @@ mod rollout;
 mod rotated_twice;
 mod rotation;
 mod scripted;
+mod security;
+mod smuggling;
 mod stampede;
 mod stop;
 mod stored;
@@ -80,3 +85,4 @@ mod undecodable;
 mod unsynced;
 mod upgrades;
 mod versions;
+mod witness;

@@ -26,6 +26,7 @@ pub mod kubectl;
 pub mod pki;
 pub mod process;
 pub mod proxy;
+pub mod raw;
 pub mod registry;
 #[cfg(test)]
 mod selftest;
