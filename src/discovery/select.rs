@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::model::{Document, Group, Kind, Resource, Subresource, Version};
+use super::model::{Document, Group, Kind, Resource, Subresource, Text, Texts, Version};
 use crate::routing::table::{Gvr, ServedSet};
 
 /// Resources and subresources, by group and version.
@@ -70,17 +70,33 @@ fn cut(resource: &Arc<Resource>, names: &BTreeSet<(&str, &str)>) -> Option<Arc<R
     }
 }
 
+/// What can be done with almost every resource.
+const USUAL_VERBS: [&str; 8] = [
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "update",
+    "watch",
+];
+
 /// A document of names: there, but nothing more is known of it.
+///
+/// A resource is said to be in namespaces, with the usual verbs. In a version that is fresh otherwise, whoever deletes
+/// everything in a namespace would pass over it without them, and leave its objects behind; so it asks, and is refused.
 pub(super) fn by_name(served: &ServedSet) -> Document {
+    let verbs: Texts = USUAL_VERBS.into_iter().map(Text::from).collect();
     let mut document = Document::default();
     for gvr in served {
-        add(&mut document, gvr);
+        add(&mut document, gvr, &verbs);
     }
     document
 }
 
 /// Adds a name that comes after those that are there, in the order of names.
-fn add(document: &mut Document, gvr: &Gvr) {
+fn add(document: &mut Document, gvr: &Gvr, verbs: &Texts) {
     let groups = &mut document.groups;
     if groups.last().is_none_or(|last| *last.name != *gvr.group) {
         groups.push(Group {
@@ -112,6 +128,7 @@ fn add(document: &mut Document, gvr: &Gvr) {
     {
         version.resources.push(Arc::new(Resource {
             name: gvr.resource.as_str().into(),
+            namespaced: true,
             ..Resource::default()
         }));
     }
@@ -119,7 +136,10 @@ fn add(document: &mut Document, gvr: &Gvr) {
         return;
     };
     match gvr.subresource.as_str() {
-        "" => resource.kind = Some(Kind::default()),
+        "" => {
+            resource.kind = Some(Kind::default());
+            resource.verbs = verbs.clone();
+        }
         name => resource.subresources.push(Subresource {
             name: name.into(),
             ..Subresource::default()
@@ -172,6 +192,20 @@ mod tests {
             prop_assert_eq!(document.served(), served);
             let versions = document.groups.iter().flat_map(|group| &group.versions);
             prop_assert!(versions.into_iter().all(|version| version.stale));
+        }
+
+        #[test]
+        fn resources_known_by_name_can_be_asked_to_be_deleted(served in sets()) {
+            let document = by_name(&served);
+            let versions = document.groups.iter().flat_map(|group| &group.versions);
+            for resource in versions.flat_map(|version| &version.resources) {
+                let can = |verb: &str| resource.verbs.iter().any(|known| &**known == verb);
+                prop_assert!(resource.namespaced);
+                for verb in ["delete", "deletecollection", "list", "watch"] {
+                    prop_assert_eq!(can(verb), resource.kind.is_some());
+                }
+                prop_assert!(resource.subresources.iter().all(|sub| sub.verbs.is_empty()));
+            }
         }
 
         #[test]

@@ -69,7 +69,7 @@ impl Mixed {
             let resources = document["resources"].as_array().unwrap().iter();
             // By name it is listed before that.
             resources
-                .filter(|resource| is_listable(resource))
+                .filter(|resource| resource["kind"] != "")
                 .any(|resource| resource["name"] == "controllerrevisions")
         })
         .await;
