@@ -1,4 +1,5 @@
-//! What a peer's documents lack of everything that is known, for as long as they stand in for the local apiserver's. Pure.
+//! What documents lack of everything that is known, for as long as nobody knows what the local apiserver's lack: those of
+//! a peer that stand in for them, or, where there is none, they themselves. Pure.
 //!
 //! A group that vanished from discovery while an apiserver restarts would let namespaces be finished with objects left
 //! behind. It stays listed, as stale.
@@ -6,18 +7,41 @@
 use std::sync::Arc;
 
 use super::gathered::Gathered;
+use super::model::Document;
 use super::others::{Others, Peer, union};
 use super::select::by_name;
 use crate::routing::table::{ServedSet, Server, Snapshot};
 
 /// What `peer` does not list, and another server, reachable or not, or the local apiserver does, did or may.
 pub fn lacking(peer: &Server, snapshot: &Snapshot, gathered: &Gathered) -> Others {
-    let listed = peer.served.as_ref();
+    let names = names(peer.served.as_ref(), gathered.served.as_ref(), snapshot);
+    union(&[named(&names)], &snapshot.custom)
+}
+
+/// What any other server lists, reachable or not: it may be what the local apiserver's document lacks, which nobody knows
+/// as long as that was not read. Of one that is not `initialized`, also what it listed before.
+pub fn unread(initialized: bool, snapshot: &Snapshot, gathered: &Gathered) -> Others {
+    let before = gathered.served.as_ref().filter(|_| !initialized);
+    let names = names(None, before, snapshot);
+    let described = Peer {
+        target: true,
+        document: &gathered.others.document,
+        ..named(&names)
+    };
+    union(&[described, named(&names)], &snapshot.custom)
+}
+
+/// What all other servers list, and what is in `besides`, without what is in `listed`.
+fn names(
+    listed: Option<&Arc<ServedSet>>,
+    besides: Option<&Arc<ServedSet>>,
+    snapshot: &Snapshot,
+) -> Document {
     let servers = snapshot.servers.iter();
     let mut sets: Vec<&Arc<ServedSet>> = Vec::new();
     for set in servers
         .filter_map(|server| server.served.as_ref())
-        .chain(&gathered.served)
+        .chain(besides)
     {
         let is_known = |known: &Arc<ServedSet>| Arc::ptr_eq(known, set);
         if !sets.iter().copied().chain(listed).any(is_known) {
@@ -26,15 +50,16 @@ pub fn lacking(peer: &Server, snapshot: &Snapshot, gathered: &Gathered) -> Other
     }
     let names = sets.into_iter().flat_map(|set| set.iter());
     let names = names.filter(|gvr| !listed.is_some_and(|listed| listed.contains(*gvr)));
-    let names: ServedSet = names.cloned().collect();
-    let document = by_name(&names);
-    let by_name = Peer {
+    by_name(&names.cloned().collect())
+}
+
+fn named(document: &Document) -> Peer<'_> {
+    Peer {
         id: "",
         compatibility: None,
-        document: &document,
+        document,
         target: false,
-    };
-    union(&[by_name], &snapshot.custom)
+    }
 }
 
 #[cfg(test)]
@@ -107,6 +132,24 @@ mod tests {
         );
         let of_unknown = lacking(&snapshot.servers[2], &snapshot, &gathered);
         assert_eq!(groups(&of_unknown), ["apps", "local", "more"]);
+    }
+
+    #[test]
+    fn without_a_peer_what_others_list_and_not_what_a_process_before_did_is_added() {
+        let servers = vec![
+            server("a", Some(set(&["apps"]))),
+            server("b", Some(set(&["b"]))),
+        ];
+        let snapshot = Snapshot::new(true, servers, None, Arc::default());
+        let gathered = Gathered {
+            served: Some(set(&["apps", "local"])),
+            ..Gathered::default()
+        };
+        assert_eq!(groups(&unread(true, &snapshot, &gathered)), ["apps", "b"]);
+        let starting = unread(false, &snapshot, &gathered);
+        assert_eq!(groups(&starting), ["apps", "b", "local"]);
+        let nobody = Snapshot::new(true, Vec::new(), None, Arc::default());
+        assert!(groups(&unread(true, &nobody, &gathered)).is_empty());
     }
 
     #[test]

@@ -22,11 +22,12 @@ use crate::config::DiscoveryMode;
 use crate::discovery::gathered::{Gathered, Listed};
 use crate::discovery::newest::targets_of;
 use crate::discovery::openapi::Form;
-use crate::discovery::stand_in::lacking;
+use crate::discovery::others::Others;
+use crate::discovery::stand_in::{lacking, unread};
 use crate::request::info::Target;
 use crate::routing::decide::Row;
 use crate::routing::documents::{Document, Stop, merged, newest};
-use crate::routing::table::{Gvr, Server, Snapshot};
+use crate::routing::table::{Gvr, Snapshot};
 
 /// A discovery document on its way.
 #[derive(Clone)]
@@ -56,10 +57,9 @@ fn wanted(shared: &Shared, asked: &Asked<'_>, snapshot: &Snapshot) -> Option<Doc
         return None;
     };
     let reads = matches!(*asked.method, Method::GET | Method::HEAD);
-    let concerns = reads
-        && shared.config.discovery.mode != DiscoveryMode::Local
-        && shared.policy.rerouting
-        && snapshot.synced;
+    let concerns =
+        reads && shared.config.discovery.mode != DiscoveryMode::Local && shared.policy.rerouting
+ && snapshot.synced;
     Document::of(discovery).filter(|_| concerns)
 }
 
@@ -148,7 +148,7 @@ fn step(
         true => !(adds && of.is_some()),
         false => targets.is_empty() && !adds,
     };
-    let way = |side, address, gathered, credential_ids| Way {
+    let way = |side, address, gathered, is_gone, credential_ids| Way {
         side,
         address,
         rerouted_as: listed.clone(),
@@ -165,7 +165,14 @@ fn step(
     let at = |stop: &Stop| match stop {
         Stop::Local => (!tried.contains(&local)).then(|| {
             let credential_ids = shared.local.has_credential_ids();
-            way(Side::Local, local, own.clone(), credential_ids)
+            if sure || is_newest || is_openapi {
+                return way(Side::Local, local, own.clone(), is_gone, credential_ids);
+            }
+            let known = unread(initialized, snapshot, &gathered);
+            let added = added(&document, known);
+            let is_gone = is_gone && added.is_none();
+            let added = added.filter(|_| document.is_merged());
+            way(Side::Local, local, added, is_gone, credential_ids)
         }),
         Stop::Peers(indices) => {
             let servers = indices
@@ -180,33 +187,26 @@ fn step(
             };
             let gathered = match sure || is_openapi {
                 true => own.clone(),
-                false => stand_in(&document, server, snapshot, &gathered),
+                false => added(&document, lacking(server, snapshot, &gathered))
+                    .filter(|_| document.is_merged()),
             };
-            Some(way(
-                side,
-                server.endpoint,
-                gathered,
-                knows_credential_ids(server),
-            ))
+            let credential_ids = knows_credential_ids(server);
+            let address = server.endpoint;
+            Some(way(side, address, gathered, is_gone, credential_ids))
         }
     };
     let way = stops.iter().find_map(at);
     Some(way.map_or(Step::Answer(Refusal::Unreachable), Step::Forward))
 }
 
-/// What to add to a document of a peer that stands in for the local apiserver.
-fn stand_in(
-    document: &Document,
-    server: &Server,
-    snapshot: &Snapshot,
-    gathered: &Gathered,
-) -> Option<Arc<Gathered>> {
-    let lacking = Gathered {
+/// What others have for a document, if anything; made for one request.
+fn added(document: &Document, others: Others) -> Option<Arc<Gathered>> {
+    let gathered = Gathered {
         generation: UNKEPT,
-        others: lacking(server, snapshot, gathered),
+        others,
         ..Gathered::default()
     };
-    (document.is_merged() && is_lacking(document, &lacking)).then(|| Arc::new(lacking))
+    is_lacking(document, &gathered).then(|| Arc::new(gathered))
 }
 
 /// Whether only servers that cannot be asked are known to have a document.

@@ -254,6 +254,69 @@ async fn what_only_a_dead_peer_has_stays_listed_and_is_refused() {
 }
 
 #[tokio::test]
+async fn what_only_a_dead_peer_has_is_listed_by_a_proxy_that_knows_no_more_than_names() {
+    for preset in [v1_20(), v1_36()] {
+        let mut mixed = Mixed::merged(preset).await;
+        let client = mixed.admin();
+        mixed.proxy_b.kill();
+        mixed.b.stop().await;
+        eventually("B is known to be dead", LONG, async || {
+            let answer = client.get("/apis/autoscaling/v1").await;
+            answer.text().contains("can be reached")
+        })
+        .await;
+        // What the local apiserver lists cannot be read for now.
+        mixed
+            .a
+            .set_fault("/version", Some(Fault::Status(500, None)));
+        mixed.proxy_a.kill();
+        let options = mixed.ground.proxy("c", mixed.a.addr()).until(Until::Live);
+        let proxy = Proxy::start(options.set("apiServer.discoveryInterval", "300ms")).await;
+        let client = proxy.client(&mixed.ground.pki).cert("admin");
+        eventually("what is in etcd is known", LONG, async || {
+            let synced = proxy.metric("kube_interop_proxy_etcd_synced", &[]).await;
+            synced == 1.0 && proxy.statusz().await["server"]["initialized"] == true
+        })
+        .await;
+        // A's own proxy is a target until its key is gone, and is asked in vain.
+        what_is_dead_is_listed_and_refused(&client).await;
+        let status = proxy.statusz().await;
+        assert_eq!(status["discovery"]["current"], false, "not read yet");
+
+        mixed.a.set_fault("/version", None);
+        eventually("the local apiserver was read", LONG, async || {
+            proxy.statusz().await["discovery"]["current"] == true
+        })
+        .await;
+        what_is_dead_is_listed_and_refused(&client).await;
+        assert_eq!(client.get("/apis/nobodys").await.code(), 404);
+    }
+}
+
+async fn what_is_dead_is_listed_and_refused(client: &Client) {
+    for accept in [V2, "application/json"] {
+        let client = client.header("accept", &format!("{accept},application/json"));
+        let names = groups(&client.get("/apis").await.json());
+        assert!(names.contains(&"autoscaling".to_owned()), "{names:?}");
+        assert!(names.contains(&"apps".to_owned()), "{names:?}");
+    }
+    assert_eq!(client.get("/apis/autoscaling").await.code(), 200);
+    assert_refused(&client.get("/apis/autoscaling/v1").await, "");
+
+    // Whoever deletes all that is in a namespace is told that this cannot be done now.
+    let apps = client.get("/apis/apps/v1").await.json();
+    let resources = apps["resources"].as_array().unwrap();
+    let named = |name: &str| resources.iter().find(|it| it["name"] == name);
+    let dead = named("controllerrevisions").expect("a resource that is not gone");
+    let verbs = dead["verbs"].as_array().unwrap();
+    for verb in ["delete", "deletecollection", "list"] {
+        assert!(verbs.contains(&verb.into()), "{dead}");
+    }
+    assert_eq!(dead["namespaced"], true, "{dead}");
+    assert!(named("deployments").is_some());
+}
+
+#[tokio::test]
 async fn a_document_that_cannot_be_read_is_refused_and_not_passed_on_with_less() {
     let mixed = Mixed::merged(v1_20()).await;
     let garbled = crate::double::Fault::Stream(1 << 10);
