@@ -18,7 +18,7 @@ use super::overlay::cache::UNKEPT;
 use super::plan::{Asked, Step, Way, choose, knows_credential_ids};
 use super::shared::Shared;
 use crate::admin::documents::How;
-use crate::config::DiscoveryMode;
+use crate::config::{DiscoveryMode, Unsynced};
 use crate::discovery::gathered::{Gathered, Listed};
 use crate::discovery::newest::targets_of;
 use crate::discovery::openapi::Form;
@@ -52,14 +52,13 @@ impl Overlay {
 }
 
 /// The document that is asked for, if it may have to come from others or be added to.
-fn wanted(shared: &Shared, asked: &Asked<'_>, snapshot: &Snapshot) -> Option<Document> {
+fn wanted(shared: &Shared, asked: &Asked<'_>) -> Option<Document> {
     let Target::Discovery(discovery) = &asked.info.target else {
         return None;
     };
     let reads = matches!(*asked.method, Method::GET | Method::HEAD);
     let concerns =
-        reads && shared.config.discovery.mode != DiscoveryMode::Local && shared.policy.rerouting
- && snapshot.synced;
+        reads && shared.config.discovery.mode != DiscoveryMode::Local && shared.policy.rerouting;
     Document::of(discovery).filter(|_| concerns)
 }
 
@@ -70,17 +69,32 @@ pub fn first(
     initialized: bool,
     snapshot: &Snapshot,
 ) -> Option<Step> {
-    let document = wanted(shared, asked, snapshot)?;
+    let document = wanted(shared, asked)?;
     if asked.rerouted {
         // Two merged documents would keep alive what nobody serves any more: peers get local ones. A starting apiserver
         // has not said everything yet, and somebody else can be asked.
         return (!initialized).then_some(Step::Answer(Refusal::PeerNotInitialized));
+    }
+    if !snapshot.synced {
+        // Nobody knows what the local document lacks, and what is in none is taken for gone.
+        return is_refused(shared, &document).then_some(Step::Answer(Refusal::Unsynced));
     }
     let step = step(shared, asked, initialized, snapshot, document, &[]);
     if step.is_none() {
         shared.metrics.documents.count(How::Passed);
     }
     step
+}
+
+/// Whether a document is refused before etcd was read. Nobody takes what OpenAPI does not describe for gone.
+fn is_refused(shared: &Shared, document: &Document) -> bool {
+    let is_openapi = matches!(
+        document,
+        Document::OpenApiV2 | Document::OpenApiV3 | Document::OpenApiV3Version(_)
+    );
+    !is_openapi
+        && shared.config.discovery.mode == DiscoveryMode::Merged
+        && shared.policy.unsynced == Unsynced::Reject
 }
 
 /// The next step, now that those at `tried` could not answer; `last`: the refusal if nobody is left.
@@ -92,10 +106,10 @@ pub fn next(
     tried: &[SocketAddr],
     last: Refusal,
 ) -> Option<Step> {
-    if asked.rerouted {
+    if asked.rerouted || !snapshot.synced {
         return None;
     }
-    let document = wanted(shared, asked, snapshot)?;
+    let document = wanted(shared, asked)?;
     let gathered = shared.gathering.load();
     let stale = is_stale(&document, &gathered);
     let step = step(shared, asked, initialized, snapshot, document, tried)?;

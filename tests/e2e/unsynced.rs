@@ -41,14 +41,16 @@ async fn without_etcd(
 }
 
 #[tokio::test]
-async fn resource_requests_are_refused_and_the_rest_is_served() {
+async fn resources_and_their_discovery_are_refused_and_the_rest_is_served() {
     let (_dir, pki, double, proxy, _silent) = without_etcd("Reject").await;
     let admin = proxy.client(&pki).cert("admin");
-    for path in ["/api/v1/pods", HPAS] {
+    // A group that only peers serve would be missing in these documents, as if nobody served it.
+    let documents = ["/api", "/apis", "/apis/apps", "/apis/apps/v1", "/api/v1"];
+    for path in ["/api/v1/pods", HPAS].into_iter().chain(documents) {
         assert_refused(&admin.get(path).await, "not known yet");
     }
     assert_eq!(double.count("/api/v1/pods"), 0);
-    for path in ["/version", "/apis", "/api/v1", "/readyz"] {
+    for path in ["/version", "/openapi/v2", "/readyz"] {
         assert_eq!(admin.get(path).await.code(), 200, "{path}");
     }
     let readyz = proxy.admin_get("/readyz?verbose").await;
@@ -66,7 +68,9 @@ async fn resource_requests_are_refused_and_the_rest_is_served() {
 async fn serve_local_serves_what_the_local_server_has() {
     let (_dir, pki, _double, proxy, _silent) = without_etcd("ServeLocal").await;
     let admin = proxy.client(&pki).cert("admin");
-    assert_eq!(admin.get("/api/v1/pods").await.code(), 200);
+    for path in ["/api/v1/pods", "/apis", "/api/v1"] {
+        assert_eq!(admin.get(path).await.code(), 200, "{path}");
+    }
     assert_refused(
         &admin.get("/apis/no.such.group/v1/things").await,
         "not known at the moment",
