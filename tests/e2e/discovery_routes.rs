@@ -332,3 +332,33 @@ async fn a_document_that_cannot_be_read_is_refused_and_not_passed_on_with_less()
     mixed.a.set_fault("/apis", None);
     assert_eq!(mixed.admin().get("/apis").await.code(), 200);
 }
+
+#[tokio::test]
+async fn a_document_that_is_encoded_or_never_ends_is_refused() {
+    let mixed = Mixed::merged(v1_36()).await;
+    let told = |body: &[u8]| {
+        let told = crate::double::Told::new(200).header("content-type", V2);
+        told.body(body.to_vec())
+    };
+    let answer = |told| Some(Fault::Answer(Box::new(told)));
+    let encoded = told(b"\x1f\x8b").header("content-encoding", "gzip");
+    mixed.a.set_fault("/apis", answer(encoded));
+    let client = mixed.admin().timeout(2 * LONG);
+    for accept in [V2.to_owned(), format!("{V2};profile=nopeer")] {
+        let refused = client.header("accept", &accept).get("/apis").await;
+        assert_refused(&refused, "Error while proxying");
+    }
+
+    // More than are read at a time, and each for as long as a test may last.
+    let slow = told(&[b' '; 1 << 10]).in_pieces(1, std::time::Duration::from_millis(500));
+    mixed.a.set_fault("/apis", answer(slow));
+    let asking = (0..6).map(|_| {
+        let client = client.fresh().header("accept", V2);
+        tokio::spawn(async move { client.get("/apis").await })
+    });
+    for refused in asking.collect::<Vec<_>>() {
+        assert_refused(&refused.await.unwrap(), "Error while proxying");
+    }
+    mixed.a.set_fault("/apis", None);
+    assert_eq!(client.get("/apis").await.code(), 200);
+}

@@ -27,6 +27,9 @@ pub enum Error {
     /// It is longer than any that was ever seen, or broke off.
     #[error("cannot be read whole")]
     Incomplete,
+    /// It is encoded, although that was not asked for.
+    #[error("in the encoding {0:?}")]
+    Encoding(HeaderValue),
     /// The work was given up.
     #[error("given up")]
     GivenUp,

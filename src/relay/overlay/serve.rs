@@ -2,14 +2,16 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
-use http::header::{CONTENT_TYPE, ETAG, HeaderValue};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderValue};
 use http::{Method, StatusCode};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::client::HttpSession;
 use pingora_http::ResponseHeader;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout_at};
 
 use super::Merging;
 use super::entity::{self, Entity, Source, forget};
@@ -23,6 +25,8 @@ use crate::relay::upload::{Listening, Upload};
 const LONGEST: usize = 64 << 20;
 /// A document that is longer is put together on a thread of its own: requests of others would wait for it.
 const LONG_WORK: usize = 32 << 10;
+/// From a document's header to its end. Who reads one keeps others from it.
+const READING: Duration = Duration::from_secs(15);
 
 impl Exchange<'_> {
     /// Serves a document with what others have. Only for an answer that [`Merging::concerns`].
@@ -107,6 +111,10 @@ impl Exchange<'_> {
         up: &mut HttpSession,
         response: &ResponseHeader,
     ) -> Result<Arc<Entity>, Error> {
+        let encoding = response.headers.get(CONTENT_ENCODING);
+        if let Some(encoding) = encoding.filter(|encoding| *encoding != "identity") {
+            return Err(Error::Encoding(encoding.clone()));
+        }
         let turn = self.shared.merges.turns.clone().acquire_owned().await;
         let turn = turn.map_err(|_| Error::GivenUp)?;
         let content_type = response.headers.get(CONTENT_TYPE).cloned();
@@ -175,8 +183,10 @@ impl Exchange<'_> {
 
     async fn read_whole(&self, up: &mut HttpSession) -> Result<Vec<u8>, Error> {
         let mut body = Vec::new();
+        let deadline = Instant::now() + READING;
         while !self.is_complete(up) {
-            let piece = up.read_response_body().await;
+            let piece = timeout_at(deadline, up.read_response_body()).await;
+            let piece = piece.map_err(|_| Error::Incomplete)?;
             match piece.map_err(|_| Error::Incomplete)? {
                 Some(piece) => body.extend_from_slice(&piece),
                 None => break,
