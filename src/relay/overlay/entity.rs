@@ -59,7 +59,7 @@ pub struct Entity {
     pub source: Source,
     etag: Option<HeaderValue>,
     body: Bytes,
-    compressed: OnceLock<Bytes>,
+    compressed: OnceLock<Option<Bytes>>,
 }
 
 impl Entity {
@@ -102,7 +102,7 @@ impl Entity {
         self.compressed.get().is_some()
     }
 
-    /// Compresses it, once.
+    /// Compresses it, once: who comes meanwhile waits.
     pub fn compress(&self) {
         let compressed = || {
             let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
@@ -110,9 +110,8 @@ impl Entity {
             encoder.finish()
         };
         // Writing to memory does not fail; and if it did, the document would be sent as it is.
-        if let Ok(compressed) = compressed() {
-            let _ = self.compressed.set(compressed.into());
-        }
+        self.compressed
+            .get_or_init(|| compressed().ok().map(Bytes::from));
     }
 
     /// Whether a client that has one of `known` (its `If-None-Match`) has this one.
@@ -136,7 +135,8 @@ impl Entity {
         response.remove_header(&X_CONTENT_TYPE_OPTIONS);
         response.insert_header(CONTENT_TYPE, self.form.content_type.clone())?;
         self.write_validators(response)?;
-        let compressed = self.compressed.get().filter(|_| gzip);
+        let compressed = self.compressed.get().and_then(Option::as_ref);
+        let compressed = compressed.filter(|_| gzip);
         if compressed.is_some() {
             response.insert_header(CONTENT_ENCODING, HeaderValue::from_static("gzip"))?;
         }
