@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -147,6 +147,21 @@ impl Gathering {
         }
     }
 
+    /// What is known once peers were asked for this document, but not later than after `most`: whoever needs it first would
+    /// be told that nobody serves what is in it.
+    pub async fn asked(&self, form: Form, most: Duration) -> Arc<Gathered> {
+        self.want(form);
+        let mut changes = self.changes();
+        let known = || {
+            let now = self.load();
+            now.is_empty() || now.openapi.of(form).is_some()
+        };
+        let asked = async { while !known() && changes.changed().await.is_ok() {} };
+        // What is known by then is all that there is.
+        let _ = tokio::time::timeout(most, asked).await;
+        self.current.load_full()
+    }
+
     /// Tells the generation of all that is published from now on.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
@@ -268,6 +283,32 @@ mod tests {
         assert!(gathered.is_of(&local));
         local.refused();
         assert!(!gathered.is_of(&local));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_needs_a_document_first_waits_until_peers_were_asked_but_not_for_ever() {
+        let gathering = Gathering::default();
+        gathering.publish(gathered(&[("v2", false)]));
+        let most = Duration::from_secs(5);
+        let begun = tokio::time::Instant::now();
+        assert_eq!(gathering.asked(Form::V2Json, most).await.generation, 1);
+        assert!(begun.elapsed() >= most);
+
+        let asked = gathering.asked(Form::V2Json, most);
+        let publish = async {
+            gathering.wish().await;
+            gathering.publish(gathered(&[("v2", true)]));
+            let mut known = gathered(&[("v2", true)]);
+            known.openapi.documents.insert(Form::V2Json, Vec::new());
+            tokio::task::yield_now().await;
+            gathering.publish(known);
+        };
+        let begun = tokio::time::Instant::now();
+        let (known, ()) = tokio::join!(asked, publish);
+        assert_eq!((known.generation, begun.elapsed()), (3, Duration::ZERO));
+        gathering.publish(Gathered::default());
+        let nothing = gathering.asked(Form::V2Protobuf, most).await;
+        assert_eq!((nothing.generation, begun.elapsed()), (4, Duration::ZERO));
     }
 
     #[tokio::test]

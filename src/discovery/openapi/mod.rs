@@ -32,6 +32,17 @@ pub enum Form {
     V3Index,
 }
 
+impl Form {
+    /// That of an `/openapi/v2` that comes as `content_type`, most probably: old releases call JSON text, and everything
+    /// else bytes.
+    pub fn of_v2(content_type: &str) -> Self {
+        match content_type.starts_with("text/") || content_type.contains("json") {
+            true => Form::V2Json,
+            false => Form::V2Protobuf,
+        }
+    }
+}
+
 /// Why a document cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {

@@ -35,6 +35,7 @@ const ABOUT_BYTES: [HeaderName; 6] = [
 ];
 
 /// A request for a document that is to be added to.
+#[derive(Clone)]
 pub struct Merging {
     document: Document,
     gathered: Arc<Gathered>,

@@ -17,9 +17,11 @@ use super::Merging;
 use super::entity::{self, Entity, Source, forget};
 use super::merge::{Error, Given, make};
 use crate::admin::documents::How;
+use crate::discovery::openapi;
 use crate::relay::accept::{Form, is_for_one_server};
 use crate::relay::forward::{Exchange, Failure, Outcome};
 use crate::relay::upload::{Listening, Upload};
+use crate::routing::documents::Document;
 
 /// More than any document that was ever seen.
 const LONGEST: usize = 64 << 20;
@@ -27,6 +29,8 @@ const LONGEST: usize = 64 << 20;
 const LONG_WORK: usize = 32 << 10;
 /// From a document's header to its end. Who reads one keeps others from it.
 const READING: Duration = Duration::from_secs(15);
+/// How long the first client waits until peers' OpenAPI documents are read.
+const ASKING: Duration = Duration::from_secs(5);
 
 impl Exchange<'_> {
     /// Serves a document with what others have. Only for an answer that [`Merging::concerns`].
@@ -83,6 +87,8 @@ impl Exchange<'_> {
         response: &ResponseHeader,
         head: bool,
     ) -> Result<Arc<Entity>, Error> {
+        let asked = self.asked(merging, response).await;
+        let merging = asked.as_ref().unwrap_or(merging);
         let entity = match (response.status, &merging.known) {
             (StatusCode::NOT_MODIFIED, Some(known)) => known.clone(),
             (StatusCode::NOT_FOUND, _) => {
@@ -102,6 +108,22 @@ impl Exchange<'_> {
             compressing.await.map_err(|_| Error::GivenUp)?;
         }
         Ok(entity)
+    }
+
+    /// The same with what peers' OpenAPI documents say, where nobody needed them before.
+    async fn asked(&self, merging: &Merging, response: &ResponseHeader) -> Option<Merging> {
+        if merging.document != Document::OpenApiV2 || response.status != StatusCode::OK {
+            return None;
+        }
+        let content_type = response.headers.get(CONTENT_TYPE);
+        let form = openapi::Form::of_v2(content_type?.to_str().ok()?);
+        let is_known = merging.gathered.openapi.of(form).is_some();
+        (!is_known).then_some(())?;
+        let gathered = self.shared.gathering.asked(form, ASKING).await;
+        Some(Merging {
+            gathered,
+            ..merging.clone()
+        })
     }
 
     /// Reads an apiserver's document and adds to it, unless that was done before.
