@@ -1,6 +1,6 @@
 //! Reads what peers' discovery says, where the local apiserver's says less, and publishes it.
 //!
-//! The only writer of [`Gathered`]. Whose documents are read, and when, is decided in [`super::sources`]: nobody's where
+//! The only writer of [`Gathered`]. Whose documents are read, and when, is decided in `sources`: nobody's where
 //! all list the same. What follows from a change of what is known is published at once, by name where no document was
 //! read yet; documents follow.
 
