@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::routing::table::{Gvr, ServedSet};
+use crate::routing::table::{Gvr, ServedSet, api_version};
 use crate::routing::version::Version;
 
 /// What is known of a server: `/kube-interop-proxy<prefix>/servers/<serverID>`.
@@ -57,10 +57,7 @@ pub struct Live {
 pub fn pack(served: &ServedSet) -> BTreeMap<String, Vec<String>> {
     let mut packed: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for gvr in served {
-        let group_version = match gvr.group.as_str() {
-            "" => gvr.version.clone(),
-            group => format!("{group}/{}", gvr.version),
-        };
+        let group_version = api_version(&gvr.group, &gvr.version);
         let resource = match gvr.subresource.as_str() {
             "" => gvr.resource.clone(),
             subresource => format!("{}/{subresource}", gvr.resource),

@@ -12,6 +12,7 @@ use super::model::{self, Named};
 use super::others::Others;
 use super::splice::{Edits, List, Name, lacking};
 use super::wire::{Text, legacy as wire};
+use crate::routing::table::api_version;
 
 #[derive(Deserialize)]
 struct Groups<'a> {
@@ -119,7 +120,7 @@ pub fn resources(
     };
     let Some(body) = body else {
         let list = wire::Resources {
-            group_version: Text(wire::group_version(group, version).into()),
+            group_version: Text(api_version(group, version).into()),
             resources: all().collect(),
         };
         return match other.stale {

@@ -79,6 +79,14 @@ impl GvrRef<'_> {
     }
 }
 
+/// Name of a version with its group, as objects and documents have it: `apps/v1`, and `v1` for the core group.
+pub fn api_version(group: &str, version: &str) -> String {
+    match group {
+        "" => version.to_owned(),
+        group => format!("{group}/{version}"),
+    }
+}
+
 /// Two names that belong together, looked up borrowed: (group, resource) of a CRD, (group, version) of an APIService.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pair(pub String, pub String);

@@ -17,6 +17,7 @@ use super::forms::{Error, What};
 use super::model::{self, Named};
 use super::others::Others;
 use super::wire::{aggregated as wire, legacy};
+use crate::routing::table::api_version;
 
 /// What the form begins with.
 const ENVELOPE: &[u8] = b"k8s\0";
@@ -54,7 +55,7 @@ pub(super) fn merge(
             };
             if body.is_none() {
                 let mut list = meta::APIResourceList {
-                    group_version: Some(legacy::group_version(group, version)),
+                    group_version: Some(api_version(group, version)),
                     resources: Vec::new(),
                 };
                 legacy_resources(&mut list, known);

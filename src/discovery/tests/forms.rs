@@ -7,6 +7,7 @@ use prost::Message;
 
 use super::*;
 use crate::discovery::forms::{Error, Form, What, merge};
+use crate::routing::table::api_version;
 
 fn local() -> Document {
     listing(
@@ -68,7 +69,7 @@ fn resource_list(document: &Document, of: (&str, &str)) -> meta::APIResourceList
     let resources = version.resources.iter();
     let resources = resources.flat_map(|resource| wire::legacy::Resource::all(resource));
     meta::APIResourceList {
-        group_version: Some(wire::legacy::group_version(of.0, of.1)),
+        group_version: Some(api_version(of.0, of.1)),
         resources: resources.map(Into::into).collect(),
     }
 }

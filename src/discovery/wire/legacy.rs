@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{List, Text, nullable};
 use crate::discovery::model;
+use crate::routing::table::api_version;
 
 /// Kind of the list of groups.
 pub(in crate::discovery) const GROUPS: &str = "APIGroupList";
@@ -103,14 +104,6 @@ pub(in crate::discovery) struct Resource<'a> {
     pub(in crate::discovery) storage_version_hash: Text<'a>,
 }
 
-/// Name of a version with its group, as `apps/v1`.
-pub(in crate::discovery) fn group_version(group: &str, version: &str) -> String {
-    match group {
-        "" => version.to_owned(),
-        group => format!("{group}/{version}"),
-    }
-}
-
 impl<'a> From<&'a model::Group> for Group<'a> {
     fn from(group: &'a model::Group) -> Self {
         let versions = group.versions.iter();
@@ -129,7 +122,7 @@ impl<'a> Version<'a> {
     /// A version of a group.
     pub(in crate::discovery) fn of(group: &str, version: &'a model::Version) -> Self {
         Self {
-            group_version: group_version(group, &version.name),
+            group_version: api_version(group, &version.name),
             version: Text::from(&*version.name),
         }
     }

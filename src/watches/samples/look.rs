@@ -13,7 +13,7 @@ use http::{HeaderMap, StatusCode};
 
 use super::read::List;
 use super::{Claim, Sample, Samples, json, protobuf};
-use crate::routing::table::GvrRef;
+use crate::routing::table::{GvrRef, api_version};
 
 /// Bytes of a list that are looked at, compressed or not.
 pub const LIMIT: usize = 64 << 10;
@@ -103,10 +103,7 @@ impl Look {
         Some(Box::new(Self {
             claim,
             encoded,
-            api_version: match resource.group {
-                "" => resource.version.to_owned(),
-                group => format!("{group}/{}", resource.version),
-            },
+            api_version: api_version(resource.group, resource.version),
             head: BytesMut::new(),
         }))
     }
