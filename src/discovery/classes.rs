@@ -173,17 +173,12 @@ mod tests {
 
     fn server(id: &str, version: &str, target: bool, served: &[(&str, &str)]) -> Server {
         Server {
-            id: id.into(),
-            endpoint: ([10, 0, 0, 1], 6443).into(),
-            native: false,
             live: target,
             initialized: target,
             target,
             binary_version: Some(version.to_owned()),
-            version: None,
-            history_start: None,
-            known: true,
             served: Some(Arc::new(set(served))),
+            ..Server::peer(id)
         }
     }
 

@@ -113,17 +113,12 @@ mod tests {
             .owned()
         };
         Server {
-            id: id.into(),
-            endpoint: ([10, 0, 0, 1], 6443).into(),
-            native: false,
             live: target,
             initialized: target,
             target,
             binary_version: binary.map(str::to_owned),
-            version: None,
-            history_start: None,
-            known: true,
             served: Some(Arc::new(served.iter().map(gvr).collect::<ServedSet>())),
+            ..Server::peer(id)
         }
     }
 

@@ -83,17 +83,8 @@ mod tests {
 
     fn server(id: &str, served: Option<Arc<ServedSet>>) -> Server {
         Server {
-            id: id.into(),
-            endpoint: ([10, 0, 0, 1], 6443).into(),
-            native: false,
-            live: true,
-            initialized: true,
-            target: true,
-            binary_version: None,
-            version: None,
-            history_start: None,
-            known: true,
             served,
+            ..Server::peer(id)
         }
     }
 

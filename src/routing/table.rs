@@ -147,6 +147,26 @@ pub struct Server {
     pub served: Option<Arc<ServedSet>>,
 }
 
+#[cfg(test)]
+impl Server {
+    /// A peer that requests can be sent to, and of which nothing more is known.
+    pub(crate) fn peer(id: &str) -> Self {
+        Self {
+            id: id.into(),
+            endpoint: ([10, 0, 0, 1], 6443).into(),
+            native: false,
+            live: true,
+            initialized: true,
+            target: true,
+            binary_version: None,
+            version: None,
+            history_start: None,
+            known: true,
+            served: None,
+        }
+    }
+}
+
 impl Server {
     /// Whether its watch history reaches back to an etcd revision.
     pub fn reaches(&self, revision: i64) -> bool {

@@ -26,17 +26,13 @@ fn set(group_versions: &[(&str, &str)]) -> ServedSet {
 fn server(id: &str, version: &str, target: bool, served: &[(&str, &str)]) -> Server {
     let last = id.bytes().last().unwrap_or(0);
     Server {
-        id: id.into(),
         endpoint: ([10, 0, 0, last], 6443).into(),
-        native: false,
         live: target,
         initialized: target,
         target,
         binary_version: Some(version.to_owned()),
-        version: None,
-        history_start: None,
-        known: true,
         served: Some(Arc::new(set(served))),
+        ..Server::peer(id)
     }
 }
 

@@ -4,17 +4,8 @@ use super::*;
 
 fn server(last: u8) -> Server {
     Server {
-        id: last.to_string().into(),
         endpoint: ([10, 0, 0, last], 6443).into(),
-        native: false,
-        live: true,
-        initialized: true,
-        target: true,
-        binary_version: None,
-        version: None,
-        history_start: None,
-        known: true,
-        served: None,
+        ..Server::peer(&last.to_string())
     }
 }
 

@@ -46,17 +46,9 @@ fn served(gvrs: &[GvrRef<'_>]) -> ServedSet {
 /// A peer that requests can be sent to.
 fn peer(id: &str, gvrs: &[GvrRef<'_>]) -> Server {
     Server {
-        id: id.into(),
         endpoint: "10.0.0.2:6443".parse().unwrap(),
-        native: false,
-        live: true,
-        initialized: true,
-        target: true,
-        history_start: None,
-        known: true,
-        binary_version: None,
-        version: None,
         served: Some(Arc::new(served(gvrs))),
+        ..Server::peer(id)
     }
 }
 
