@@ -29,8 +29,6 @@ pub mod special;
 pub mod state;
 pub mod status;
 pub mod store;
-#[cfg(test)]
-mod tests;
 pub mod tls;
 pub mod told;
 pub mod upgrade;

@@ -6,7 +6,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::{Double, DoubleOptions, Fault, Preset, ServedResource, v1_20, v1_36};
+use crate::double::{Double, DoubleOptions, Fault, Preset, ServedResource, v1_20, v1_36};
 use crate::support::client::Client;
 use crate::support::kubectl::Kubectl;
 use crate::support::pki::Pki;

@@ -3,11 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
+use k8s_pb::apimachinery::pkg::apis::meta::v1::Status;
+use k8s_pb::apimachinery::pkg::runtime::Unknown;
+use prost::Message as _;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::double::{Double, DoubleOptions, Preset, v1_20, v1_36};
-use crate::refusals;
 use crate::support::client::Client;
 use crate::support::etcd::Etcd;
 use crate::support::pki::Pki;
@@ -202,7 +204,7 @@ pub fn assert_refused(answer: &crate::support::streaming::Response, message: &st
     assert_eq!(answer.code(), 503, "{}", answer.text());
     let retry_after: u32 = answer.header("retry-after").parse().expect("Retry-After");
     if answer.header("content-type") == "application/vnd.kubernetes.protobuf" {
-        let status = refusals::decode(answer);
+        let status = decode_status(answer);
         let details = status.details.clone().unwrap_or_default();
         assert_eq!(status.reason(), "ServiceUnavailable");
         assert_eq!(status.code(), 503);
@@ -223,4 +225,15 @@ pub fn assert_refused(answer: &crate::support::streaming::Response, message: &st
     assert_eq!(status["details"]["retryAfterSeconds"], retry_after);
     let said = status["message"].as_str().unwrap();
     assert!(said.contains(message), "{said}");
+}
+
+/// The same in protobuf.
+pub fn decode_status(answer: &crate::support::streaming::Response) -> Status {
+    let kind = "application/vnd.kubernetes.protobuf";
+    assert_eq!(answer.header("content-type"), kind);
+    let envelope = answer.body.strip_prefix(b"k8s\0").expect("the envelope");
+    let unknown = Unknown::decode(envelope).unwrap();
+    let kind = unknown.type_meta.as_ref().unwrap();
+    assert_eq!((kind.api_version(), kind.kind()), ("v1", "Status"));
+    Status::decode(unknown.raw()).unwrap()
 }

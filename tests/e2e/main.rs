@@ -13,8 +13,12 @@
 mod attacker;
 #[path = "../double/mod.rs"]
 mod double;
+#[path = "../double/tests.rs"]
+mod double_itself;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/selftest.rs"]
+mod support_itself;
 
 mod absent;
 mod admin;
@@ -25,7 +29,6 @@ mod bookmark_proofs;
 mod bookmark_rounds;
 mod bookmarks;
 mod certificates;
-mod check;
 mod cluster;
 mod compaction;
 mod controllers;

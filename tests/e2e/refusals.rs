@@ -1,30 +1,17 @@
 //! The proxy's own answers: a `Status` in the form that the client accepts, as kube-apiserver's own are.
 
-use k8s_pb::apimachinery::pkg::apis::meta::v1::Status;
-use k8s_pb::apimachinery::pkg::runtime::Unknown;
-use prost::Message as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::cluster::{Ground, LONG, Single, assert_refused};
+use crate::cluster::{Ground, LONG, Single, assert_refused, decode_status};
 use crate::double::{Double, DoubleOptions, Phase, v1_20};
 use crate::support::kcm::ControllerManager;
 use crate::support::kube::{KubeApiServer, KubeOptions};
 use crate::support::kubectl::Kubectl;
 use crate::support::proxy::{Proxy, Until};
-use crate::support::streaming::Response;
 use crate::support::wait::eventually;
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const PODS: &str = "/api/v1/pods";
-
-pub fn decode(answer: &Response) -> Status {
-    assert_eq!(answer.header("content-type"), PROTOBUF);
-    let envelope = answer.body.strip_prefix(b"k8s\0").expect("the envelope");
-    let unknown = Unknown::decode(envelope).unwrap();
-    let kind = unknown.type_meta.as_ref().unwrap();
-    assert_eq!((kind.api_version(), kind.kind()), ("v1", "Status"));
-    Status::decode(unknown.raw()).unwrap()
-}
 
 /// An apiserver that is not initialized, which everybody is told.
 async fn starting() -> (Ground, Double, Proxy) {
@@ -51,7 +38,7 @@ async fn who_wants_protobuf_gets_it() {
         ] {
             let client = client.header("accept", &accept);
             let answer = client.get(PODS).await;
-            let status = decode(&answer);
+            let status = decode_status(&answer);
             assert_eq!(answer.code(), 503);
             assert_eq!(
                 (status.code(), status.status(), status.reason()),

@@ -2,9 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::cluster::{Ground, HPAS, LONG, REROUTED, Single};
+use crate::cluster::{Ground, HPAS, LONG, REROUTED, Single, decode_status};
 use crate::double::{Double, DoubleOptions, Preset, ServedResource, Store, v1_20, v1_36};
-use crate::refusals;
 use crate::support::client::Client;
 use crate::support::proxy::{Proxy, ProxyOptions, Until};
 use crate::support::registry::Registry;
@@ -246,7 +245,7 @@ async fn what_is_no_version_is_told_so() {
     assert_malformed(&contradicting.get(PODS).await);
     let protobuf = "application/vnd.kubernetes.protobuf";
     let answer = contradicting.header("accept", protobuf).get(PODS).await;
-    let status = refusals::decode(&answer);
+    let status = decode_status(&answer);
     assert_eq!((status.reason(), status.code()), ("BadRequest", 400));
     assert_eq!(world.double.count(PODS), 0);
     let counted = world.proxy.metric(

@@ -28,8 +28,6 @@ pub mod process;
 pub mod proxy;
 pub mod raw;
 pub mod registry;
-#[cfg(test)]
-mod selftest;
 pub mod steady;
 pub mod streaming;
 pub mod tls;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::client::Client;
-use super::etcd::Etcd;
-use super::kube::{KubeApiServer, KubeOptions};
-use super::pki::Pki;
-use super::wait::eventually;
+use crate::support::client::Client;
+use crate::support::etcd::Etcd;
+use crate::support::kube::{KubeApiServer, KubeOptions};
+use crate::support::pki::Pki;
+use crate::support::wait::eventually;
 
 #[tokio::test]
 async fn etcd_asks_for_client_certificates_and_keeps_its_data_over_a_restart() {
