@@ -8,7 +8,7 @@ use arc_swap::ArcSwapOption;
 use tokio::sync::{Notify, watch};
 
 use super::requestheader::Belief;
-use crate::request::credential;
+use crate::request::credential::{self, Details};
 
 /// State of the apiserver process beside us.
 #[derive(Debug, Default)]
@@ -20,8 +20,8 @@ pub struct LocalState {
     ready: AtomicBool,
     /// The epoch in which it was found, and the etcd revision since which the apiserver has watch history.
     history: ArcSwapOption<(u64, i64)>,
-    /// The epoch in which its version was read, and whether that gives certificate users a credential-id.
-    credential_ids: ArcSwapOption<(u64, bool)>,
+    /// The epoch in which its version was read, and what that gives certificate users.
+    user_details: ArcSwapOption<(u64, Details)>,
     /// Whether it takes our word about users.
     belief: Belief,
     /// The last `/readyz` was 401 or 403: so it does not take our word about ourselves.
@@ -61,16 +61,19 @@ impl LocalState {
         self.changed.send_replace(());
     }
 
-    /// Whether the apiserver is of a version that gives certificate users a credential-id; not while that is not known.
-    pub fn has_credential_ids(&self) -> bool {
-        let known = self.credential_ids.load();
-        known.as_deref() == Some(&(self.epoch(), true))
+    /// What the apiserver gives certificate users, by its version; nothing while that is not known.
+    pub fn user_details(&self) -> Details {
+        let known = self.user_details.load();
+        match known.as_deref() {
+            Some((epoch, details)) if *epoch == self.epoch() => *details,
+            _ => Details::default(),
+        }
     }
 
     /// The apiserver that was asked in `epoch` is of this version.
     pub fn is_of_version(&self, version: &str, epoch: u64) {
-        let known = Arc::new((epoch, credential::is_known_to(version)));
-        self.credential_ids.store(Some(known));
+        let known = Arc::new((epoch, credential::details(version)));
+        self.user_details.store(Some(known));
     }
 
     /// Whether this apiserver process is known to take our word about users.
@@ -249,13 +252,13 @@ mod tests {
     #[test]
     fn the_version_of_the_process_before_is_not_that_of_the_next() {
         let state = LocalState::default();
-        assert!(!state.has_credential_ids());
+        assert!(!state.user_details().credential_id);
         state.is_of_version("v1.36.0", state.epoch());
-        assert!(state.has_credential_ids());
+        assert!(state.user_details().credential_id);
         state.refused();
-        assert!(!state.has_credential_ids());
+        assert!(!state.user_details().credential_id);
         state.is_of_version("v1.20.2", state.epoch());
-        assert!(!state.has_credential_ids());
+        assert!(!state.user_details().credential_id);
     }
 
     #[test]

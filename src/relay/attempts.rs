@@ -157,10 +157,9 @@ impl<'a> Request<'a> {
             .overlay
             .as_ref()
             .map(|overlay| overlay.begin(shared, &mut header));
-        if way.credential_ids
-            && let Caller::User(who) = self.asked.caller
-        {
-            shared.privileged.stamp_credential(&mut header, who)?;
+        if let Caller::User(who) = self.asked.caller {
+            let privileged = &shared.privileged;
+            privileged.stamp_details(&mut header, who, way.details)?;
         }
         let group = match way.side {
             Side::Local => &upstreams.local,

@@ -15,7 +15,7 @@ use super::answer::Refusal;
 use super::forward::Side;
 use super::overlay::Merging;
 use super::overlay::cache::UNKEPT;
-use super::plan::{Asked, Step, Way, choose, knows_credential_ids};
+use super::plan::{Asked, Step, Way, choose, details};
 use super::shared::Shared;
 use crate::admin::documents::How;
 use crate::config::{DiscoveryMode, Unsynced};
@@ -162,12 +162,12 @@ fn step(
         true => !(adds && of.is_some()),
         false => targets.is_empty() && !adds,
     };
-    let way = |side, address, gathered, is_gone, credential_ids| Way {
+    let way = |side, address, gathered, is_gone, details| Way {
         side,
         address,
         rerouted_as: listed.clone(),
         pass_no_such_resource: is_openapi || is_gone,
-        credential_ids,
+        details,
         row: Row::NotAResource,
         overlay: Some(Overlay {
             document: document.clone(),
@@ -178,15 +178,15 @@ fn step(
     let local = shared.config.api_server.address;
     let at = |stop: &Stop| match stop {
         Stop::Local => (!tried.contains(&local)).then(|| {
-            let credential_ids = shared.local.has_credential_ids();
+            let details = shared.local.user_details();
             if sure || is_newest || is_openapi {
-                return way(Side::Local, local, own.clone(), is_gone, credential_ids);
+                return way(Side::Local, local, own.clone(), is_gone, details);
             }
             let known = unread(initialized, snapshot, &gathered);
             let added = added(&document, known);
             let is_gone = is_gone && added.is_none();
             let added = added.filter(|_| document.is_merged());
-            way(Side::Local, local, added, is_gone, credential_ids)
+            way(Side::Local, local, added, is_gone, details)
         }),
         Stop::Peers(indices) => {
             let servers = indices
@@ -204,9 +204,9 @@ fn step(
                 false => added(&document, lacking(server, snapshot, &gathered))
                     .filter(|_| document.is_merged()),
             };
-            let credential_ids = knows_credential_ids(server);
+            let details = details(server);
             let address = server.endpoint;
-            Some(way(side, address, gathered, is_gone, credential_ids))
+            Some(way(side, address, gathered, is_gone, details))
         }
     };
     let way = stops.iter().find_map(at);

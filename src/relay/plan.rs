@@ -17,7 +17,7 @@ use super::forward::Side;
 use super::health::Health;
 use super::if_ready::{Gate, gate};
 use super::shared::Shared;
-use crate::request::credential;
+use crate::request::credential::{self, Details};
 use crate::request::info::{RequestInfo, Target, Verb};
 use crate::request::who::Caller;
 use crate::routing::decide::{Decision, Local, Place, Question, Row, decide};
@@ -76,8 +76,8 @@ pub struct Way {
     pub pass_no_such_resource: bool,
     /// It is a discovery document, and others are involved.
     pub overlay: Option<Overlay>,
-    /// The apiserver there gives certificate users a credential-id.
-    pub credential_ids: bool,
+    /// What the apiserver there gives certificate users.
+    pub details: Details,
     /// The row of the routing table that led there.
     pub row: Row,
 }
@@ -204,7 +204,7 @@ fn way(
             rerouted_as: gvr.cloned(),
             pass_no_such_resource: pass,
             overlay: None,
-            credential_ids: knows_credential_ids(server),
+            details: details(server),
             row: decision.row,
         })
     };
@@ -215,7 +215,7 @@ fn way(
             rerouted_as: None,
             pass_no_such_resource: pass,
             overlay: None,
-            credential_ids: shared.local.has_credential_ids(),
+            details: shared.local.user_details(),
             row: decision.row,
         }),
         Place::Peers(indices, gvr) => peer(indices, None, None, *gvr, pass),
@@ -233,10 +233,10 @@ fn way(
         .or_else(|| at(&decision.finally, proxied))
 }
 
-/// Whether a server's apiserver gives certificate users a credential-id.
-pub fn knows_credential_ids(server: &Server) -> bool {
+/// What a server's apiserver gives certificate users.
+pub fn details(server: &Server) -> Details {
     let version = server.binary_version.as_deref();
-    version.is_some_and(credential::is_known_to)
+    version.map(credential::details).unwrap_or_default()
 }
 
 /// One of several: of those that fit the version best, the unhealthy last; the same for all requests of a connection

@@ -7,8 +7,9 @@
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use pingora_http::RequestHeader;
 
+use super::credential::{self, Details};
+use super::token;
 use super::who::UserHeaders;
-use super::{credential, token};
 use crate::config::{RequestHeaders, VersionAwareness};
 use crate::routing::version::{Malformed, Version};
 
@@ -40,6 +41,7 @@ pub struct Privileged {
     first: [bool; 256],
     users: Vec<HeaderName>,
     group: Option<HeaderName>,
+    uid: Option<HeaderName>,
     credential: Option<HeaderName>,
 }
 
@@ -66,6 +68,7 @@ impl Privileged {
         Self {
             users: config.username.clone(),
             group: config.group.first().cloned(),
+            uid: config.uid.first().cloned(),
             credential: prefixes
                 .first()
                 .and_then(|prefix| credential::header(prefix)),
@@ -128,16 +131,24 @@ impl Privileged {
         token::remove(request)
     }
 
-    /// Writes which certificate it is, for an apiserver that gives its users that ([`credential::is_known_to`]).
-    pub fn stamp_credential(
+    /// Writes what an apiserver gives the users of certificates besides ([`credential::details`]).
+    pub fn stamp_details(
         &self,
         request: &mut RequestHeader,
         who: &UserHeaders,
+        details: Details,
     ) -> pingora_core::Result<()> {
-        match &self.credential {
-            Some(name) => request.insert_header(name.clone(), who.credential.clone()),
-            None => Ok(()),
+        if details.credential_id
+            && let Some(name) = &self.credential
+        {
+            request.insert_header(name.clone(), who.credential.clone())?;
         }
+        if details.uid
+            && let (Some(name), Some(uid)) = (&self.uid, &who.uid)
+        {
+            request.insert_header(name.clone(), uid.clone())?;
+        }
+        Ok(())
     }
 }
 

@@ -80,6 +80,8 @@ pub struct UserHeaders {
     pub groups: Vec<HeaderValue>,
     /// Which certificate it is, for apiservers that want to know.
     pub credential: HeaderValue,
+    /// The UID in the certificate, for apiservers that read it.
+    pub uid: Option<HeaderValue>,
 }
 
 /// Who asks.
@@ -220,10 +222,15 @@ fn user_headers(der: &[u8], certificate: &X509Certificate<'_>) -> Option<UserHea
         .iter_organization()
         .map(|organization| header_value(organization.as_str().ok()?))
         .collect::<Option<_>>()?;
+    let uid = match credential::uid(certificate.subject()).ok()? {
+        Some(uid) => Some(header_value(uid)?),
+        None => None,
+    };
     Some(UserHeaders {
         user,
         groups,
         credential: credential::id(der)?,
+        uid,
     })
 }
 

@@ -4,8 +4,9 @@ use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use serde_json::Value;
 
 use crate::cluster::{Cluster, Ground, HPAS, LONG, Single};
-use crate::double::{Double, Preset, Recorded, v1_20, v1_36};
+use crate::double::{Double, Preset, Recorded, v1_20, v1_26, v1_36};
 use crate::support::client::Client;
+use crate::support::pki::LeafOptions;
 use crate::support::proxy::{Proxy, Until};
 use crate::support::tls::certificates;
 use crate::support::upgraded::Upgraded;
@@ -60,6 +61,23 @@ async fn servers_from_1_32_on_are_told_which_certificate_it_was() {
         client.get(ECHO).await;
         let seen = last(&world.double, ECHO);
         assert!(!seen.headers.contains_key(CREDENTIAL), "{}", seen.user);
+    }
+}
+
+#[tokio::test]
+async fn servers_from_1_34_on_are_told_the_uid_in_the_certificate() {
+    for (preset, told) in [(v1_36(), "3f2a-42"), (v1_26(), ""), (v1_20(), "")] {
+        let world = single(preset).await;
+        let alice = LeafOptions::client("alice").uid("3f2a-42");
+        world.ground.pki.leaf("alice-uid", "ca", &alice);
+        let alice = world.client().header("X-Remote-Uid", "0").cert("alice-uid");
+        for client in [alice.http1(), alice.http2()] {
+            let user = client.get(ECHO).await.json()["user"].clone();
+            assert_eq!(
+                (&user["name"], &user["uid"]),
+                (&"alice".into(), &told.into())
+            );
+        }
     }
 }
 

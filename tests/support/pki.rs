@@ -28,6 +28,7 @@ pub struct LeafOptions {
     pub cn: Option<String>,
     /// At most two: that is what the library below can encode.
     pub orgs: Vec<String>,
+    pub uid: Option<String>,
     pub usages: Vec<ExtendedKeyUsagePurpose>,
     /// DNS names and IP addresses.
     pub sans: Vec<String>,
@@ -51,6 +52,7 @@ impl LeafOptions {
         Self {
             cn: Some(cn.to_owned()),
             orgs: Vec::new(),
+            uid: None,
             usages,
             sans: Vec::new(),
             not_before: now - Duration::from_secs(3600),
@@ -60,6 +62,12 @@ impl LeafOptions {
 
     pub fn org(mut self, org: &str) -> Self {
         self.orgs.push(org.to_owned());
+        self
+    }
+
+    /// Kubernetes' own attribute of a subject, of which it makes the user's UID.
+    pub fn uid(mut self, uid: &str) -> Self {
+        self.uid = Some(uid.to_owned());
         self
     }
 
@@ -98,6 +106,10 @@ impl LeafOptions {
         }
         if let Some(cn) = &self.cn {
             name.push(DnType::CommonName, cn.as_str());
+        }
+        if let Some(uid) = &self.uid {
+            let kind = DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]);
+            name.push(kind, uid.as_str());
         }
         name
     }

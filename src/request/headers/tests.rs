@@ -78,6 +78,7 @@ fn a_certificate_user_is_written_under_the_apiservers_own_names_and_brings_no_to
             HeaderValue::from_static("qa"),
         ],
         credential: HeaderValue::from_static("X509SHA256=00"),
+        uid: Some(HeaderValue::from_static("42")),
     };
     let mut request = request(&[("Authorization", "Bearer bob")]);
     privileged().stamp(&mut request, &who).unwrap();
@@ -85,12 +86,16 @@ fn a_certificate_user_is_written_under_the_apiservers_own_names_and_brings_no_to
     let groups: Vec<_> = request.headers.get_all("x-foo-group").iter().collect();
     assert_eq!(groups, ["devs", "qa"]);
 
-    privileged().stamp_credential(&mut request, &who).unwrap();
+    let mut with = |details| privileged().stamp_details(&mut request, &who, details);
+    with(Details::default()).unwrap();
+    let (credential_id, uid) = (true, true);
+    with(Details { credential_id, uid }).unwrap();
     let name = "x-remote-extra-authentication.kubernetes.io%2fcredential-id";
     assert_eq!(request.headers[name], "X509SHA256=00");
+    assert_eq!(request.headers["x-remote-uid"], "42");
     assert_eq!(
         privileged().strip(&mut request),
-        3,
+        4,
         "nobody else may send it"
     );
 }

@@ -309,3 +309,26 @@ fn a_verdict_holds_until_a_ca_begins_or_ends() {
     let last = *users.end().max(peers.end());
     assert_eq!(world.judge.cas.unchanged(last + 1), last + 1..=u64::MAX);
 }
+
+#[test]
+fn a_uid_is_taken_from_the_subject_if_it_is_plain_text() {
+    let world = world(&["front-proxy-client"]);
+    let with = |uid: &str| {
+        let mut params = params("alice", &[]);
+        let kind = DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]);
+        params.distinguished_name.push(kind, uid);
+        world.caller(signed(&params, &world.users), NO_TOKEN)
+    };
+    let Caller::User(who) = with("3f2a-42") else {
+        panic!("no user");
+    };
+    assert_eq!(who.uid.as_ref().unwrap(), "3f2a-42");
+    for odd in ["", " 42", "4\u{0}2"] {
+        assert_eq!(with(odd), Caller::Unverifiable, "{odd:?}");
+    }
+    let without = signed(&params("alice", &[]), &world.users);
+    let Caller::User(who) = world.caller(without, NO_TOKEN) else {
+        panic!("no user");
+    };
+    assert_eq!(who.uid, None);
+}
