@@ -21,6 +21,7 @@ use rand::{Rng, SeedableRng};
 use crate::cluster::LONG;
 use crate::support::etcd::{Etcd, EtcdOptions};
 use crate::support::pki::Pki;
+use crate::support::wait::eventually;
 
 const ROOTS: usize = 40;
 const BATCHES: u64 = 12;
@@ -61,7 +62,8 @@ async fn write_randomly(mut client: Client, stop: Arc<AtomicBool>) {
 /// Everything that happened, as one watch from the beginning tells it, up to now.
 async fn history(etcd: &Etcd) -> History {
     let mut client = etcd.client().await;
-    client.put("end", "", None).await.unwrap();
+    let put = client.put("end", "", None).await.unwrap();
+    let end = put.header().unwrap().revision();
     let options = WatchOptions::new().with_range(b"z").with_start_revision(1);
     let mut watch = client.watch("/", Some(options)).await.unwrap();
     let mut history = History::new();
@@ -73,11 +75,12 @@ async fn history(etcd: &Etcd) -> History {
                 EventType::Put | EventType::Delete
             ));
             let kv = event.kv().unwrap();
-            let key = kv.key_str().unwrap().to_owned();
-            if key == "end" {
+            let (key, revision) = (kv.key_str().unwrap(), kv.mod_revision());
+            if key != "end" {
+                history.entry(revision).or_default().push(key.to_owned());
+            } else if revision == end {
                 return history;
             }
-            history.entry(kv.mod_revision()).or_default().push(key);
         }
     }
 }
@@ -179,10 +182,20 @@ async fn thousands_of_watches_are_told_nothing_that_they_missed() {
     let writer = tokio::spawn(write_randomly(etcd.client().await, stop.clone()));
     let mut ended: Vec<Ended> = Vec::new();
     let mut told_newer = 0;
+    let mut before = 0;
     let mut withheld: BTreeMap<&str, usize> = BTreeMap::new();
     for batch in 0..BATCHES {
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        let known = Arc::new(history(&etcd).await);
+        let known = eventually("there is more to tell than before", LONG, async || {
+            let known = history(&etcd).await;
+            let count = known.len();
+            if count >= before + 40 {
+                Ok(Arc::new(known))
+            } else {
+                Err(count)
+            }
+        })
+        .await;
+        before = known.len();
         let (archive, books) = Archive::new();
         let archive = Arc::new(archive);
         let connector = Connector::new(&config, tls.clone());
