@@ -142,6 +142,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         merges: Cache::default(),
         archive,
         samples: Samples::default(),
+        recent: admin::recent::Recent::default(),
         metrics: Arc::new(Metrics::new()?),
         phase: phases,
         config,

@@ -29,7 +29,8 @@ curl curl"
 tests="$demo
 etcdctl etcd-client
 kubectl kubernetes-client
-h2load nghttp2-client"
+h2load nghttp2-client
+chromium chromium"
 kubernetes='/usr/lib/go/bin/go golang-go
 /usr/share/gocode/src/github.com/modern-go/reflect2 golang-github-modern-go-reflect2-dev
 rsync rsync

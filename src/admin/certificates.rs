@@ -93,7 +93,7 @@ impl CertificateMetrics {
 }
 
 /// As Kubernetes writes times; none of a time that no calendar has.
-fn rfc3339(seconds: i64) -> Option<String> {
+pub(super) fn rfc3339(seconds: i64) -> Option<String> {
     let time = OffsetDateTime::from_unix_timestamp(seconds).ok()?;
     let (date, (hour, minute, second)) = (time.date(), time.to_hms());
     Some(format!("{date}T{hour:02}:{minute:02}:{second:02}Z"))

@@ -23,6 +23,7 @@ use super::shared::Shared;
 use super::upload::Upload;
 use super::upstream::{Kind, Upstreams};
 use crate::admin::documents::How;
+use crate::admin::recent::Event;
 use crate::request::who::{Caller, Connection};
 
 /// New tries with one server over other connections: each of those that are pooled may have been closed meanwhile.
@@ -55,8 +56,8 @@ pub enum End {
     },
     /// An upgraded connection came to its end, and with it the client's.
     Upgraded,
-    /// The client is to be told this.
-    Refused(Refusal),
+    /// The client is to be told this; who was asked last, if anybody was.
+    Refused(Refusal, Option<SocketAddr>),
     /// The client's stream is to be reset.
     Broken,
 }
@@ -82,30 +83,30 @@ impl<'a> Request<'a> {
     ) -> End {
         let certificate = match self.dress(shared) {
             Ok(certificate) => certificate,
-            Err(refusal) => return End::Refused(refusal),
+            Err(refusal) => return End::Refused(refusal, None),
         };
         let mut tried: Vec<SocketAddr> = Vec::new();
         let mut connections = 0;
         loop {
             let (exchange, header) = match self.exchange(shared, upstreams, certificate, &way) {
                 Ok(exchange) => exchange,
-                Err(error) => return End::Refused(unwritable(&error)),
+                Err(error) => return End::Refused(unwritable(&error), None),
             };
             let failure = match exchange.run(session, header, &mut upload).await {
                 Outcome::Broken => return End::Broken,
                 Outcome::Answered { code, reusable } => {
-                    answered(shared, &way, code);
+                    self.answered(shared, &way, code);
                     return End::Answered { code, reusable };
                 }
                 Outcome::Upgraded => {
-                    answered(shared, &way, 101);
+                    self.answered(shared, &way, 101);
                     return End::Upgraded;
                 }
                 // No server was asked, and none is to blame.
                 Outcome::Failed(Failure::Unsent(error))
                     if *error.etype() == ErrorType::InvalidHTTPHeader =>
                 {
-                    return End::Refused(unwritable(&error));
+                    return End::Refused(unwritable(&error), None);
                 }
                 Outcome::Failed(failure) => failure,
             };
@@ -118,7 +119,7 @@ impl<'a> Request<'a> {
             }
             let last = self.refusal(&failure);
             if last.forbids_repetition() || !upload.can_begin_again() {
-                return End::Refused(last);
+                return End::Refused(last, Some(way.address));
             }
             let Plan { tell, step } = plan::next(shared, self.asked, &tried, last);
             match step {
@@ -129,7 +130,7 @@ impl<'a> Request<'a> {
                     self.tell = tell;
                     way = next;
                 }
-                Step::Answer(refusal) => return End::Refused(refusal),
+                Step::Answer(refusal) => return End::Refused(refusal, Some(way.address)),
             }
         }
     }
@@ -185,6 +186,20 @@ impl<'a> Request<'a> {
         Ok((exchange, header))
     }
 
+    fn answered(&self, shared: &Shared, way: &Way, code: u16) {
+        if way.side != Side::Local {
+            shared.health.answered(way.address);
+            shared.metrics.rerouted(code, way.rerouted_as.as_ref());
+            shared.recent.rerouted.add(|| {
+                let request = Some((self.asked.method, self.asked.info));
+                Event::new(request, Some(way.address), code, way.row.name())
+            });
+            if way.overlay.is_some() {
+                shared.metrics.documents.count(How::Rerouted);
+            }
+        }
+    }
+
     /// What the client is told if nobody else can be asked after `failure`.
     fn refusal(&self, failure: &Failure) -> Refusal {
         match failure {
@@ -199,16 +214,6 @@ impl<'a> Request<'a> {
 fn unwritable(error: &pingora_core::Error) -> Refusal {
     tracing::warn!(%error, "request headers cannot be written");
     Refusal::BadTarget
-}
-
-fn answered(shared: &Shared, way: &Way, code: u16) {
-    if way.side != Side::Local {
-        shared.health.answered(way.address);
-        shared.metrics.rerouted(code, way.rerouted_as.as_ref());
-        if way.overlay.is_some() {
-            shared.metrics.documents.count(How::Rerouted);
-        }
-    }
 }
 
 /// Tells those who want to know of a server's failure.

@@ -91,7 +91,7 @@ impl Front {
                 Ok(Err(error)) => {
                     tracing::debug!(%error, "unreadable request");
                     if *error.etype() == ErrorType::InvalidHTTPHeader {
-                        self.shared.metrics.refused(Refusal::Unreadable);
+                        self.shared.refused(Refusal::Unreadable, None, None);
                         // The connection is closed afterwards, whether this can be written or not.
                         let _ = answer::refuse_unreadable(session).await;
                     }
@@ -164,7 +164,7 @@ impl Front {
         };
         let upload = Upload::new(body_expected, header.headers.contains_key(EXPECT));
         let end = match step {
-            Step::Answer(refusal) => End::Refused(refusal),
+            Step::Answer(refusal) => End::Refused(refusal, None),
             Step::Forward(way) => {
                 let _open =
                     (kind != Kind::Short).then(|| Open::new(&self.shared.metrics.long_running));
@@ -182,14 +182,16 @@ impl Front {
             }
         };
         let refusal = match &end {
-            End::Refused(refusal) => Some(refusal.name()),
+            End::Refused(refusal, _) => Some(refusal.name()),
             _ => None,
         };
         let result = match end {
             End::Answered { code, reusable } => Served::Answered { code, reusable },
             End::Upgraded => Served::Upgraded,
             End::Broken => Served::Broken,
-            End::Refused(refusal) => {
+            End::Refused(refusal, server) => {
+                let request = Some((&method, &info));
+                self.shared.refused(refusal, request, server);
                 // An apiserver that went down meanwhile is not what the client was promised.
                 let initialized = self.shared.local.is_initialized();
                 manner.tell = manner.tell.map(|tell| tell && initialized);
@@ -240,7 +242,6 @@ impl Front {
         refusal: Refusal,
         manner: &Manner,
     ) -> Served {
-        self.shared.metrics.refused(refusal);
         if self.shared.is_leaving() {
             session.set_keepalive(None);
         }

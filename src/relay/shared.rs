@@ -1,20 +1,25 @@
 //! What all serving threads share. Read on every request, written elsewhere.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use http::Method;
 use rand::Rng;
 use tokio::sync::watch;
 
+use super::answer::Refusal;
 use super::health::Health;
 use super::overlay::cache::Cache;
 use crate::admin::metrics::Metrics;
+use crate::admin::recent::{Event, Recent};
 use crate::cluster::catalog::{Own, Published};
 use crate::config::Config;
 use crate::discovery::gathered::Gathering;
 use crate::local::state::LocalState;
 use crate::request::headers::Privileged;
+use crate::request::info::RequestInfo;
 use crate::request::who::Judge;
 use crate::routing::decide::Policy;
 use crate::tls::credentials::Current;
@@ -51,6 +56,8 @@ pub struct Shared {
     pub archive: Archive,
     /// What lists of the apiserver beside us showed, for those that saw nothing.
     pub samples: Samples,
+    /// Reroutes and refusals, for the status page.
+    pub recent: Recent,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// How far a stop has come.
@@ -85,6 +92,19 @@ impl Shared {
     /// Whether the snapshot is too old to prove that nobody serves a resource.
     pub fn is_stale(&self) -> bool {
         self.published.freshness.age() > 2 * self.config.peer.lease_ttl
+    }
+
+    /// The proxy answers by itself; `request`: what was asked, if it could be read; `server`: who was asked last.
+    pub fn refused(
+        &self,
+        refusal: Refusal,
+        request: Option<(&Method, &RequestInfo<'_>)>,
+        server: Option<SocketAddr>,
+    ) {
+        self.metrics.refused(refusal);
+        let (code, reason) = (refusal.code(), refusal.name());
+        let event = || Event::new(request, server, code, reason);
+        self.recent.refused.add(event);
     }
 
     /// Seconds for `Retry-After`, drawn anew for each answer.

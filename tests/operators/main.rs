@@ -18,3 +18,4 @@ mod double;
 mod support;
 
 mod check;
+mod page;

@@ -16,6 +16,7 @@
 
 pub mod addr;
 pub mod balancer;
+pub mod chromium;
 pub mod client;
 pub mod cut;
 pub mod etcd;

@@ -35,7 +35,8 @@ impl Tour {
             "Each proxy publishes in etcd what its apiserver serves, and follows what the others publish.
              The status page of A's proxy (plain HTTP, loopback only) shows what it knows, here condensed:",
         );
-        let line = format!("curl -sS http://{}/statusz", self.stage.a.proxy.admin());
+        let admin = self.stage.a.proxy.admin();
+        let line = format!("curl -sS 'http://{admin}/statusz?format=json'");
         let output = self.run(&line).await;
         let status: Value = serde_json::from_str(&output.stdout).unwrap_or_default();
         let known = Known::of(&status);

@@ -1,0 +1,119 @@
+"use strict";
+// What the sections of the page are made of: elements, tables, words. All text is put in as text.
+
+/** Most rows of one table, and most characters of one text. */
+const ROWS = 500;
+const LONGEST = 300;
+
+const byId = (id) => document.getElementById(id);
+const clip = (text, longest = LONGEST) => (text.length > longest ? `${text.slice(0, longest)}…` : text);
+
+/** An element; children are elements, text, or nothing. */
+function h(tag, attributes, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes ?? {})) element.setAttribute(name, value);
+  for (const child of children.flat(Infinity)) {
+    if (child !== null && child !== undefined) element.append(child.nodeType ? child : clip(String(child)));
+  }
+  return element;
+}
+
+/** Makes what is in `parent` like `nodes`, and keeps elements that are there already: focus and places stay. */
+function fill(parent, ...nodes) {
+  const kept = new Map();
+  for (const child of parent.children) if (child.dataset.key) kept.set(child.dataset.key, child);
+  let at = parent.firstChild;
+  for (let node of nodes.flat(Infinity)) {
+    if (node === null) continue;
+    if (!node.nodeType) node = document.createTextNode(clip(String(node)));
+    const key = node.dataset?.key;
+    const old = key ? kept.get(key) : at;
+    if (!old || old.nodeName !== node.nodeName || old.dataset?.key !== key) {
+      parent.insertBefore(node, at);
+      continue;
+    }
+    if (old === at) at = at.nextSibling;
+    else parent.insertBefore(old, at);
+    if (old.nodeType === Node.TEXT_NODE) {
+      if (old.data !== node.data) old.data = node.data;
+      continue;
+    }
+    for (const { name } of [...old.attributes]) if (!node.hasAttribute(name)) old.removeAttribute(name);
+    for (const { name, value } of [...node.attributes]) {
+      if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    }
+    fill(old, [...node.childNodes]);
+  }
+  while (at) {
+    const next = at.nextSibling;
+    at.remove();
+    at = next;
+  }
+}
+
+const MARKS = { ok: "●", warn: "◐", bad: "✕", none: "○", unknown: "?" };
+/** A mark and the word for it. */
+const word = (kind, text) =>
+  h("span", { class: `word ${kind}` }, h("span", { class: "mark", "aria-hidden": "true" }, MARKS[kind]), text);
+const quiet = (...text) => h("div", { class: "quiet" }, ...text);
+const pairs = (...entries) =>
+  entries.filter((entry) => entry !== null).flatMap(([term, ...value]) => [h("dt", null, term), h("dd", null, ...value)]);
+const head = (...titles) =>
+  h("thead", null, h("tr", null, titles.map((title) => h("th", { scope: "col" }, title))));
+/** A table of rows, each of which begins with what it is about. */
+function table(titles, rows, labelled) {
+  const cells = ([first, ...others]) => [h("th", { scope: "row" }, first), others.map((cell) => h("td", null, cell))];
+  const body = rows.slice(0, ROWS).map((row) => h("tr", null, cells(row)));
+  return h("table", { "aria-labelledby": labelled }, head(...titles), h("tbody", null, body));
+}
+
+const number = (value) => Number(value).toLocaleString("en");
+const count = (value, one, many = `${one}s`) => `${number(value)} ${value === 1 ? one : many}`;
+
+function time(seconds) {
+  if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
+  if (seconds < 100) return `${Math.round(seconds)} s`;
+  if (seconds < 6000) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 172800) return `${Math.round(seconds / 3600)} h`;
+  return count(Math.round(seconds / 86400), "day");
+}
+
+/** A moment as a clock shows it here, with the day if it is not today. */
+function clock(moment) {
+  const date = new Date(moment);
+  const here = date.toDateString() === new Date().toDateString();
+  return here ? date.toLocaleTimeString("en-GB") : date.toLocaleString("en-GB");
+}
+
+const REASONS = {
+  peers: "listed by a peer, and not here or not in the version asked for",
+  resume: "a watch that begins before the history of the apiserver here",
+  custom: "a custom resource, while the apiserver here is not initialized",
+  not_a_resource: "a document that the apiserver here lacks",
+  local: "the apiserver here could not answer",
+  local_uninitialized: "the apiserver here could not answer",
+  not_initialized: "asked to wait until the apiserver here is initialized",
+  peer_not_initialized: "sent on by a peer, and the apiserver here is not initialized",
+  unsynced: "etcd was not read completely yet",
+  unreachable: "only servers list it that cannot be asked",
+  failed: "the server asked could not answer",
+  failed_maybe_executed: "the connection broke; a write that may have been done",
+  doubtful_not_found: "“no such resource” from a server that lists it",
+  unauthorized: "a client certificate that proves nothing",
+  not_ready: "a load balancer was told that this server is not ready",
+  not_believed: "not ready: the apiserver does not believe this proxy",
+  bad_target: "malformed request target",
+  bad_version: "malformed compatibility version",
+  header_too_large: "header too large",
+  unreadable: "malformed request",
+};
+
+/** How it is with a peer: kind, word, meaning. */
+function stateOf(peer) {
+  if (!peer.live) return ["bad", "gone", "no sign of life; what it listed is remembered for a while"];
+  if (!peer.initialized) return ["warn", "starting", "its apiserver is not initialized"];
+  if (!peer.target) return ["warn", "no target", "another server is at its address"];
+  if (peer.unhealthy) return ["warn", "unhealthy", "failed, and is tried last until it answers"];
+  if (!peer.known) return ["warn", "stale", "what it lists is what was known last"];
+  return ["ok", "target", "requests can be sent there"];
+}

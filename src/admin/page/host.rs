@@ -1,0 +1,79 @@
+//! Whether a request names this port by an address. Pure.
+//!
+//! A page of a stranger can have its name lead to 127.0.0.1 after it was loaded, and then read what is here as if it were
+//! its own (DNS rebinding). The browser still sends that name.
+
+use std::net::IpAddr;
+
+use http::header::HOST;
+use http::uri::Authority;
+use pingora_http::RequestHeader;
+
+/// Whether every name in it is an IP address or `localhost`. Browsers always send one.
+pub fn is_by_address(request: &RequestHeader) -> bool {
+    let hosts = request.headers.get_all(HOST).iter();
+    let mut hosts = hosts.map(|host| Authority::try_from(host.as_bytes()).ok());
+    let target = request.uri.authority().into_iter();
+    hosts.all(|host| host.is_some_and(|host| is_address(&host)))
+        && target.into_iter().all(is_address)
+}
+
+fn is_address(authority: &Authority) -> bool {
+    let host = authority.host();
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    host.eq_ignore_ascii_case("localhost") || bare.unwrap_or(host).parse::<IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(hosts: &[&str]) -> RequestHeader {
+        let mut request = RequestHeader::build("GET", b"/statusz", None).unwrap();
+        for host in hosts {
+            request.append_header(HOST, *host).unwrap();
+        }
+        request
+    }
+
+    #[test]
+    fn addresses_and_localhost_are_ours() {
+        for host in [
+            "127.0.0.1:10260",
+            "127.0.0.1",
+            "10.0.0.1:10260",
+            "[::1]:10260",
+            "[::1]",
+            "localhost:10260",
+            "LocalHost",
+        ] {
+            assert!(is_by_address(&request(&[host])), "{host}");
+        }
+        assert!(is_by_address(&request(&[])), "no browser");
+    }
+
+    #[test]
+    fn names_are_not() {
+        for host in [
+            "evil.example",
+            "evil.example:10260",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "127.0.0.1@evil.example",
+            "",
+            "a b",
+        ] {
+            assert!(!is_by_address(&request(&[host])), "{host}");
+        }
+        assert!(!is_by_address(&request(&["127.0.0.1", "evil.example"])));
+    }
+
+    #[test]
+    fn a_name_in_the_target_counts_too() {
+        let mut request = request(&["127.0.0.1"]);
+        request.set_uri("http://evil.example/statusz".parse().unwrap());
+        assert!(!is_by_address(&request));
+    }
+}
