@@ -58,13 +58,17 @@ const word = (kind, text) =>
 const quiet = (...text) => h("div", { class: "quiet" }, ...text);
 const pairs = (...entries) =>
   entries.filter((entry) => entry !== null).flatMap(([term, ...value]) => [h("dt", null, term), h("dd", null, ...value)]);
-const head = (...titles) =>
-  h("thead", null, h("tr", null, titles.map((title) => h("th", { scope: "col" }, title))));
-/** A table of rows, each of which begins with what it is about. */
+/** A table of rows, each of which begins with what it is about. On a phone they are laid out as blocks: what is what is
+    said in words then, and the roles say that it is a table still. */
 function table(titles, rows, labelled) {
-  const cells = ([first, ...others]) => [h("th", { scope: "row" }, first), others.map((cell) => h("td", null, cell))];
-  const body = rows.slice(0, ROWS).map((row) => h("tr", null, cells(row)));
-  return h("table", { "aria-labelledby": labelled }, head(...titles), h("tbody", null, body));
+  const row = (...cells) => h("tr", { role: "row" }, cells);
+  const body = rows.slice(0, ROWS).map(([first, ...others]) => row(
+    h("th", { scope: "row", role: "rowheader" }, first),
+    others.map((cell, index) => h("td", { role: "cell", "data-label": titles[index + 1] }, cell)),
+  ));
+  const head = row(titles.map((title) => h("th", { scope: "col", role: "columnheader" }, title)));
+  return h("table", { class: "list", role: "table", "aria-labelledby": labelled },
+    h("thead", { role: "rowgroup" }, head), h("tbody", { role: "rowgroup" }, body));
 }
 
 const number = (value) => Number(value).toLocaleString("en");

@@ -16,10 +16,14 @@ const opened = new Set();
 /** Seconds from a moment to what is shown, by the proxy's clock. */
 const since = (moment) => Math.max(0, (Date.parse(latest.time) - Date.parse(moment)) / 1000);
 
+/** What etcd says of this server. */
+const ownFacts = () => latest.facts?.servers?.find((known) => known.id === latest.server.id);
+
 function showHead() {
   const { server } = latest;
   const name = server.id ?? "no server ID yet";
-  fill(byId("version"), server.version);
+  const apiserver = ownFacts()?.record?.binaryVersion;
+  fill(byId("version"), `${server.version} at ${server.endpoint}${apiserver ? `, apiserver ${clip(apiserver)}` : ""}`);
   fill(byId("name"), name);
   const why = server.missing.join("; ");
   const [kind, text] = lost
@@ -39,19 +43,18 @@ function showAge() {
 }
 
 function showServer() {
-  const { server, facts } = latest;
+  const { server } = latest;
   const checks = server.checks.map(({ name, missing }) =>
     h("li", null, missing === null ? word("ok", "ok") : word("bad", "failed"), ` ${name}`,
       missing === null ? null : quiet(missing)));
   fill(byId("readiness"), checks);
-  const own = facts?.servers?.find((known) => known.id === server.id);
   const lease = { proxy: "kept by this proxy", other: "kept by somebody else, most likely the apiserver" };
   fill(byId("server"), pairs(
     ["Server ID", server.id ?? "not known yet"],
     ["Endpoint", server.endpoint],
     ["Proxy", server.version],
-    ["Apiserver", own?.record?.binaryVersion ?? "version not known"],
-    ["Compatible", server.compatibilityVersion ?? "not known"],
+    ["Apiserver", ownFacts()?.record?.binaryVersion ?? "version not known"],
+    ["Compatible with", server.compatibilityVersion ?? "not known"],
     ["History", server.historyStart === null ? "not known" : `since revision ${number(server.historyStart)}`],
     ["Lease", lease[server.identityLeaseKeptBy] ?? "none kept by the proxy"],
   ));
