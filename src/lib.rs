@@ -7,6 +7,7 @@ pub mod admin;
 pub mod app;
 pub mod client;
 pub mod cluster;
+pub mod commands;
 pub mod config;
 pub mod discovery;
 pub mod local;

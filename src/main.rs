@@ -1,10 +1,13 @@
-//! Command line: `run`, `check`, `version`. Exit codes: 0 clean stop, 1 failure, 64 bad usage or configuration.
+//! Command line: `run`, `check`, `status`, `forget`, `version`. Exit codes: 0 clean stop, 1 failure, 64 bad usage or
+//! configuration.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand, ValueEnum};
+use kube_interop_proxy::commands::status::Form;
+use kube_interop_proxy::commands::{self, Ending};
 use kube_interop_proxy::config::{self, Config, Problem};
 use kube_interop_proxy::{app, tls};
 use tokio::signal::unix::{SignalKind, signal};
@@ -44,8 +47,35 @@ enum Command {
         #[arg(long)]
         config: PathBuf,
     },
+    /// Show what a running proxy says of itself and of its peers; exit 0 if it is ready, else 1.
+    Status {
+        /// Its admin port (admin.bindAddress).
+        #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:10260", value_parser = commands::status::address)]
+        admin: String,
+        /// What to show.
+        #[arg(short, long, value_enum, default_value_t = Output::Table)]
+        output: Output,
+    },
+    /// Drop what is known of a server that will not come back: what only it served is a 404 then, not a 503.
+    Forget {
+        /// Its server ID, as `status` shows it.
+        #[arg(value_name = "SERVERID", value_parser = commands::forget::server_id)]
+        server_id: String,
+        /// Configuration file (YAML) of any proxy of the cluster; what it says of etcd is used.
+        #[arg(long)]
+        config: PathBuf,
+        /// Do not ask.
+        #[arg(long)]
+        yes: bool,
+    },
     /// Print the version.
     Version,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Output {
+    Table,
+    Json,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -71,10 +101,33 @@ fn main() -> ExitCode {
     match arguments.command {
         Command::Run { config, log_format } => run(&config, log_format),
         Command::Check { config } => check(&config),
+        Command::Status { admin, output } => {
+            let form = match output {
+                Output::Table => Form::Table,
+                Output::Json => Form::Json,
+            };
+            code(commands::status::run(&admin, form))
+        }
+        Command::Forget {
+            server_id,
+            config,
+            yes,
+        } => match loaded(config::load(&config)) {
+            Ok(config) => code(commands::forget::run(&server_id, &config, yes)),
+            Err(()) => ExitCode::from(USAGE),
+        },
         Command::Version => {
             println!("kube-interop-proxy {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
         }
+    }
+}
+
+fn code(ending: Ending) -> ExitCode {
+    match ending {
+        Ending::Good => ExitCode::SUCCESS,
+        Ending::Bad => ExitCode::from(FAILURE),
+        Ending::Usage => ExitCode::from(USAGE),
     }
 }
 

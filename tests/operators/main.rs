@@ -19,3 +19,6 @@ mod support;
 
 mod check;
 mod page;
+mod command;
+mod forget;
+mod status;

@@ -1,0 +1,151 @@
+//! One question to an admin port: plain HTTP/1.1, one connection.
+
+use std::io;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, HOST};
+use http::uri::Authority;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+use super::super::PATIENCE;
+
+const PATH: &str = "/statusz?format=json";
+/// Largest answer.
+const LARGEST: usize = 64 << 20;
+
+/// Why there is no answer; one line.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AskError {
+    #[error(
+        "cannot connect: {0}; is kube-interop-proxy running, and is this its admin.bindAddress?"
+    )]
+    Connect(#[source] io::Error),
+    #[error("no answer within {} s", PATIENCE.as_secs())]
+    Timeout,
+    #[error("the answer cannot be read: {0}")]
+    Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("this is not kube-interop-proxy's admin port: /statusz is answered with {0}")]
+    Foreign(StatusCode),
+    #[error("this is not kube-interop-proxy's admin port: what /statusz says is something else")]
+    Strange,
+    #[error("cannot start: {0}")]
+    Start(#[source] io::Error),
+}
+
+/// Checks a `HOST:PORT` of the command line.
+pub fn address(text: &str) -> Result<String, String> {
+    let bad = || "is not HOST:PORT such as 127.0.0.1:10260".to_owned();
+    let authority: Authority = text.parse().map_err(|_| bad())?;
+    let usable = !text.contains('@')
+        && !authority.host().is_empty()
+        && authority.port_u16().is_some_and(|port| port > 0);
+    usable.then(|| text.to_owned()).ok_or_else(bad)
+}
+
+/// What the proxy says.
+pub(super) fn ask(admin: &str) -> Result<Value, AskError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(AskError::Start)?;
+    let answer = async { tokio::time::timeout(PATIENCE, get(admin)).await };
+    let answer = runtime.block_on(answer);
+    // A name that is still being looked up is not waited for.
+    runtime.shutdown_background();
+    let (code, body) = answer.map_err(|_| AskError::Timeout)??;
+    if code != StatusCode::OK {
+        return Err(AskError::Foreign(code));
+    }
+    read(&body)
+}
+
+fn read(body: &[u8]) -> Result<Value, AskError> {
+    match serde_json::from_slice::<Value>(body) {
+        Ok(status) if status["server"].is_object() => Ok(status),
+        _ => Err(AskError::Strange),
+    }
+}
+
+async fn get(admin: &str) -> Result<(StatusCode, Bytes), AskError> {
+    let broken = |error: hyper::Error| AskError::Broken(error.into());
+    let tcp = TcpStream::connect(admin).await.map_err(AskError::Connect)?;
+    let handshake = http1::handshake(TokioIo::new(tcp)).await;
+    let (mut sender, connection) = handshake.map_err(broken)?;
+    let request = Request::get(PATH)
+        .header(HOST, admin)
+        .header(ACCEPT, "application/json")
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| AskError::Broken(error.into()))?;
+    let exchange = async {
+        let answer = sender.send_request(request).await.map_err(broken)?;
+        let code = answer.status();
+        let body = Limited::new(answer.into_body(), LARGEST).collect().await;
+        Ok((code, body.map_err(AskError::Broken)?.to_bytes()))
+    };
+    tokio::pin!(exchange);
+    tokio::select! {
+        biased;
+        answer = &mut exchange => answer,
+        ended = connection => match ended {
+            // The answer may be there although the connection is over.
+            Ok(()) => exchange.await,
+            Err(error) => Err(broken(error)),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_a_host_and_a_port_and_nothing_else() {
+        for good in [
+            "127.0.0.1:10260",
+            "[::1]:10260",
+            "localhost:1",
+            "cp-1.example:80",
+        ] {
+            assert_eq!(address(good).as_deref(), Ok(good));
+        }
+        for bad in [
+            "",
+            "127.0.0.1",
+            "127.0.0.1:",
+            "127.0.0.1:0",
+            ":10260",
+            "127.0.0.1:65536",
+            "a:b:1",
+            "http://127.0.0.1:10260",
+            "user@host:1",
+            "127.0.0.1:10260/statusz",
+            "a b:1",
+        ] {
+            assert!(address(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_status_is_told_apart() {
+        assert!(read(b"{\"server\": {}}").is_ok());
+        for other in [
+            "",
+            "ok",
+            "{}",
+            "[]",
+            "null",
+            "<html></html>",
+            "{\"server\": 1}",
+        ] {
+            assert!(
+                matches!(read(other.as_bytes()), Err(AskError::Strange)),
+                "{other}"
+            );
+        }
+    }
+}
