@@ -46,18 +46,26 @@ type Why = String;
 fn forget(id: &str, config: &Config, sure: bool) -> Result<(), Why> {
     let shown = plain(id);
     let store = Store::new(config).map_err(|error| error.to_string())?;
-    let Look { known, remains } = store.look(id).map_err(|error| error.to_string())?;
+    let Look {
+        known,
+        others,
+        remains,
+    } = store.look(id).map_err(|error| error.to_string())?;
     let stays = remains::text(id, &remains, SystemTime::now());
     let record = match known.standing() {
         Standing::Gone(record) => record,
-        Standing::Lives(why) => return Err(format!("{shown} is not forgotten: {why}")),
+        Standing::Lives(why) => {
+            return Err(format!(
+                "{shown} is not forgotten: it lives, or did less than peer.leaseTTL ago: {why}"
+            ));
+        }
         Standing::Unknown => {
             say(&stays)?;
             let ids = store.ids().map_err(|error| error.to_string())?;
             return Err(known::unknown(id, &ids));
         }
     };
-    say(&record.describe(id, config.rerouting.absent_server_grace))?;
+    say(&record.describe(id, &others))?;
     say(&stays)?;
     if !sure && !terminal::ask(&format!("Forget {shown}?")).map_err(|error| error.to_string())? {
         return Err(format!("{shown} is not forgotten: nothing was changed"));

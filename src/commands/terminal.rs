@@ -40,7 +40,9 @@ pub(super) fn ask(question: &str) -> io::Result<bool> {
     say(&format!("{question} [y/N] "))?;
     let mut answer = String::new();
     let mut input = io::Read::take(io::stdin().lock(), ANSWER);
-    input.read_line(&mut answer)?;
+    if input.read_line(&mut answer)? == 0 {
+        say("\n")?;
+    }
     let answer = answer.trim().to_ascii_lowercase();
     Ok(matches!(answer.as_str(), "y" | "yes"))
 }

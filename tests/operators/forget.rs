@@ -1,7 +1,7 @@
 //! `forget`: a server that will not come back is dropped, one that lives is not, and nothing else is touched.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use etcd_client::KeyValue;
 
@@ -116,11 +116,9 @@ async fn what_only_a_dead_server_lists_is_a_404_once_it_is_forgotten() {
         "{}",
         ended.stdout
     );
-    eventually(
-        "what only B listed is nobody's",
-        Duration::from_secs(2),
-        async || client.get(HPAS).await.code() == 404,
-    )
+    eventually("what only B listed is nobody's", LONG, async || {
+        client.get(HPAS).await.code() == 404
+    })
     .await;
     eventually("discovery lists it no more", LONG, async || {
         !groups().await.contains("\"autoscaling\"")
@@ -180,7 +178,7 @@ async fn it_asks_at_a_terminal_and_only_a_yes_is_one() {
     for part in [
         "10.0.0.13:6443",
         "v1.20.2 (1.20)",
-        "3 in 2 group versions",
+        "3 resources in 2 group versions",
         "cp-3 is forgotten.",
     ] {
         assert!(screen.contains(part), "{part}: {screen}");
@@ -200,9 +198,13 @@ async fn a_server_that_comes_back_while_somebody_thinks_is_not_dropped() {
         (
             "claims/cp-3/10.0.0.9:6443",
             "{}",
-            "a proxy at 10.0.0.9:6443 takes this ID",
+            "it came back meanwhile: a proxy at 10.0.0.9:6443 takes",
         ),
-        ("live/cp-3", LIVE, "it came back meanwhile"),
+        (
+            "live/cp-3",
+            LIVE,
+            "it came back meanwhile: its proxy at 10.0.0.13",
+        ),
     ] {
         let mut terminal = stage.at_terminal("cp-3");
         terminal.until_it_asks().await;
@@ -350,6 +352,17 @@ async fn an_etcd_of_another_authority_is_1_and_says_so() {
         line.contains("certificate") && line.contains("UnknownIssuer"),
         "{line}"
     );
+}
+
+#[tokio::test]
+async fn an_etcd_that_does_not_take_the_certificate_is_1_and_says_so() {
+    let other = |options: ProxyOptions| {
+        let options = options.set("etcd.certFile", "pki/front-proxy-client.crt");
+        options.set("etcd.keyFile", "pki/front-proxy-client.key")
+    };
+    let ended = Stage::with(other).await.forget("cp-3", &["--yes"]).await;
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.one_line().contains("certificate"), "{}", ended.stderr);
 }
 
 #[tokio::test]

@@ -8,8 +8,11 @@ use crate::cluster::codec;
 use crate::cluster::json;
 use crate::cluster::record::{Live, Record};
 
-/// So many known servers are named.
+/// So many known servers, and group versions, are named.
 const NAMED: usize = 50;
+
+const BECOMES: &str = "is answered 503 now, and 404 once this is forgotten; garbage collectors and namespace controllers \
+                       believe a 404.";
 
 /// A key's value and the revision that wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +43,7 @@ pub(super) struct Known {
 pub(super) enum Standing<'a> {
     /// Yes: nothing but its record is left.
     Gone(&'a Stored),
-    /// No: why not.
+    /// No, or not yet: what says so is gone `peer.leaseTTL` after its death.
     Lives(String),
     /// There is nothing to forget.
     Unknown,
@@ -53,7 +56,7 @@ impl Known {
             let at = json::read::<Live>(&live.value).map(|live| live.endpoint);
             let at = at.map_or_else(|_| "an unknown address".to_owned(), |at| at.to_string());
             return Standing::Lives(format!(
-                "it lives, or did less than peer.leaseTTL ago: its proxy at {at} has a live key (revision {})",
+                "its proxy at {at} has a live key (revision {})",
                 live.revision
             ));
         }
@@ -61,14 +64,13 @@ impl Known {
             let at = codec::endpoints(&entry.value).map(|entry| entry.address);
             let at = at.map_or_else(|_| "an unknown address".to_owned(), |at| at.to_string());
             return Standing::Lives(format!(
-                "it lives, or did less than peer.leaseTTL ago: the apiserver at {at} has an entry below \
-                 peerserverleases (revision {})",
+                "the apiserver at {at} has an entry below peerserverleases (revision {})",
                 entry.revision
             ));
         }
         if let Some(claim) = self.claims.first() {
             return Standing::Lives(format!(
-                "a proxy at {} takes this ID for its own, or did less than peer.leaseTTL ago",
+                "a proxy at {} takes this ID for its own",
                 plain(claim)
             ));
         }
@@ -79,17 +81,18 @@ impl Known {
 }
 
 impl Stored {
-    /// A record, for somebody who is asked whether to drop it. `grace`: how long it is kept.
-    pub(super) fn describe(&self, id: &str, grace: Duration) -> String {
+    /// A record, for somebody who is asked whether to drop it. `others`: the records of all other servers.
+    pub(super) fn describe(&self, id: &str, others: &[Vec<u8>]) -> String {
         let mut lines = format!("{} is gone. Known of it:\n", plain(id));
         let mut line = |name: &str, value: String| {
             lines.push_str(&format!("  {name:<12}{value}\n"));
         };
-        match json::read::<Record>(&self.value) {
+        let read = json::read::<Record>(&self.value);
+        match &read {
             Ok(record) => {
                 line("Endpoint", record.endpoint.to_string());
-                line("Version", version(&record));
-                line("Resources", resources(&record.resources));
+                line("Version", version(record));
+                line("Lists", resources(&record.resources));
             }
             Err(error) => line(
                 "Record",
@@ -98,18 +101,51 @@ impl Stored {
         }
         line("Written at", format!("revision {}", self.revision));
         if let Some(left) = self.left {
-            let (left, grace) = (span(left.as_secs_f64()), span(grace.as_secs_f64()));
             line(
                 "Forgotten",
-                format!("by itself in {left} (rerouting.absentServerGrace here: {grace})"),
+                format!("by itself in {}", span(left.as_secs_f64())),
             );
         }
-        lines.push_str(
-            "What no other server lists is answered 503 until it is forgotten, and 404 from then on; garbage collectors \
-             and namespace controllers believe a 404.\n",
-        );
+        lines.push_str(&match read {
+            Ok(record) => consequence(&listed_by_nobody_else(&record, others)),
+            Err(_) => format!("What no other proxy lists {BECOMES}\n"),
+        });
         lines
     }
+}
+
+/// What the clients will see. `only`: what nobody else lists.
+fn consequence(only: &Resources) -> String {
+    if only.is_empty() {
+        return "Other proxies list all of it, too.\n".to_owned();
+    }
+    let groups = only
+        .keys()
+        .take(NAMED)
+        .map(|group_version| plain(group_version));
+    let groups = groups.collect::<Vec<_>>().join(", ");
+    let more = if only.len() > NAMED { ", ..." } else { "" };
+    format!(
+        "No other proxy lists {} of them ({groups}{more}). What nobody lists {BECOMES}\n",
+        only.values().map(Vec::len).sum::<usize>()
+    )
+}
+
+/// What of a record is in no other one.
+fn listed_by_nobody_else(record: &Record, others: &[Vec<u8>]) -> Resources {
+    let mut only = record.resources.clone();
+    for other in others
+        .iter()
+        .filter_map(|value| json::read::<Record>(value).ok())
+    {
+        for (group_version, listed) in &other.resources {
+            if let Some(left) = only.get_mut(group_version) {
+                left.retain(|resource| !listed.contains(resource));
+            }
+        }
+    }
+    only.retain(|_, left| !left.is_empty());
+    only
 }
 
 fn version(record: &Record) -> String {
@@ -120,9 +156,12 @@ fn version(record: &Record) -> String {
     }
 }
 
-fn resources(packed: &BTreeMap<String, Vec<String>>) -> String {
+/// Names by group version, as records have them.
+type Resources = BTreeMap<String, Vec<String>>;
+
+fn resources(packed: &Resources) -> String {
     let count: usize = packed.values().map(Vec::len).sum();
-    format!("{count} in {} group versions", packed.len())
+    format!("{count} resources in {} group versions", packed.len())
 }
 
 /// A server that something in etcd names, and whether it lives.
@@ -208,27 +247,51 @@ mod tests {
         assert!(why.contains("10.0.0.9:6443\\u{1b}"), "{why}");
     }
 
+    fn described(value: &str, others: &[&str]) -> String {
+        let others: Vec<_> = others
+            .iter()
+            .map(|value| value.as_bytes().to_vec())
+            .collect();
+        stored(value).unwrap().describe("cp-3", &others)
+    }
+
     #[test]
     fn what_will_be_dropped_is_described_and_steers_no_terminal() {
-        let text = stored(RECORD)
-            .unwrap()
-            .describe("cp-3", Duration::from_secs(3600));
+        let text = described(RECORD, &[]);
         for part in [
             "cp-3 is gone",
             "10.0.0.3:6443",
             "v1.20.2\\u{1b}[2J (1.20)",
-            "3 in 2 group versions",
+            "3 resources in 2 group versions",
             "revision 42",
             "by itself in 30 min",
-            "404",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let text = stored("{\"endpoint\":\"\u{1b}[2J")
-            .unwrap()
-            .describe("cp-3", Duration::ZERO);
+        let text = described("{\"endpoint\":\"\u{1b}[2J", &[]);
         assert!(
-            text.contains("cannot be read") && !text.contains('\u{1b}'),
+            text.contains("cannot be read") && text.contains("404"),
+            "{text}"
+        );
+        assert!(!text.contains('\u{1b}'), "{text}");
+    }
+
+    #[test]
+    fn what_becomes_a_404_is_named() {
+        let other =
+            |resources: &str| format!(r#"{{"endpoint":"10.0.0.4:6443","resources":{resources}}}"#);
+        let (pods, rest) = (
+            other(r#"{"v1":["pods"]}"#),
+            other(r#"{"v1":["pods/log"],"apps/v1":["deployments"]}"#),
+        );
+        let text = described(RECORD, &[&pods, "{broken"]);
+        assert!(
+            text.contains("No other proxy lists 2 of them (apps/v1, v1). What nobody lists is answered 503 now, and 404"),
+            "{text}"
+        );
+        let text = described(RECORD, &[&pods, &rest]);
+        assert!(
+            text.contains("Other proxies list all of it, too.") && !text.contains("404"),
             "{text}"
         );
     }

@@ -60,7 +60,7 @@ fn renewed(lease: &Lease, now: SystemTime) -> String {
     };
     let ago = span(age.as_secs_f64());
     match age <= FRESH {
-        true => format!("renewed {ago} ago (its kube-apiserver seems to live!); "),
+        true => format!("renewed {ago} ago (whose it is seems to live!); "),
         false => format!("renewed {ago} ago; "),
     }
 }

@@ -52,7 +52,7 @@ impl fmt::Display for Unanswered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("etcd cannot be asked")?;
         for (endpoint, error) in &self.0 {
-            write!(f, "; {endpoint}: {}", plain(&chain(error)))?;
+            write!(f, "; {endpoint}: {}", plain(&reason(error)))?;
         }
         Ok(())
     }
@@ -60,24 +60,35 @@ impl fmt::Display for Unanswered {
 
 impl Error for Unanswered {}
 
-/// An error with its causes, without those that only repeat.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.ends_with(&said) {
-            text.push_str(": ");
-            text.push_str(&said);
-        }
-        cause = error.source();
+/// What is at the bottom of an error: the client library's own words repeat it several times.
+fn reason(error: &SourceError) -> String {
+    let SourceError::Failed(failed) = error else {
+        return error.to_string();
+    };
+    let Some(etcd_client::Error::GRpcStatus(status)) = failed.downcast_ref() else {
+        return failed.to_string();
+    };
+    let mut bottom = status.source();
+    while let Some(below) = bottom.and_then(Error::source) {
+        bottom = Some(below);
     }
-    text
+    let said = bottom.map_or_else(|| status.message().to_owned(), ToString::to_string);
+    let hung_up = |how: &&str| said.to_ascii_lowercase().contains(how);
+    match ["closed", "reset", "broken pipe"]
+        .iter()
+        .any(|how| hung_up(how))
+    {
+        // In TLS 1.3 a certificate is refused when the client takes the connection for good already.
+        true => format!("{said}: does it take the client certificate, etcd.certFile?"),
+        false => said,
+    }
 }
 
 /// What was found.
 pub(super) struct Look {
     pub(super) known: Known,
+    /// The records of all other servers.
+    pub(super) others: Vec<Vec<u8>>,
     pub(super) remains: Remains,
 }
 
@@ -120,8 +131,19 @@ impl Store {
                 let seconds = told.and_then(|told| u64::try_from(told.ttl()).ok());
                 record.left = seconds.map(Duration::from_secs);
             }
+            let mut kv = client.kv_client().max_decoding_message_size(MAX_MESSAGE);
+            let prefix = Some(GetOptions::new().with_prefix());
+            let records = kv.get(self.keys.of(Topic::Servers), prefix).await?;
+            let [own, ..] = self.own_keys(id);
+            let others = records.kvs().iter();
+            let others = others.filter(|kv| kv.key() != own.as_bytes());
+            let others = others.map(|kv| kv.value().to_vec()).collect();
             let remains = self.remains(id, &mut client).await?;
-            Ok(Look { known, remains })
+            Ok(Look {
+                known,
+                others,
+                remains,
+            })
         })
     }
 
