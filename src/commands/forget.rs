@@ -1,7 +1,7 @@
 //! `forget`: drops what is known of a server that will not come back, so that what only it served is nobody's at once and
 //! not only when `rerouting.absentServerGrace` is over.
 //!
-//! [`store`] asks etcd, [`known`] decides, [`remains`] names what is left alone. Dropped is the record alone, in one
+//! `store` asks etcd, `known` decides, `remains` names what is left alone. Dropped is the record alone, in one
 //! transaction that holds only if nothing has changed since it was shown: live keys and claims go away by themselves, and
 //! what kube-apiserver wrote is its own.
 

@@ -1,7 +1,7 @@
 //! What operators ask on the command line of a running cluster.
 //!
-//! Each command has a pure part, which makes text or decides, and a thin edge, which asks the admin port or etcd within
-//! [`PATIENCE`]. Values come from etcd, where others write: they are shown by way of [`text::plain`] only.
+//! Each command has a pure part, which makes text or decides, and a thin edge, which asks the admin port or etcd and waits
+//! 5 s at most. Values come from etcd, where others write: they are shown by way of `text::plain` only.
 
 pub mod forget;
 pub mod status;

@@ -1,6 +1,6 @@
 //! `status`: what a running proxy says of itself on its admin port, as a table or as JSON.
 //!
-//! [`ask`] asks, [`table`] and [`json`] make text of the answer. The command ends well if the proxy is ready: what is
+//! `ask` asks, `table` and `json` make text of the answer. The command ends well if the proxy is ready: what is
 //! wrong with peers is shown, but no fault of this one.
 
 mod ask;
