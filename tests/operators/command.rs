@@ -50,16 +50,17 @@ pub struct AtTerminal {
 }
 
 impl AtTerminal {
-    /// `columns`: how wide the terminal says it is.
+    /// `columns`: how wide the terminal is.
     pub fn start(arguments: &[&str], columns: u16) -> Self {
         let quoted = arguments.iter().map(|argument| {
             assert!(!argument.contains('\''), "{argument}");
             format!(" '{argument}'")
         });
-        let line = format!("'{}'{}", binary().display(), quoted.collect::<String>());
+        let quoted: String = quoted.collect();
+        let line = format!("stty cols {columns} && '{}'{quoted}", binary().display());
         let mut script = Command::new("script")
             .args(["--quiet", "--return", "--command", &line, "/dev/null"])
-            .env("COLUMNS", columns.to_string())
+            .env_remove("COLUMNS")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -73,11 +73,9 @@ fn reason(error: &SourceError) -> String {
         bottom = Some(below);
     }
     let said = bottom.map_or_else(|| status.message().to_owned(), ToString::to_string);
-    let hung_up = |how: &&str| said.to_ascii_lowercase().contains(how);
-    match ["closed", "reset", "broken pipe"]
-        .iter()
-        .any(|how| hung_up(how))
-    {
+    let low = said.to_ascii_lowercase();
+    let hung_up = ["closed", "reset", "broken pipe"];
+    match hung_up.iter().any(|how| low.contains(how)) {
         // In TLS 1.3 a certificate is refused when the client takes the connection for good already.
         true => format!("{said}: does it take the client certificate, etcd.certFile?"),
         false => said,
