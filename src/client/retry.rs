@@ -1,18 +1,13 @@
-//! When a request is tried once more: client-go's contract (its `rest/with_retry.go`). Pure.
-//!
-//! An answer that says how many seconds to wait is an invitation, whatever the verb: kube-apiserver gives it only where
-//! nothing was done. A broken exchange is none for a write, which may have been done.
+//! When one of the proxy's own requests is tried once more: client-go's contract ([`crate::retry`]) within a caller's
+//! deadline. Pure.
 
 use std::io;
 use std::time::Duration;
 
-use http::header::RETRY_AFTER;
-use http::{Method, StatusCode};
+use http::Method;
 
 use super::{Answer, ClientError};
-
-/// Most retries of one request, so one try more than that.
-const MOST_RETRIES: u32 = 10;
+use crate::retry::{self, MOST_RETRIES, Outcome};
 
 /// Longest wait after the first broken exchange; doubles with each, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -29,27 +24,13 @@ pub fn pause(
     left: Duration,
     random: f64,
 ) -> Option<Duration> {
-    if tries > MOST_RETRIES {
-        return None;
-    }
-    let wait = match outcome {
-        Ok(answer) => asked_for(answer)?,
-        Err(error) if method == Method::GET && is_passing(error) => backoff(tries, random),
-        Err(_) => return None,
+    let outcome = match outcome {
+        Ok(answer) => Outcome::Answer(answer.status, &answer.headers),
+        Err(error) if is_passing(error) => Outcome::Broken(backoff(tries, random)),
+        Err(_) => Outcome::Failed,
     };
+    let wait = retry::pause(method, tries, MOST_RETRIES, outcome)?;
     (wait < left).then_some(wait)
-}
-
-/// What `Retry-After` asks for: a number of seconds. A date is none, and client-go does not read it either.
-fn asked_for(answer: &Answer) -> Option<Duration> {
-    let status = answer.status;
-    if status != StatusCode::TOO_MANY_REQUESTS && status.as_u16() < 500 {
-        return None;
-    }
-    let value = answer.headers.get(RETRY_AFTER)?.to_str().ok()?;
-    let seconds: i64 = value.parse().ok()?;
-    // Go's clocks do not wait for what is negative.
-    Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
 }
 
 /// Whether the same exchange may go well a moment later. A refused connection is news that callers want at once, what

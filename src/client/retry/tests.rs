@@ -1,7 +1,8 @@
 use std::io::ErrorKind;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue};
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::*;
 
@@ -51,28 +52,9 @@ fn answers() -> Vec<Row> {
     let two = Duration::from_secs(2);
     vec![
         ("success", M::GET, 1, says(200, None), HOUR, None),
-        ("success says 1", M::GET, 1, says(200, Some("1")), HOUR, None),
-        ("redirect says 1", M::GET, 1, says(302, Some("1")), HOUR, None),
-        ("404 says 1", M::GET, 1, says(404, Some("1")), HOUR, None),
-        ("conflict", M::PUT, 1, says(409, Some("1")), HOUR, None),
         ("429, no time", M::GET, 1, says(429, None), HOUR, None),
-        ("503, no time", M::GET, 1, says(503, None), HOUR, None),
-        ("429 GET", M::GET, 1, says(429, Some("1")), HOUR, seconds(1)),
         ("429 POST", M::POST, 1, says(429, Some("1")), HOUR, seconds(1)),
-        ("429 PUT", M::PUT, 1, says(429, Some("3")), HOUR, seconds(3)),
-        ("429 DELETE", M::DELETE, 1, says(429, Some("1")), HOUR, seconds(1)),
-        ("500 PATCH", M::PATCH, 1, says(500, Some("7")), HOUR, seconds(7)),
-        ("503 POST", M::POST, 1, says(503, Some("5")), HOUR, seconds(5)),
-        ("599", M::GET, 1, says(599, Some("1")), HOUR, seconds(1)),
-        ("499 says 1", M::GET, 1, says(499, Some("1")), HOUR, None),
-        ("zero", M::POST, 1, says(503, Some("0")), HOUR, seconds(0)),
-        ("negative", M::POST, 1, says(503, Some("-4")), HOUR, seconds(0)),
-        ("a date", M::GET, 1, says(503, Some("Fri, 31 Dec 1999 23:59:59 GMT")), HOUR, None),
-        ("a fraction", M::GET, 1, says(503, Some("1.5")), HOUR, None),
-        ("empty", M::GET, 1, says(503, Some("")), HOUR, None),
-        ("beyond all numbers", M::GET, 1, says(503, Some("99999999999999999999")), HOUR, None),
         ("longer than Go counts", M::GET, 1, says(503, Some("9223372036854775807")), HOUR, None),
-        ("tenth retry", M::PUT, 10, says(429, Some("1")), HOUR, seconds(1)),
         ("no eleventh retry", M::PUT, 11, says(429, Some("1")), HOUR, None),
         ("just before the deadline", M::PUT, 1, says(429, Some("1")), two, seconds(1)),
         ("at the deadline", M::PUT, 1, says(429, Some("2")), two, None),
@@ -107,7 +89,7 @@ fn errors() -> Vec<Row> {
 }
 
 #[test]
-fn client_gos_contract_row_by_row() {
+fn client_gos_contract_within_a_deadline_row_by_row() {
     for (name, method, tries, outcome, left, expected) in answers().into_iter().chain(errors()) {
         let pause = pause(&method, tries, &outcome, left, 1.0);
         assert_eq!(pause, expected, "{name}");

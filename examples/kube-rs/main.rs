@@ -1,0 +1,47 @@
+//! Lists ConfigMaps and follows them, at a server that may only be starting: with the layer for clients.
+//!
+//! ```text
+//! cargo run --example kube-rs            # the cluster of ~/.kube/config or $KUBECONFIG; ends with Ctrl-C
+//! ```
+
+use std::error::Error;
+use std::pin::pin;
+
+use futures_util::TryStreamExt as _;
+use http::Request;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::ListParams;
+use kube::client::{Body, ClientBuilder};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client, Config, ResourceExt as _};
+use kube_interop_proxy::if_ready::{IfReadyLayer, is_ready};
+
+/// Waits until the server is initialized, and repeats requests as client-go does.
+pub fn client(mut config: Config) -> kube::Result<Client> {
+    // kube's own retries would come first, and they have other rules.
+    config.default_retry = false;
+    let layer = IfReadyLayer::new(Body::try_clone);
+    Ok(ClientBuilder::try_from(config)?.with_layer(&layer).build())
+}
+
+#[tokio::main]
+pub async fn main() -> Result<(), Box<dyn Error>> {
+    let client = client(Config::infer().await?)?;
+
+    let answer = client.send(Request::get("/api").body(Body::empty())?);
+    match is_ready(answer.await?.headers()) {
+        Some(ready) => println!("initialized: {ready}"),
+        None => println!("initialized: the server does not say"),
+    }
+
+    let api: Api<ConfigMap> = Api::default_namespaced(client);
+    for found in api.list(&ListParams::default()).await? {
+        println!("there is {}", found.name_any());
+    }
+    let changes = watcher(api, watcher::Config::default());
+    let mut changes = pin!(changes.default_backoff().touched_objects());
+    while let Some(changed) = changes.try_next().await? {
+        println!("changed: {}", changed.name_any());
+    }
+    Ok(())
+}
