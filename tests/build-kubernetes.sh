@@ -6,7 +6,8 @@
 # They end up in ${XDG_CACHE_HOME:-~/.cache}/kube-interop-proxy/kubernetes-1.20.2/ under their own names. A binary that
 # is there and runs is left alone. Each takes minutes on two cores. The unpacked source and Go's build cache stay
 # beside the binaries for the next one to build: 2.3 GB in the directories `source`, `download` and `go-build`, which
-# can be deleted at any time. Callers at the same time wait for each other; an interrupted build is started again.
+# can be deleted at any time; but one test compiles a client in Go with `source` (tests/operators/clients.rs). Callers
+# at the same time wait for each other; an interrupted build is started again.
 #
 # Works on Debian 12 (bookworm), whose archive has this version. apt's own configuration is left as it is: the source
 # package is fetched with a private list of sources, made from the machine's.

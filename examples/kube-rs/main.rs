@@ -25,7 +25,7 @@ pub fn client(mut config: Config) -> kube::Result<Client> {
 }
 
 #[tokio::main]
-pub async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), Box<dyn Error>> {
     let client = client(Config::infer().await?)?;
 
     let answer = client.send(Request::get("/api").body(Body::empty())?);

@@ -22,3 +22,5 @@ mod page;
 mod command;
 mod forget;
 mod status;
+mod client_layer;
+mod clients;
