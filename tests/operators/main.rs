@@ -18,9 +18,9 @@ mod double;
 mod support;
 
 mod check;
-mod page;
-mod command;
-mod forget;
-mod status;
 mod client_layer;
 mod clients;
+mod command;
+mod forget;
+mod page;
+mod status;
