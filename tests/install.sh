@@ -30,7 +30,7 @@ tests="$demo
 etcdctl etcd-client
 kubectl kubernetes-client
 h2load nghttp2-client
-chromium chromium"
+chromium chromium
 /usr/lib/python3/dist-packages/kubernetes python3-kubernetes"
 kubernetes='/usr/lib/go/bin/go golang-go
 /usr/share/gocode/src/github.com/modern-go/reflect2 golang-github-modern-go-reflect2-dev
