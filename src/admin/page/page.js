@@ -93,7 +93,7 @@ function showPeers() {
       [word(kind, text), quiet(meaning)],
       [peer.binaryVersion ?? "not known", quiet(peer.compatibilityVersion ? `as ${peer.compatibilityVersion}` : "")],
       [listed, quiet(said ? `said ${time(said.ageSeconds)} ago` : "")],
-      alive ? `${time(alive.ageSeconds)} ago` : "gone",
+      peer.live && alive ? `${time(alive.ageSeconds)} ago` : "none",
     ];
   });
   const titles = ["Server", "State", "Version", "Lists", "Sign of life"];
