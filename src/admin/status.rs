@@ -262,3 +262,25 @@ fn resource(gvr: &Gvr, holders: &Holders, snapshot: &Snapshot) -> Value {
         "absent": absent.map(|server| &*server.id).collect::<Vec<_>>(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_custom_is_told_by_group_and_what_is_aggregated_by_version() {
+        let pair = |one: &str, other: &str| Pair(one.to_owned(), other.to_owned());
+        let crds = [("example.com", "widgets"), ("example.com", "gadgets")];
+        let known = Custom {
+            definitions: crds.map(|(group, plural)| pair(group, plural)).into(),
+            aggregated: [pair("metrics.k8s.io", "v1beta1")].into(),
+        };
+        assert_eq!(
+            custom(&known),
+            json!({
+                "definitions": {"example.com": ["gadgets", "widgets"]},
+                "aggregated": ["metrics.k8s.io/v1beta1"],
+            })
+        );
+    }
+}
