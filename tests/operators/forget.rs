@@ -362,7 +362,8 @@ async fn an_etcd_that_does_not_take_the_certificate_is_1_and_says_so() {
     };
     let ended = Stage::with(other).await.forget("cp-3", &["--yes"]).await;
     assert_eq!(ended.code, Some(1));
-    assert!(ended.one_line().contains("certificate"), "{}", ended.stderr);
+    let line = ended.one_line();
+    assert!(line.contains("client certificate, etcd.certFile"), "{line}");
 }
 
 #[tokio::test]

@@ -74,9 +74,10 @@ fn reason(error: &SourceError) -> String {
     }
     let said = bottom.map_or_else(|| status.message().to_owned(), ToString::to_string);
     let low = said.to_ascii_lowercase();
-    let hung_up = ["closed", "reset", "broken pipe"];
+    let hung_up = ["fatal alert", "closed", "reset", "broken pipe"];
     match hung_up.iter().any(|how| low.contains(how)) {
-        // In TLS 1.3 a certificate is refused when the client takes the connection for good already.
+        // In TLS 1.3 a certificate is refused when the client takes the connection for good already, and what it hears of
+        // that is a matter of luck.
         true => format!("{said}: does it take the client certificate, etcd.certFile?"),
         false => said,
     }
