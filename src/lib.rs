@@ -17,6 +17,7 @@ pub mod commands;
 pub mod config;
 #[cfg(feature = "proxy")]
 pub mod discovery;
+pub mod doctor;
 #[cfg(feature = "client")]
 pub mod if_ready;
 #[cfg(feature = "proxy")]

@@ -9,6 +9,10 @@ use clap::{Parser, Subcommand, ValueEnum};
 use kube_interop_proxy::commands::status::Form;
 use kube_interop_proxy::commands::{self, Ending};
 use kube_interop_proxy::config::{self, Config, Problem};
+use kube_interop_proxy::doctor::{
+    self,
+    finding::{Level, summary},
+};
 use kube_interop_proxy::{app, tls};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -46,6 +50,10 @@ enum Command {
         /// Configuration file (YAML).
         #[arg(long)]
         config: PathBuf,
+        /// Look at what the file names, too: etcd, the kube-apiserver, peers, certificates, clocks. One line each with
+        /// what to do; exit 1 if there is any problem. Changes nothing.
+        #[arg(long)]
+        live: bool,
     },
     /// Show what a running proxy says of itself and of its peers; exit 0 if it is ready, else 1.
     Status {
@@ -100,7 +108,11 @@ fn main() -> ExitCode {
     };
     match arguments.command {
         Command::Run { config, log_format } => run(&config, log_format),
-        Command::Check { config } => check(&config),
+        Command::Check { config, live: true } => examine(&config),
+        Command::Check {
+            config,
+            live: false,
+        } => check(&config),
         Command::Status { admin, output } => {
             let form = match output {
                 Output::Table => Form::Table,
@@ -138,6 +150,34 @@ fn check(path: &Path) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(()) => ExitCode::from(FAILURE),
+    }
+}
+
+/// Looks at everything that the file names, and says what was found.
+fn examine(path: &Path) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let findings = match runtime {
+        Ok(runtime) => {
+            let findings = runtime.block_on(doctor::examine(path));
+            // Connections that nobody needs any more.
+            runtime.shutdown_background();
+            findings
+        }
+        Err(error) => {
+            eprintln!("cannot start a runtime: {error}");
+            return ExitCode::from(FAILURE);
+        }
+    };
+    for finding in &findings {
+        println!("{finding}");
+    }
+    println!("{}", summary(&findings));
+    match findings.iter().any(|it| it.level == Level::Problem) {
+        true => ExitCode::from(FAILURE),
+        false => ExitCode::SUCCESS,
     }
 }
 

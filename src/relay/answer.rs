@@ -114,7 +114,8 @@ impl Refusal {
         })
     }
 
-    fn message(self) -> &'static str {
+    /// What the client is told.
+    pub fn message(self) -> &'static str {
         match self {
             Refusal::NotInitialized | Refusal::PeerNotInitialized => {
                 "the apiserver is starting and not initialized yet"

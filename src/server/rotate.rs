@@ -105,6 +105,13 @@ fn serve(shared: &Shared, tls: &ArcSwap<ServerConfig>, (server, cas): Server) {
     shared.rotated.send_replace(());
 }
 
+/// All files but those of etcd.
+pub fn files(config: &Config) -> Vec<File> {
+    let mut files = serving_files(config);
+    files.extend(upstream_files(config));
+    files
+}
+
 fn serving_files(config: &Config) -> Vec<File> {
     let serving = &config.serving;
     vec![

@@ -14,7 +14,8 @@ use crate::local::maker_as_nobody;
 use crate::tls::credentials::Current;
 
 /// Where kube-apiserver says which headers it believes. Nobody may read it without being told so.
-const PATH: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+pub(crate) const PATH: &str =
+    "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
 /// For one request with all its tries.
 const PATIENCE: Duration = Duration::from_secs(10);
 
