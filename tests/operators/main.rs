@@ -24,3 +24,4 @@ mod command;
 mod forget;
 mod page;
 mod status;
+mod doctor;

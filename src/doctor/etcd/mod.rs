@@ -199,9 +199,9 @@ pub fn stored(config: &Etcd, user: Option<&str>, store: &Store) -> Vec<Finding> 
 fn failure(failed: &Failed) -> Finding {
     let Failed { to, below, why } = failed;
     Finding::problem(
-        format!("etcd key prefix {below}"),
-        format!("cannot {to}: {why}"),
-        "read etcd's log",
+        "etcd requests",
+        format!("cannot {to} below {}: {why}", below.join(", ")),
+        "look again in a while, and read etcd's log",
     )
 }
 

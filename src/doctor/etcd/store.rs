@@ -48,13 +48,13 @@ pub struct Store {
     pub leases: Vec<(String, Lease)>,
 }
 
-/// A request that failed, and not for want of permission.
+/// Requests that failed, and not for want of permission.
 #[derive(Debug)]
 pub struct Failed {
     /// `read` or `write`.
     pub to: &'static str,
-    /// Below which prefix.
-    pub below: String,
+    /// Below which prefixes.
+    pub below: Vec<String>,
     /// etcd's words.
     pub why: String,
 }
@@ -107,7 +107,15 @@ pub async fn look(config: &Config, connector: &Connector, client: &Client) -> St
 impl Store {
     fn failed(&mut self, to: &'static str, below: String, error: &SourceError) {
         let why = reason(error);
-        self.failed.push(Failed { to, below, why });
+        let mut known = self.failed.iter_mut();
+        match known.find(|failed| failed.to == to && failed.why == why) {
+            Some(failed) => failed.below.push(below),
+            None => self.failed.push(Failed {
+                to,
+                below: vec![below],
+                why,
+            }),
+        }
     }
 
     fn take(&mut self, topic: Topic, below: &str, items: &[Item]) {

@@ -1,0 +1,205 @@
+//! What can be wrong with others: a peer, its certificate, a clock, a twin.
+
+use std::time::SystemTime;
+
+use kube_interop_proxy::cluster::codec::{PeerEndpoint, encode_endpoints};
+
+use super::{doctor, file_of, pair, serving};
+use crate::cluster::LONG;
+use crate::double::{Fault, Told, v1_20};
+use crate::support::addr::Loopback;
+use crate::support::pki::SERVER_NAME;
+use crate::support::process::Signal;
+use crate::support::proxy::{Proxy, Until};
+use crate::support::wait::eventually;
+
+#[tokio::test]
+async fn peers_that_cannot_be_reached_or_are_not_who_they_should_be_are_told_by_their_cause() {
+    let mut cluster = pair().await;
+    let config = file_of(&cluster.proxy_a);
+    let dir = cluster.ground.dir.path().to_owned();
+    let b = cluster.proxy_b.addr();
+    doctor(&dir, &config, &[]).await.is_healthy();
+
+    let pki = &cluster.ground.pki;
+    pki.leaf("b-serving", "ca", &serving(&["cp-2.example"]));
+    let named = |name: &'static str| {
+        let client = cluster.proxy_b.client(pki).server_name(name);
+        async move || client.fresh().try_get("/version").await.map(drop)
+    };
+    eventually("B has the other certificate", LONG, named("cp-2.example")).await;
+    let said = doctor(&dir, &config, &[]).await;
+    let about = format!("peer b {b}: its certificate is for cp-2.example, not {SERVER_NAME}");
+    let case = "a peer's certificate lacks the verified name";
+    said.is(case, &[&[&about, "(serving.certFile there)"]], &[]);
+    pki.leaf("b-serving", "ca", &serving(&[SERVER_NAME]));
+    eventually("B has its own again", LONG, named(SERVER_NAME)).await;
+
+    cluster.b.set_ready(false);
+    let not_ready = async || !cluster.proxy_b.is_ready().await;
+    eventually("B's proxy knows that it is not ready", LONG, not_ready).await;
+    let said = doctor(&dir, &config, &[]).await;
+    let about = format!("peer b {b}: kube-apiserver v1.20.2 behind its proxy, not ready");
+    said.is("a peer is not ready", &[], &[&[&about]]);
+    cluster.b.set_ready(true);
+    let ready = async || cluster.proxy_b.is_ready().await;
+    eventually("B's proxy knows that it is ready", LONG, ready).await;
+
+    cluster.proxy_b.process().signal(Signal::Stop);
+    let said = doctor(&dir, &config, &[]).await;
+    cluster.proxy_b.process().signal(Signal::Cont);
+    let about = format!("peer b {b}: no answer in time");
+    said.is("a peer hangs", &[&[&about]], &[]);
+
+    cluster.proxy_b.kill();
+    let said = doctor(&dir, &config, &[]).await;
+    let about = format!("peer b {b}: connection refused");
+    said.is("a peer was killed", &[&[&about]], &[]);
+}
+
+/// `/readyz` says yes, at a time that is so many seconds from now.
+fn at(seconds: i64) -> Option<Fault> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let then = i64::try_from(now.unwrap().as_secs()).unwrap() + seconds;
+    let date = time::OffsetDateTime::from_unix_timestamp(then).unwrap();
+    let (weekday, month) = (date.weekday().to_string(), date.month().to_string());
+    let date = format!(
+        "{}, {:02} {} {} {:02}:{:02}:{:02} GMT",
+        &weekday[..3],
+        date.day(),
+        &month[..3],
+        date.year(),
+        date.hour(),
+        date.minute(),
+        date.second()
+    );
+    let told = Told::new(200).header("date", &date).body("ok");
+    Some(Fault::Answer(Box::new(told)))
+}
+
+#[tokio::test]
+async fn clocks_that_are_off_are_told_with_whose_and_by_how_much() {
+    let cluster = pair().await;
+    let config = file_of(&cluster.proxy_a);
+    let dir = cluster.ground.dir.path();
+    // A proxy tells its own time, so it has to be one without.
+    let native = cluster.ground.double(v1_20()).await;
+    let entry = PeerEndpoint {
+        server: "native".to_owned(),
+        address: native.addr(),
+    };
+    let mut etcd = cluster.ground.etcd.client().await;
+    let value = encode_endpoints(&entry, 1);
+    etcd.put("/registry/peerserverleases/native", value, None)
+        .await
+        .unwrap();
+    let said = doctor(dir, &config, &[]).await;
+    said.is_healthy();
+    let about = format!("peer native {}: ", native.addr());
+    let without = format!("ok      {about}kube-apiserver of unknown version without a proxy");
+    assert!(said.all().contains(&without), "{}", said.all());
+    native.set_fault("/readyz", at(20));
+    let said = doctor(dir, &config, &[]).await;
+    let about = format!("clock of {about}");
+    said.is(
+        "a peer's clock is ahead",
+        &[],
+        &[&[&about, " s ahead of this machine's"]],
+    );
+    native.set_fault("/readyz", None);
+
+    cluster.a.set_fault("/readyz", at(-600));
+    let said = doctor(dir, &config, &[]).await;
+    let about = format!("clock of apiserver {}: ", cluster.a.addr());
+    said.is(
+        "the apiserver's clock is behind",
+        &[&[&about, " s behind this machine's"]],
+        &[],
+    );
+}
+
+#[tokio::test]
+async fn an_apiserver_that_is_not_there_or_not_ready_is_told_so() {
+    let mut cluster = pair().await;
+    let config = file_of(&cluster.proxy_a);
+    let dir = cluster.ground.dir.path().to_owned();
+    let about = format!("apiserver {}: ", cluster.a.addr());
+    let itself = "proxy here: a at ";
+    cluster.a.set_ready(false);
+    let not_ready = async || !cluster.proxy_a.is_ready().await;
+    eventually("the proxy knows that it is not ready", LONG, not_ready).await;
+    let said = doctor(&dir, &config, &[]).await;
+    said.is(
+        "the apiserver is not ready",
+        &[&[
+            &about,
+            "not ready: /readyz says 500",
+            "(poststarthook/rbac/bootstrap-roles)",
+        ]],
+        &[&[
+            itself,
+            "not ready: the last /readyz of the apiserver was not 200",
+        ]],
+    );
+
+    cluster.a.stop().await;
+    let gone = async || cluster.proxy_a.statusz().await["server"]["initialized"] == false;
+    eventually("the proxy knows that it is gone", LONG, gone).await;
+    let said = doctor(&dir, &config, &[]).await;
+    said.is(
+        "the apiserver is down",
+        &[&[&about, "connection refused"]],
+        &[&[itself, "not ready: "]],
+    );
+}
+
+#[tokio::test]
+async fn two_live_proxies_with_one_id_and_hostile_values_are_told() {
+    let cluster = pair().await;
+    let config = file_of(&cluster.proxy_a);
+    let dir = cluster.ground.dir.path();
+    let twin = Proxy::start(
+        cluster
+            .ground
+            .proxy("b", cluster.a.addr())
+            .until(Until::Ready),
+    )
+    .await;
+    let claims = "/kube-interop-proxy/registry/claims/";
+    let claimed = async || cluster.ground.etcd.below(claims).await.len() == 1;
+    eventually("the twin says that it wants the ID", LONG, claimed).await;
+    let said = doctor(dir, &config, &[]).await;
+    let wants = format!("server ID b: the proxy at {} wants it", twin.addr());
+    said.is("two live proxies with one ID", &[&[&wants]], &[]);
+    drop(twin);
+
+    // Keys and values can be anything.
+    let nobody = Loopback::new().socket(6443);
+    let live = "/kube-interop-proxy/registry/live/";
+    let value = format!("{{\"endpoint\":\"{nobody}\",\"initialized\":true}}");
+    let mut etcd = cluster.ground.etcd.client().await;
+    etcd.put(
+        format!("{live}evil\u{1b}[2J\nok      all is well"),
+        value,
+        None,
+    )
+    .await
+    .unwrap();
+    etcd.put(format!("{live}torn"), "{", None).await.unwrap();
+    eventually("the twin's claim is over", LONG, async || !claimed().await).await;
+    let said = doctor(dir, &config, &[]).await;
+    let torn = format!("etcd key {live}torn: cannot be understood");
+    said.is(
+        "hostile keys",
+        &[&[
+            "peer evil\\u{1b}[2J\\nok      all is well ",
+            "connection refused",
+        ]],
+        &[&[&torn]],
+    );
+    let text = said.all();
+    assert!(
+        text.chars().all(|c| c == '\n' || !c.is_control()),
+        "{text:?}"
+    );
+}

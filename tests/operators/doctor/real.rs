@@ -1,0 +1,101 @@
+//! Before real kube-apiservers v1.20.2.
+
+use super::{doctor, file_of, ground};
+use crate::support::kube::{KubeApiServer, KubeOptions};
+use crate::support::proxy::{Proxy, Until};
+
+#[tokio::test]
+async fn a_real_apiserver_is_healthy_and_other_header_names_are_told() {
+    let ground = ground().await;
+    let options = KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, "cp-a");
+    let options = options
+        .without("requestheader-username-headers")
+        .without("requestheader-group-headers")
+        .arg("--requestheader-username-headers=X-Foo-User,X-Bar-User")
+        .arg("--requestheader-group-headers=X-Foo-Group");
+    let apiserver = KubeApiServer::start(options, &ground.pki).await;
+    let proxy = ground
+        .proxy("a", apiserver.addr())
+        .set(
+            "serving.requestHeaderUsernameHeaders",
+            "[X-Foo-User, X-Bar-User]",
+        )
+        .set("serving.requestHeaderGroupHeaders", "[X-Foo-Group]");
+    let proxy = Proxy::start(proxy.until(Until::Ready)).await;
+    let config = file_of(&proxy);
+    let dir = ground.dir.path();
+    let said = doctor(dir, &config, &[]).await;
+    said.is_healthy();
+    println!("{}", said.all());
+    let about = format!("apiserver {}: ", apiserver.addr());
+    assert!(
+        said.all().contains(&format!("ok      {about}v1.20.2, ")),
+        "{}",
+        said.all()
+    );
+
+    let user = "serving.requestHeaderUsernameHeaders";
+    let group = "serving.requestHeaderGroupHeaders";
+    for (case, change, words) in [
+        (
+            "users' header differs",
+            (user, "[X-Remote-User]"),
+            ["answers 401 to users", user],
+        ),
+        (
+            "one of the users' headers is missing",
+            (user, "[X-Foo-User]"),
+            ["but [x-bar-user, x-foo-user]", user],
+        ),
+        (
+            "groups' header differs",
+            (group, "[X-Remote-Group]"),
+            ["answers 403 to apiServer.internalUser", group],
+        ),
+    ] {
+        let (key, value) = change;
+        let said = doctor(dir, &config, &[(key, value.to_owned())]).await;
+        said.is(case, &[&[&about, words[0], words[1]]], &[]);
+    }
+    let wrong = [
+        (
+            "apiServer.proxyClientCertFile",
+            ground.pki.file("not-a-peer.crt"),
+        ),
+        (
+            "apiServer.proxyClientKeyFile",
+            ground.pki.file("not-a-peer.key"),
+        ),
+    ];
+    let said = doctor(dir, &config, &wrong).await;
+    let certificate = format!("certificate {} ", ground.pki.file("not-a-peer.crt"));
+    said.is(
+        "front-proxy name not allowed",
+        &[
+            &[&certificate, "its CN is none of"],
+            &[&about, "answers 401"],
+        ],
+        &[],
+    );
+
+    // A proxy in its place, seen from outside: a loop, and not what Go's server says to the same question.
+    let changes = [("apiServer.address", format!("\"{}\"", proxy.addr()))];
+    let mut elsewhere = config.clone();
+    let nobody = crate::support::addr::Loopback::new();
+    for key in ["serving", "peer"] {
+        let name = if key == "serving" {
+            "bindAddress"
+        } else {
+            "advertiseAddress"
+        };
+        elsewhere[key][name] = format!("{}", nobody.socket(6443)).into();
+    }
+    elsewhere["admin"]["bindAddress"] = format!("{}", nobody.socket(10260)).into();
+    elsewhere["identity"]["serverID"] = "c".into();
+    let said = doctor(dir, &elsewhere, &changes).await;
+    let about = format!(
+        "apiserver {}: a kube-interop-proxy listens there",
+        proxy.addr()
+    );
+    said.is("apiServer.address is a proxy's", &[&[&about]], &[]);
+}
