@@ -2,7 +2,7 @@
 //!
 //! Checking a chain costs signature verifications, so a verdict is kept with the connection and reused while it
 //! cannot have changed: same generation of CA files, and inside the validity of every certificate of the chain and of every
-//! CA.
+//! CA, or else within the same second.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -153,17 +153,17 @@ impl Judge {
             return verdict.owner.clone();
         }
         let owner = self.judge(&certificate.chain, UnixTime::since_unix_epoch(since_epoch));
-        // A verdict from outside the validity holds for that moment only.
         let now = since_epoch.as_secs();
-        let validity = validity(&certificate.chain);
-        if let Some(validity) = validity.filter(|validity| validity.contains(&now)) {
-            let verdict = Verdict {
-                generation: self.generation,
-                validity: overlap(&validity, &self.cas.unchanged(now)),
-                owner: owner.clone(),
-            };
-            certificate.verdict.store(Some(Arc::new(verdict)));
-        }
+        // One from outside the validity holds for that second: judging costs too much to be done as often as anybody asks.
+        let validity = validity(&certificate.chain)
+            .filter(|validity| validity.contains(&now))
+            .unwrap_or(now..=now);
+        let verdict = Verdict {
+            generation: self.generation,
+            validity: overlap(&validity, &self.cas.unchanged(now)),
+            owner: owner.clone(),
+        };
+        certificate.verdict.store(Some(Arc::new(verdict)));
         owner
     }
 

@@ -237,24 +237,22 @@ fn a_ca_that_is_withdrawn_counts_no_longer_on_open_connections() {
     );
 }
 
+fn ca_under(name: &str, above: &Ca) -> Ca {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, name);
+    let key = KeyPair::generate().unwrap();
+    let der = params.signed_by(&key, &above.issuer).unwrap().der().clone();
+    Ca {
+        issuer: Issuer::new(params, key),
+        der,
+    }
+}
+
 #[test]
 fn chains_through_an_intermediate_are_followed() {
     let world = world(&["front-proxy-client"]);
-    let mut between = CertificateParams::default();
-    between.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    between
-        .distinguished_name
-        .push(DnType::CommonName, "between");
-    let key = KeyPair::generate().unwrap();
-    let der = between
-        .signed_by(&key, &world.users.issuer)
-        .unwrap()
-        .der()
-        .clone();
-    let between = Ca {
-        issuer: Issuer::new(between, key),
-        der,
-    };
+    let between = ca_under("between", &world.users);
     let leaf = signed(&params("alice", &[]), &between);
     let now = SystemTime::now();
     let with = world.judge.caller(
@@ -265,6 +263,69 @@ fn chains_through_an_intermediate_are_followed() {
     assert_eq!(user(&with).0, "alice");
     let without = world.judge.caller(&connection(vec![leaf]), NO_TOKEN, now);
     assert_eq!(without, Caller::Unverifiable);
+}
+
+#[test]
+fn what_comes_far_behind_a_certificate_is_not_looked_at() {
+    let world = world(&["front-proxy-client"]);
+    let between = ca_under("between", &world.users);
+    let leaf = signed(&params("alice", &[]), &between);
+    let with_before = |others: usize| {
+        let others = std::iter::repeat_n(world.peers.der.clone(), others);
+        let chain = std::iter::once(leaf.clone())
+            .chain(others)
+            .chain([between.der.clone()]);
+        let connection = connection(chain.collect());
+        world.judge.caller(&connection, NO_TOKEN, SystemTime::now())
+    };
+    assert_eq!(user(&with_before(4)).0, "alice");
+    assert_eq!(with_before(5), Caller::Unverifiable);
+}
+
+#[test]
+fn many_ways_through_a_chain_are_not_all_tried() {
+    let world = world(&["front-proxy-client"]);
+    let nobody = ca("nobody");
+    let name = || ca_under("between", &nobody).der;
+    let leaf = signed(&params("alice", &[]), &ca_under("between", &nobody));
+    let other = ca_under("another", &nobody).der;
+    let chain = std::iter::once(leaf)
+        .chain(std::iter::repeat_with(name).take(10))
+        .chain(std::iter::repeat_n(other, 200));
+    let begun = std::time::Instant::now();
+    let caller = world
+        .judge
+        .caller(&connection(chain.collect()), NO_TOKEN, SystemTime::now());
+    assert_eq!(caller, Caller::Unverifiable);
+    // Those are minutes if all are tried.
+    assert!(begun.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn a_certificate_out_of_its_time_is_judged_once_a_second() {
+    let world = world(&["front-proxy-client"]);
+    let now = SystemTime::now();
+    let mut past = params("alice", &[]);
+    past.not_before = (now - Duration::from_secs(60)).into();
+    past.not_after = (now - Duration::from_secs(30)).into();
+    let connection = connection(vec![signed(&past, &world.users)]);
+    let kept_after = |moment| {
+        let caller = world.judge.caller(&connection, NO_TOKEN, moment);
+        assert_eq!(caller, Caller::Unverifiable);
+        let certificate = connection.certificate.as_ref().unwrap();
+        certificate.verdict.load_full().unwrap()
+    };
+    let moment = SystemTime::UNIX_EPOCH
+        + Duration::from_secs(
+            now.duration_since(SystemTime::UNIX_EPOCH)
+                .unwrap()
+                .as_secs(),
+        );
+    let first = kept_after(moment);
+    let same = kept_after(moment + Duration::from_millis(999));
+    assert!(Arc::ptr_eq(&first, &same));
+    let next = kept_after(moment + Duration::from_secs(1));
+    assert!(!Arc::ptr_eq(&first, &next));
 }
 
 #[test]
