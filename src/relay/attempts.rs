@@ -18,6 +18,7 @@ use pingora_http::RequestHeader;
 use super::answer::Refusal;
 use super::dress;
 use super::forward::{Exchange, Failure, Outcome, Side};
+use super::framing::Discreet;
 use super::plan::{self, Asked, Plan, Step, Way};
 use super::shared::Shared;
 use super::upload::Upload;
@@ -212,7 +213,7 @@ impl<'a> Request<'a> {
 }
 
 fn unwritable(error: &pingora_core::Error) -> Refusal {
-    tracing::warn!(%error, "request headers cannot be written");
+    tracing::warn!(error = %Discreet(error), "request headers cannot be written");
     Refusal::BadTarget
 }
 
@@ -233,6 +234,6 @@ fn report(shared: &Shared, way: &Way, failure: &Failure) {
         // Only wanted while it is doubted that somebody lives; there is no harm in dropping it.
         let _ = shared.published.refused.try_send(way.address);
     }
-    let error = failure.error().map(tracing::field::display);
+    let error = failure.error().map(Discreet).map(tracing::field::display);
     tracing::info!(to = ?way.side, address = %way.address, failure = failure.name(), error, "exchange failed");
 }

@@ -1,10 +1,13 @@
 //! Headers as the next hop's protocol wants them, and what its errors mean.
 
+use std::fmt;
+
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::uri::Authority;
 use http::{HeaderMap, Method, StatusCode, Version};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::client::HttpSession;
+use pingora_core::{Error, ErrorType};
 use pingora_http::{RequestHeader, ResponseHeader};
 
 use crate::request::headers::{KEEP_ALIVE, PROXY_CONNECTION};
@@ -168,7 +171,7 @@ pub async fn write_continue(down: &mut ServerSession) -> pingora_core::Result<()
 
 /// Whether the server says that it did not process the request: REFUSED_STREAM, or a GOAWAY below its stream. What
 /// pingora calls retriable is more than that: HTTP_1_1_REQUIRED may come after the request was carried out.
-pub fn is_unprocessed(error: &pingora_core::Error) -> bool {
+pub fn is_unprocessed(error: &Error) -> bool {
     let cause = error.root_cause().downcast_ref::<h2::Error>();
     cause.is_some_and(|cause| {
         let refused = cause.is_reset() && cause.reason() == Some(h2::Reason::REFUSED_STREAM);
@@ -177,9 +180,38 @@ pub fn is_unprocessed(error: &pingora_core::Error) -> bool {
     })
 }
 
+/// An error as the log may have it. Where something cannot be parsed, pingora's words quote it: tokens, cookies, pieces
+/// of bodies.
+pub struct Discreet<'e>(pub &'e Error);
+
+impl fmt::Display for Discreet<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(error) = self;
+        match error.root_etype() {
+            ErrorType::InvalidHTTPHeader | ErrorType::Custom(_) => {
+                write!(f, "{}", error.root_etype().as_str())
+            }
+            _ => error.fmt(f),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_cannot_be_parsed_is_not_quoted() {
+        let said = |error: Box<Error>| Discreet(&error).to_string();
+        let quoting = || Error::explain(ErrorType::InvalidHTTPHeader, "buf: Bearer x");
+        assert_eq!(said(quoting()), "InvalidHTTPHeader");
+        let chunk = Error::explain(ErrorType::new("InvalidChunk"), "Bearer x was not LF");
+        assert_eq!(said(chunk), "InvalidChunk");
+        let around = Error::because(ErrorType::ReadError, "reading", quoting());
+        assert_eq!(said(around), "InvalidHTTPHeader");
+        let plain = Error::explain(ErrorType::ConnectRefused, "connecting");
+        assert!(said(plain).ends_with("ConnectRefused context: connecting"));
+    }
 
     #[test]
     fn paths_and_urls_are_targets() {

@@ -18,7 +18,7 @@ use pingora_http::RequestHeader;
 
 use super::answer::{self, Manner, Refusal};
 use super::attempts::{End, Request};
-use super::framing::{has_one_length, is_hosted, names_a_path};
+use super::framing::{Discreet, has_one_length, is_hosted, names_a_path};
 use super::plan::{Asked, Plan, Step, plan};
 use super::shared::Shared;
 use super::upload::Upload;
@@ -89,7 +89,7 @@ impl Front {
                 Ok(Ok(true)) => {}
                 Ok(Ok(false)) | Err(_) => return None,
                 Ok(Err(error)) => {
-                    tracing::debug!(%error, "unreadable request");
+                    tracing::debug!(error = %Discreet(&error), "unreadable request");
                     if *error.etype() == ErrorType::InvalidHTTPHeader {
                         self.shared.refused(Refusal::Unreadable, None, None);
                         // The connection is closed afterwards, whether this can be written or not.

@@ -10,7 +10,7 @@ use pingora_http::ResponseHeader;
 
 use super::download::Download;
 use super::forward::{Exchange, Outcome};
-use super::framing::{frame_for_http1, strip_hop_by_hop};
+use super::framing::{Discreet, frame_for_http1, strip_hop_by_hop};
 use super::last_word::LastWord;
 use super::upgraded::splice;
 use super::upload::{Listening, Upload};
@@ -141,7 +141,8 @@ impl Exchange<'_> {
                         }
                     }
                     Err(error) => {
-                        tracing::info!(destination = %self.destination, %error, "answer broke off");
+                        let (destination, error) = (&self.destination, Discreet(&error));
+                        tracing::info!(%destination, %error, "answer broke off");
                         return Outcome::Broken;
                     }
                 },

@@ -8,6 +8,7 @@ use crate::double::{Double, Preset, Recorded, v1_20, v1_26, v1_36};
 use crate::support::client::Client;
 use crate::support::pki::LeafOptions;
 use crate::support::proxy::{Proxy, Until};
+use crate::support::raw;
 use crate::support::tls::certificates;
 use crate::support::upgraded::Upgraded;
 use crate::support::wait::eventually;
@@ -256,4 +257,23 @@ async fn access_lines_name_user_decision_and_reason_and_no_token() {
         }
         assert!(!line.contains("tok-bob") && !line.contains("of="), "{line}");
     }
+}
+
+#[tokio::test]
+async fn a_request_that_cannot_be_read_is_not_quoted_in_the_log() {
+    let debug = "info,kube_interop_proxy::relay=debug";
+    let world = Single::with(|options| options.env("RUST_LOG", debug)).await;
+    let request =
+        b"GET /version HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer tok-bob\r\nBad Name: x\r\n\r\n";
+    let answer = raw::http1(&world.client(), request).await;
+    assert_eq!(raw::codes(&answer), [400]);
+    let log = eventually("the log tells of it", LONG, async || {
+        let log = world.proxy.log_tail();
+        match log.contains("unreadable request") {
+            true => Ok(log),
+            false => Err(log),
+        }
+    })
+    .await;
+    assert!(!log.contains("tok-bob"), "{log}");
 }
