@@ -156,6 +156,10 @@ pub fn frame_for_http1(
     } else {
         response.remove_header(&TRANSFER_ENCODING);
     }
+    // Some would wait for the body, and take the next answer for it.
+    if response.status == StatusCode::NO_CONTENT {
+        response.remove_header(&CONTENT_LENGTH);
+    }
     response.set_version(Version::HTTP_11);
     Ok(())
 }
@@ -211,6 +215,22 @@ mod tests {
         assert_eq!(said(around), "InvalidHTTPHeader");
         let plain = Error::explain(ErrorType::ConnectRefused, "connecting");
         assert!(said(plain).ends_with("ConnectRefused context: connecting"));
+    }
+
+    #[test]
+    fn an_answer_without_a_body_names_no_length_unless_it_is_that_of_another() {
+        let length_left = |status, method| {
+            let mut response = ResponseHeader::build(status, None).unwrap();
+            response.insert_header(CONTENT_LENGTH, 5).unwrap();
+            frame_for_http1(Version::HTTP_11, &mut response, &method).unwrap();
+            assert!(!response.headers.contains_key(TRANSFER_ENCODING));
+            response.headers.contains_key(CONTENT_LENGTH)
+        };
+        assert!(!length_left(204, Method::GET));
+        // What a GET would get, and what the client has already.
+        assert!(length_left(200, Method::HEAD));
+        assert!(length_left(304, Method::GET));
+        assert!(length_left(200, Method::GET));
     }
 
     #[test]
