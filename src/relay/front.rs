@@ -23,7 +23,7 @@ use super::plan::{Asked, Plan, Step, plan};
 use super::shared::Shared;
 use super::upload::Upload;
 use super::upstream::{Kind, Upstreams};
-use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, version_asked};
+use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, means_upgrade, version_asked};
 use crate::request::info;
 use crate::request::token;
 use crate::request::who::{Caller, Connection};
@@ -113,8 +113,8 @@ impl Front {
     async fn serve(&self, session: &mut ServerSession) -> Served {
         let started = Instant::now();
         let body_expected = !session.is_body_empty();
-        let upgrade = session.is_upgrade_req();
         let header = take_header(session);
+        let upgrade = session.is_upgrade_req() && means_upgrade(&header.headers);
         let named = names_a_path(session, &header);
         let Some(connection) = connection(session) else {
             return Served::Broken;

@@ -30,6 +30,7 @@ const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 pub const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 /// Belongs to one connection; never standardized, still sent.
 pub const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const UPGRADE: &[u8] = b"upgrade";
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
 /// The names that only peers may send.
@@ -205,6 +206,16 @@ pub fn strip_hop_by_hop(request: &mut RequestHeader, upgrade: bool) -> pingora_c
         request.remove_header(&header::UPGRADE);
     }
     Ok(())
+}
+
+/// Whether `Connection` says that `Upgrade` is meant, looked for as kube-apiserver does: without it nobody else on the way
+/// expects that the connection becomes something else.
+pub fn means_upgrade(headers: &HeaderMap) -> bool {
+    let mut values = headers.get_all(header::CONNECTION).iter();
+    values.any(|value| {
+        let mut places = value.as_bytes().windows(UPGRADE.len());
+        places.any(|place| place.eq_ignore_ascii_case(UPGRADE))
+    })
 }
 
 /// Credentials and impersonation go to the end, whatever `Connection` says: a request must not become somebody else's

@@ -9,11 +9,12 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::cluster::{Cluster, LONG};
+use crate::cluster::{Cluster, LONG, Single};
 use crate::double::ServedResource;
 use crate::double::upgrade::GREETING;
 use crate::support::client::Client;
 use crate::support::proxy::Proxy;
+use crate::support::raw;
 use crate::support::upgraded::Upgraded;
 use crate::support::wait::eventually;
 
@@ -346,4 +347,18 @@ async fn fifty_mebibytes_go_both_ways_at_once() {
         }
     }
     none_is_left([&cluster.proxy_a, &cluster.proxy_b]).await;
+}
+
+#[tokio::test]
+async fn what_connection_does_not_mention_is_no_upgrade() {
+    let world = Single::new().await;
+    let alone = WEBSOCKET.replacen("keep-alive, Upgrade", "keep-alive", 1);
+    let last = request("GET", "/version", "Connection: close\r\n");
+    let both = request("GET", LOCAL, &alone) + &last;
+    let answers = raw::http1(&world.client().cert("admin"), both.as_bytes()).await;
+    let [first, second] = raw::codes(&answers)[..] else {
+        panic!("{}", answers.escape_ascii());
+    };
+    assert_ne!(first, 101);
+    assert_eq!(second, 200);
 }

@@ -169,6 +169,24 @@ fn an_upgrade_stays_one() {
 }
 
 #[test]
+fn an_upgrade_is_meant_where_connection_says_so() {
+    let means = |values: &[&str]| {
+        let headers: Vec<_> = values.iter().map(|value| ("Connection", *value)).collect();
+        means_upgrade(&request(&headers).headers)
+    };
+    for meant in [
+        &["Upgrade"][..],
+        &["keep-alive, UPGRADE"],
+        &["a", "upgrade"],
+    ] {
+        assert!(means(meant), "{meant:?}");
+    }
+    for plain in [&[][..], &[""], &["keep-alive"], &["upgrad", "e"]] {
+        assert!(!means(plain), "{plain:?}");
+    }
+}
+
+#[test]
 fn the_clients_address_is_what_we_saw() {
     let real = HeaderValue::from_static("192.0.2.1");
     let mut forged = request(&[
