@@ -193,7 +193,8 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         .map(|(index, listener)| worker::start(index, listener, common.clone()))
         .collect::<Result<_, _>>()
         .map_err(BuildError::Thread)?;
-    tracing::info!(%serving, %admin, threads, "serving");
+    let version = env!("CARGO_PKG_VERSION");
+    tracing::info!(version, %serving, %admin, threads, "serving");
     Ok(Bound {
         serving,
         admin,
@@ -230,6 +231,7 @@ fn start_control(
     let (observed_sender, observed) = watch::channel(Arc::default());
 
     let (sink, messages) = mpsc::channel(QUEUE);
+    let trouble = Arc::default();
     for topic in keys.topics() {
         let connector = connector.starting_at(topic.index());
         let source = EtcdSource::new(connector, config.peer.lease_ttl);
@@ -240,6 +242,7 @@ fn start_control(
             keys.of(topic),
             keys_only,
             sink.clone(),
+            Arc::clone(&trouble),
         ));
     }
     let catalog = Catalog {

@@ -17,6 +17,7 @@ pub mod commands;
 pub mod config;
 #[cfg(feature = "proxy")]
 pub mod discovery;
+#[cfg(feature = "proxy")]
 pub mod doctor;
 #[cfg(feature = "client")]
 pub mod if_ready;
@@ -36,5 +37,7 @@ pub mod routing;
 pub mod server;
 #[cfg(feature = "proxy")]
 pub mod tls;
+#[cfg(feature = "proxy")]
+pub mod trouble;
 #[cfg(feature = "proxy")]
 pub mod watches;

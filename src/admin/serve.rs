@@ -9,6 +9,7 @@ use pingora_core::protocols::l4::stream::Stream as TcpStream;
 use tokio::sync::watch;
 
 use super::pages::Pages;
+use crate::trouble::Pace;
 
 /// Serves `pages` until dropped.
 pub async fn run(listener: TcpListener, pages: Arc<Pages>) {
@@ -31,7 +32,10 @@ pub async fn run(listener: TcpListener, pages: Arc<Pages>) {
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept on the admin port");
+                static PACE: Pace = Pace::new();
+                if let Some(left_out) = PACE.admit() {
+                    tracing::warn!(%error, left_out, "cannot accept on the admin port");
+                }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }

@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::codec::Lease;
 use super::freshness::Freshness;
 use super::listed::At;
+use super::news;
 use super::state::{Native, State};
 use super::watch::{Event, Message};
 use crate::local::discovery::LocalView;
@@ -199,7 +200,9 @@ impl Catalog {
         tell(&self.custom, custom);
         tell(&self.native_peers, self.state.native_peers(own.as_deref()));
         let snapshot = self.state.compile(own.as_deref(), &view);
-        self.published.snapshot.store(Arc::new(snapshot));
+        let snapshot = Arc::new(snapshot);
+        let before = self.published.snapshot.swap(snapshot.clone());
+        news::tell(&before, &snapshot);
         self.published.changed.send_replace(());
     }
 }

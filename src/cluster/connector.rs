@@ -6,6 +6,7 @@
 //! The library's clients keep the certificates that they were made with, so each new one takes those of the moment. What
 //! works is left alone, as kube-apiserver leaves its connections to etcd.
 
+use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -140,5 +141,49 @@ pub async fn bounded<T>(
 
 /// What the client library says went wrong.
 pub fn failed(error: Error) -> SourceError {
-    SourceError::Failed(Box::new(error))
+    SourceError::Failed(Box::new(Reason(reason(&error))))
+}
+
+/// Why a request failed. The library's own text has its insides in it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Reason(String);
+
+/// What happened, and the first cause of it.
+fn reason(error: &Error) -> String {
+    let (text, mut source) = match error {
+        Error::GRpcStatus(status) if status.message().is_empty() => {
+            (status.code().to_string(), status.source())
+        }
+        Error::GRpcStatus(status) => (status.message().to_owned(), status.source()),
+        Error::TransportError(error) => (error.to_string(), error.source()),
+        other => (other.to_string(), None),
+    };
+    let mut first = String::new();
+    while let Some(cause) = source {
+        first = cause.to_string();
+        source = cause.source();
+    }
+    match text.contains(&first) {
+        true => text,
+        false => format!("{text}: {first}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_failure_is_told_with_its_first_cause_and_nothing_of_the_insides() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let nobody = format!("http://{}", listener.local_addr().unwrap());
+        drop(listener);
+        let connected = Client::connect([nobody], None).await;
+        let asked = async { connected?.get("x", None).await };
+        let text = crate::trouble::chain(&failed(asked.await.unwrap_err()));
+        assert!(text.starts_with("etcd request failed: "), "{text}");
+        assert!(text.contains("Connection refused"), "{text}");
+        assert!(text.len() < 120 && !text.contains('{'), "{text}");
+    }
 }

@@ -11,6 +11,7 @@ pub mod keys;
 pub mod listed;
 pub mod members;
 pub mod native;
+mod news;
 pub mod record;
 pub mod report;
 pub mod source;

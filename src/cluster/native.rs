@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::local::reader::Reader;
 use crate::routing::table::Custom;
 use crate::tls::credentials::Current;
+use crate::trouble::{Trouble, chain};
 
 /// User, and with [`GROUP`] its group, under which native peers ask each other.
 pub const USER: &str = "system:apiserver";
@@ -79,9 +80,13 @@ async fn ask(
     address: SocketAddr,
     found: mpsc::Sender<(String, Native)>,
 ) {
+    let trouble = Trouble::default();
     loop {
         match reader.read(&Custom::default()).await {
             Ok((served, versions)) => {
+                if let Some(after) = trouble.is_over(&()) {
+                    tracing::info!(id, %address, ?after, "discovery of a native peer is read again");
+                }
                 let native = Native {
                     address,
                     served: Arc::new(served),
@@ -93,10 +98,12 @@ async fn ask(
                     return;
                 }
             }
-            Err(error) => tracing::warn!(
-                id, %address, error = &error as &dyn std::error::Error,
-                "discovery of a native peer cannot be read"
-            ),
+            Err(error) => {
+                if trouble.is_news((), chain(&error)) {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(id, %address, error, "discovery of a native peer cannot be read, trying on");
+                }
+            }
         }
         tokio::time::sleep(jittered(every)).await;
     }

@@ -5,6 +5,7 @@
 //! [`Event::InitDone`] is put aside by the reader until it is complete.
 
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::Rng;
@@ -12,6 +13,7 @@ use tokio::sync::mpsc;
 
 use super::keys::Topic;
 use super::source::{Change, Item, Source, SourceError};
+use crate::trouble::{Trouble, chain};
 
 /// What a follower is told, in this order: `Init`, any number of `InitApply`, `InitDone`, then the rest in any order
 /// until the next `Init`, before which `OtherHistory` may come.
@@ -39,13 +41,15 @@ pub type Message = (Topic, Event);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// Follows `prefix` until nobody listens any more. The ways it can fail are all outside, so it goes on for ever.
+/// Follows `prefix` until nobody listens any more. The ways it can fail are all outside, so it goes on for ever. `trouble`
+/// is that of all followers of one etcd.
 pub async fn follow(
     mut source: impl Source,
     topic: Topic,
     prefix: String,
     keys_only: bool,
     sink: mpsc::Sender<Message>,
+    trouble: Arc<Trouble<Topic>>,
 ) {
     let mut position = None;
     let mut pause = FIRST_PAUSE;
@@ -56,6 +60,7 @@ pub async fn follow(
             prefix: &prefix,
             keys_only,
             sink: &sink,
+            trouble: &trouble,
         };
         let Err(stop) = follower.go_on(&mut position, &mut pause).await else {
             return;
@@ -71,12 +76,7 @@ pub async fn follow(
                 position = None;
             }
             Stop::Source(error) => {
-                tracing::warn!(
-                    topic = topic.name(),
-                    error = &error as &dyn Error,
-                    ?pause,
-                    "etcd watch broke off"
-                );
+                tell(topic, &error, &trouble);
                 if matches!(error, SourceError::OtherHistory(_)) {
                     position = None;
                     if sink.send((topic, Event::OtherHistory)).await.is_err() {
@@ -87,6 +87,15 @@ pub async fn follow(
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
         }
+    }
+}
+
+fn tell(topic: Topic, error: &SourceError, trouble: &Trouble<Topic>) {
+    let (news, topic) = (trouble.is_news(topic, chain(error)), topic.name());
+    let error = error as &dyn Error;
+    match news {
+        true => tracing::warn!(topic, error, "etcd cannot be followed, trying on"),
+        false => tracing::debug!(topic, error, "etcd still cannot be followed"),
     }
 }
 
@@ -107,6 +116,7 @@ struct Follower<'a, S> {
     prefix: &'a str,
     keys_only: bool,
     sink: &'a mpsc::Sender<Message>,
+    trouble: &'a Trouble<Topic>,
 }
 
 impl<S: Source> Follower<'_, S> {
@@ -124,6 +134,9 @@ impl<S: Source> Follower<'_, S> {
         loop {
             let batch = changes.next().await?;
             *pause = FIRST_PAUSE;
+            if let Some(after) = self.trouble.is_over(&self.topic) {
+                tracing::info!(?after, "etcd is followed again");
+            }
             for change in batch.changes {
                 self.tell(match change {
                     Change::Put(item) => Event::Apply(item),

@@ -23,6 +23,7 @@ use crate::admin::gathering::GatherMetrics;
 use crate::cluster::catalog::Published;
 use crate::local::discovery::LocalView;
 use crate::local::reader::ReadError;
+use crate::trouble::{Trouble, chain};
 
 /// Servers that are asked at the same time.
 const AT_ONCE: usize = 4;
@@ -62,6 +63,7 @@ impl Gather {
         let mut sources = Sources::new(every, rand::thread_rng().r#gen());
         let mut snapshots = self.published.changed.subscribe();
         let mut running: JoinSet<Done> = JoinSet::new();
+        let trouble = Trouble::default();
         let mut news = true;
         loop {
             let now = Instant::now();
@@ -90,7 +92,7 @@ impl Gather {
                 Ok(()) = self.view.changed() => {}
                 () = self.gathering.wish() => news = true,
                 Some(Ok(done)) = running.join_next() => {
-                    self.finish(&mut sources, done);
+                    self.finish(&mut sources, done, &trouble);
                     news = true;
                 }
             }
@@ -140,15 +142,17 @@ impl Gather {
         });
     }
 
-    fn finish(&self, sources: &mut Sources, done: Done) {
+    fn finish(&self, sources: &mut Sources, done: Done, trouble: &Trouble<SocketAddr>) {
         let peer = done.address;
         self.metrics.read(done.outcome.is_ok());
-        let error = done.outcome.err().map(|error| {
-            let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
-            let text = format!("{error}{}", source.unwrap_or_default());
-            tracing::warn!(%peer, error = text, "documents of a peer cannot be read");
-            text
-        });
+        let error = done.outcome.err().map(|error| chain(&error));
+        match &error {
+            Some(error) if trouble.is_news(peer, format!("{peer} {error}")) => {
+                tracing::warn!(%peer, error, "documents of a peer cannot be read, trying on");
+            }
+            Some(_) => {}
+            None => drop(trouble.is_over(&peer)),
+        }
         sources.done(done.key, done.held, error, Instant::now());
     }
 

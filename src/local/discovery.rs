@@ -14,6 +14,7 @@ use super::reader::{ReadError, Reader};
 use super::state::LocalState;
 use crate::client::{Client, ClientError};
 use crate::routing::table::{Custom, ServedSet};
+use crate::trouble::{Trouble, chain};
 
 /// What is known of the local apiserver's contents.
 #[derive(Debug, Clone, Default)]
@@ -41,6 +42,7 @@ pub async fn run(
 ) {
     let mut reader = Reader::new(client);
     let mut last = Instant::now();
+    let trouble = Trouble::default();
     loop {
         let epoch = state.epoch();
         if state.is_initialized() {
@@ -48,6 +50,9 @@ pub async fn run(
             match reader.read(&skipped).await {
                 Ok((served, versions)) if state.epoch() == epoch => {
                     state.is_of_version(&versions.binary, epoch);
+                    if let Some(after) = trouble.is_over(&()) {
+                        tracing::info!(?after, "discovery is read again");
+                    }
                     view.send_modify(|view| {
                         view.epoch = epoch;
                         view.reads += 1;
@@ -59,10 +64,10 @@ pub async fn run(
                 }
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::warn!(
-                        error = &error as &dyn std::error::Error,
-                        "discovery cannot be read"
-                    );
+                    if trouble.is_news((), chain(&error)) {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::warn!(error, "discovery cannot be read, trying on");
+                    }
                     if matches!(error, ReadError::Client(ClientError::Refused)) {
                         state.refused();
                     }

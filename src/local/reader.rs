@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::documents::{self, GroupVersion, Versions};
 use crate::client::{Answer, Client, ClientError};
 use crate::routing::table::{Custom, Gvr, GvrRef, ServedSet};
+use crate::trouble::{Trouble, chain};
 
 /// How long one document is asked for, over and over if the apiserver says so.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -46,6 +47,8 @@ pub struct Reader {
     known: BTreeMap<GroupVersion, BTreeSet<Gvr>>,
     /// ETag and contents of the aggregated documents.
     aggregated: BTreeMap<&'static str, (HeaderValue, BTreeSet<Gvr>)>,
+    /// Group versions whose document cannot be read.
+    trouble: Trouble<String>,
 }
 
 impl Reader {
@@ -55,6 +58,7 @@ impl Reader {
             client,
             known: BTreeMap::new(),
             aggregated: BTreeMap::new(),
+            trouble: Trouble::default(),
         }
     }
 
@@ -118,6 +122,9 @@ impl Reader {
         {
             match self.read_one(&group_version).await {
                 Ok(set) => {
+                    if self.trouble.is_over(&group_version.path()).is_some() {
+                        tracing::info!("the document of each group can be read again");
+                    }
                     self.known.insert(group_version.clone(), set);
                 }
                 Err(ReadError::Client(error)) => return Err(error.into()),
@@ -125,11 +132,10 @@ impl Reader {
                 Err(error) if !self.known.contains_key(&group_version) => return Err(error),
                 Err(error) => {
                     let path = group_version.path();
-                    tracing::warn!(
-                        path,
-                        error = &error as &dyn std::error::Error,
-                        "keeping what was known of a group"
-                    );
+                    if self.trouble.is_news(path, chain(&error)) {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::warn!(error, "keeping what was known of a group");
+                    }
                 }
             }
             served.extend(

@@ -29,6 +29,7 @@ use crate::cluster::watch::jittered;
 use crate::local::discovery::LocalView;
 use crate::local::state::LocalState;
 use crate::routing::table::{Custom, ServedSet};
+use crate::trouble::{Trouble, chain};
 
 /// Everything the publisher works with.
 pub struct Publisher {
@@ -121,6 +122,7 @@ impl Publisher {
         let mut former: Option<Keeping> = None;
         let mut session = None;
         let mut failures = 0;
+        let trouble = Trouble::default();
         let mut changes = self.state.changes();
         loop {
             let id = self.own.id.borrow_and_update().clone();
@@ -144,17 +146,18 @@ impl Publisher {
                 Ok(()) => {
                     self.leave(&mut session, former.take(), true).await;
                     failures = 0;
+                    if let Some(after) = trouble.is_over(&()) {
+                        tracing::info!(?after, "own keys are written to etcd again");
+                    }
                     rhythm::pause(self.live_ttl)
                 }
                 Err(error) => {
                     session = None;
                     failures += 1;
-                    let cause = &error as &dyn std::error::Error;
-                    tracing::warn!(
-                        error = cause,
-                        failures,
-                        "own keys cannot be written to etcd"
-                    );
+                    if trouble.is_news((), chain(&error)) {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::warn!(error, "own keys cannot be written to etcd, trying on");
+                    }
                     jittered(rhythm::pause_after(failures, self.live_ttl))
                 }
             };
@@ -301,7 +304,9 @@ impl Publisher {
         let other = addresses
             .into_iter()
             .find(|other: &SocketAddr| *other != own);
-        if let Some(other) = other {
+        if let Some(other) = other
+            && self.duplicate.get() == 0
+        {
             tracing::error!(
                 server_id = &*keeping.id, %other,
                 "another live proxy claims this server ID; identity.serverID must differ"

@@ -11,6 +11,7 @@ use etcd_client::{
 
 use crate::cluster::connector::{Connector, bounded};
 use crate::cluster::source::SourceError;
+use crate::trouble::{Trouble, chain};
 
 /// A connection to a member of etcd, with a limit for each request.
 pub struct Session {
@@ -55,6 +56,8 @@ pub struct Slot {
     unanswered: Option<i64>,
     /// What was written last, and its lease.
     written: Option<(Vec<u8>, i64)>,
+    /// etcd refuses to write it.
+    refused: Trouble,
 }
 
 impl Slot {
@@ -65,6 +68,7 @@ impl Slot {
             revision: 0,
             unanswered: None,
             written: None,
+            refused: Trouble::default(),
         }
     }
 
@@ -99,14 +103,22 @@ impl Slot {
                 if !session.keep_alive(*lease).await.unwrap_or(false) {
                     return Err(error);
                 }
-                tracing::warn!(
-                    key = self.key,
-                    error = &error as &dyn std::error::Error,
-                    "etcd refuses to write: the key is kept alive as it is"
-                );
+                if self.refused.is_news((), chain(&error)) {
+                    tracing::warn!(
+                        key = self.key,
+                        error = &error as &dyn std::error::Error,
+                        "etcd refuses to write: the key is kept alive as it is"
+                    );
+                }
                 Ok(true)
             }
-            outcome => outcome,
+            Ok(written) => {
+                if let Some(after) = self.refused.is_over(&()) {
+                    tracing::info!(key = self.key, ?after, "etcd writes again");
+                }
+                Ok(written)
+            }
+            Err(error) => Err(error),
         }
     }
 

@@ -26,6 +26,7 @@ use super::upstream::{Kind, Upstreams};
 use crate::admin::documents::How;
 use crate::admin::recent::Event;
 use crate::request::who::{Caller, Connection};
+use crate::trouble::Pace;
 
 /// New tries with one server over other connections: each of those that are pooled may have been closed meanwhile.
 const CONNECTIONS: u32 = 4;
@@ -213,27 +214,43 @@ impl<'a> Request<'a> {
 }
 
 fn unwritable(error: &pingora_core::Error) -> Refusal {
-    tracing::warn!(error = %Discreet(error), "request headers cannot be written");
+    static PACE: Pace = Pace::new();
+    if let Some(left_out) = PACE.admit() {
+        tracing::warn!(error = %Discreet(error), left_out, "request headers cannot be written");
+    }
     Refusal::BadTarget
 }
 
 /// Tells those who want to know of a server's failure.
 fn report(shared: &Shared, way: &Way, failure: &Failure) {
+    static PACE: Pace = Pace::new();
     let refused = failure.is_refused();
-    match (way.side, failure) {
-        (Side::Local, _) if refused => shared.local.refused(),
+    let worth_a_line = match (way.side, failure) {
+        (Side::Local, _) if refused => {
+            shared.local.refused();
+            None
+        }
         // It was asked for a document that others are known to have, and is not expected to.
-        (Side::Local, Failure::DoubtfulNotFound) if way.overlay.is_some() => {}
+        (Side::Local, Failure::DoubtfulNotFound) if way.overlay.is_some() => None,
         // It is there, and serves something else than was believed.
-        (_, Failure::DoubtfulNotFound) => shared.local.doubt(),
+        (_, Failure::DoubtfulNotFound) => {
+            shared.local.doubt();
+            PACE.admit()
+        }
         // What is wrong may be on our side.
-        (Side::Local, _) | (_, Failure::Unmerged) => {}
-        _ => shared.health.failed(way.address),
-    }
+        (Side::Local, _) | (_, Failure::Unmerged) => PACE.admit(),
+        _ => shared.health.failed(way.address).then_some(0),
+    };
     if refused && way.side != Side::Local {
         // Only wanted while it is doubted that somebody lives; there is no harm in dropping it.
         let _ = shared.published.refused.try_send(way.address);
     }
-    let error = failure.error().map(Discreet).map(tracing::field::display);
-    tracing::info!(to = ?way.side, address = %way.address, failure = failure.name(), error, "exchange failed");
+    let (address, failure, error) = (way.address, failure.name(), failure.error().map(Discreet));
+    let error = error.map(tracing::field::display);
+    match worth_a_line {
+        Some(left_out) => {
+            tracing::info!(to = ?way.side, %address, failure, error, left_out, "exchange failed");
+        }
+        None => tracing::debug!(to = ?way.side, %address, failure, error, "exchange failed"),
+    }
 }

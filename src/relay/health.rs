@@ -45,10 +45,11 @@ impl Health {
         suspects.iter().any(|suspect| suspect.address == address)
     }
 
-    /// The peer could not answer. Many requests may find that at once: within a pause it counts once.
-    pub fn failed(&self, address: SocketAddr) {
+    /// The peer could not answer. Many requests may find that at once: within a pause it counts once. Whether it is the
+    /// first to find it.
+    pub fn failed(&self, address: SocketAddr) -> bool {
         let now = Instant::now();
-        self.suspects.rcu(|suspects| {
+        let before = self.suspects.rcu(|suspects| {
             let before = suspects.iter().find(|suspect| suspect.address == address);
             let pause = match before {
                 Some(suspect) if now < suspect.again => return suspects.clone(),
@@ -64,20 +65,26 @@ impl Health {
             Arc::new(others.copied().chain([suspect]).collect())
         });
         self.changed.notify_one();
+        !before.iter().any(|suspect| suspect.address == address)
     }
 
     /// The peer answered.
     pub fn answered(&self, address: SocketAddr) {
-        if self.is_suspect(address) {
-            self.forget(|suspect| suspect == address);
+        if !self.is_suspect(address) {
+            return;
+        }
+        let before = self.forget(|suspect| suspect == address);
+        if before.iter().any(|suspect| suspect.address == address) {
+            tracing::info!(peer = %address, "the peer answers again");
         }
     }
 
-    fn forget(&self, gone: impl Fn(SocketAddr) -> bool) {
+    /// Who was suspected before.
+    fn forget(&self, gone: impl Fn(SocketAddr) -> bool) -> Arc<Vec<Suspect>> {
         self.suspects.rcu(|suspects| {
             let left = suspects.iter().filter(|suspect| !gone(suspect.address));
             left.copied().collect::<Vec<_>>()
-        });
+        })
     }
 
     fn next(&self) -> Option<Suspect> {
@@ -110,11 +117,8 @@ pub async fn run(maker: Arc<ClientMaker>, shared: Arc<Shared>) {
         health.forget(|suspect| !known(suspect));
         if known(address) {
             match answers(&maker, address).await {
-                true => {
-                    tracing::info!(peer = %address, "the peer answers again");
-                    health.answered(address);
-                }
-                false => health.failed(address),
+                true => health.answered(address),
+                false => drop(health.failed(address)),
             }
         }
     }

@@ -13,6 +13,7 @@ use super::forward::Side;
 use super::shared::Shared;
 use crate::request::who::{Caller, Connection};
 use crate::tls::credentials::Trust;
+use crate::trouble::Pace;
 
 /// Between two looks at the clock at most: it may be set.
 const LONGEST_REST: Duration = Duration::from_secs(3600);
@@ -45,10 +46,14 @@ impl Standing<'_> {
             // The look is of this moment; a file that was put back meanwhile ends nothing.
             rotated.mark_unchanged();
             if !self.holds() {
-                tracing::info!(
-                    client = ?self.connection.address,
-                    "a long-running request ends, its certificates count no more"
-                );
+                static PACE: Pace = Pace::new();
+                if let Some(left_out) = PACE.admit() {
+                    tracing::info!(
+                        client = ?self.connection.address,
+                        left_out,
+                        "a long-running request ends, its certificates count no more"
+                    );
+                }
                 return;
             }
             self.until_a_change(&mut rotated).await;

@@ -16,6 +16,7 @@ use super::upgraded::splice;
 use super::upload::{Listening, Upload};
 use super::upstream::Kind;
 use crate::request::headers::{NOT_EXECUTED, READY};
+use crate::trouble::Pace;
 use crate::watches::samples::look::Look;
 
 const SWITCHING: u16 = 101;
@@ -141,8 +142,11 @@ impl Exchange<'_> {
                         }
                     }
                     Err(error) => {
-                        let (destination, error) = (&self.destination, Discreet(&error));
-                        tracing::info!(%destination, %error, "answer broke off");
+                        static PACE: Pace = Pace::new();
+                        if let Some(left_out) = PACE.admit() {
+                            let (destination, error) = (&self.destination, Discreet(&error));
+                            tracing::info!(%destination, %error, left_out, "answer broke off");
+                        }
                         return Outcome::Broken;
                     }
                 },

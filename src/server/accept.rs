@@ -22,6 +22,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::admin::metrics::Metrics;
 use crate::request::who::Connection;
+use crate::trouble::Pace;
 
 /// A handshake that takes longer is given up.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -56,7 +57,10 @@ impl<A: HttpServerApp + Send + Sync + 'static> Accepting<A> {
                     }
                     Err(error) => {
                         // Of one connection (reset while waiting) or of the process (too many open files).
-                        tracing::warn!(%error, "cannot accept");
+                        static PACE: Pace = Pace::new();
+                        if let Some(left_out) = PACE.admit() {
+                            tracing::warn!(%error, left_out, "cannot accept");
+                        }
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },

@@ -11,6 +11,7 @@ use crate::cluster::connector::{Connector, within};
 use crate::cluster::source::SourceError;
 use crate::cluster::watch::jittered;
 use crate::local::state::LocalState;
+use crate::trouble::{Trouble, chain};
 
 /// An apiserver that is ready has read what it watches, but for what was slow.
 const MARGIN: Duration = Duration::from_secs(1);
@@ -19,20 +20,22 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Finds it anew for each process of the apiserver. Runs until dropped. `key`: any that may be read.
 pub async fn run(mut connector: Connector, key: String, state: Arc<LocalState>) {
     let mut changes = state.changes();
+    let trouble = Trouble::default();
     loop {
         let epoch = state.epoch();
         if state.is_initialized() && state.history_start() == i64::MAX {
             tokio::time::sleep(MARGIN).await;
             match revision(&mut connector, &key).await {
                 Ok(revision) => {
+                    trouble.is_over(&());
                     tracing::info!(revision, "watch history begins");
                     state.begins_at(revision, epoch);
                 }
                 Err(error) => {
-                    tracing::warn!(
-                        error = &error as &dyn std::error::Error,
-                        "etcd's revision is not known"
-                    );
+                    if trouble.is_news((), chain(&error)) {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::warn!(error, "etcd's revision is not known, trying on");
+                    }
                     tokio::time::sleep(jittered(PAUSE)).await;
                 }
             }

@@ -25,3 +25,4 @@ mod forget;
 mod page;
 mod status;
 mod doctor;
+mod logs;

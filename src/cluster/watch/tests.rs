@@ -24,7 +24,14 @@ fn broken() -> SourceError {
 /// Follows `fake` until `count` events were told.
 async fn events(fake: &Fake, count: usize) -> Vec<Event> {
     let (sink, mut told) = mpsc::channel(64);
-    let follower = tokio::spawn(follow(fake.clone(), Topic::Live, "/p/".into(), false, sink));
+    let follower = tokio::spawn(follow(
+        fake.clone(),
+        Topic::Live,
+        "/p/".into(),
+        false,
+        sink,
+        Arc::default(),
+    ));
     let mut events = Vec::new();
     while events.len() < count {
         events.push(told.recv().await.unwrap().1);
@@ -194,5 +201,5 @@ async fn nobody_listening_ends_it() {
     ]);
     let (sink, told) = mpsc::channel(1);
     drop(told);
-    follow(fake, Topic::Live, "/p/".into(), false, sink).await;
+    follow(fake, Topic::Live, "/p/".into(), false, sink, Arc::default()).await;
 }

@@ -16,6 +16,7 @@ use super::object::{self, Contents};
 use crate::admin::lease::LeaseOwner;
 use crate::client::ClientError;
 use crate::local::documents::Versions;
+use crate::trouble::{Pace, Trouble, chain};
 
 /// Shortest pause after a failure; doubles with each.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -55,6 +56,7 @@ pub(super) struct Work {
     tracker: Tracker,
     due: Instant,
     failures: u32,
+    trouble: Trouble,
 }
 
 impl Work {
@@ -87,16 +89,17 @@ impl Work {
         let pause = match removed.and(kept) {
             Ok(()) => {
                 self.failures = 0;
+                if let Some(after) = self.trouble.is_over(&()) {
+                    tracing::info!(?after, "the own Lease is kept again");
+                }
                 self.keeper.renew_interval
             }
             Err(error) => {
                 self.failures += 1;
-                let cause = &error as &dyn std::error::Error;
-                tracing::warn!(
-                    error = cause,
-                    failures = self.failures,
-                    "the own Lease cannot be kept"
-                );
+                if self.trouble.is_news((), chain(&error)) {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "the own Lease cannot be kept, trying on");
+                }
                 self.heed(&error);
                 backoff(self.failures, rand::thread_rng().r#gen())
             }
@@ -123,6 +126,7 @@ impl Work {
             tracker: Tracker::default(),
             due: Instant::now(),
             failures: 0,
+            trouble: Trouble::default(),
         }
     }
 
@@ -288,8 +292,11 @@ impl Work {
                 // Renewed meanwhile, or somebody else was faster.
                 Ok(Written::Conflict | Written::Gone) => {}
                 Err(error) => {
-                    let cause = &error as &dyn std::error::Error;
-                    tracing::warn!(error = cause, "an expired Lease could not be deleted");
+                    static PACE: Pace = Pace::new();
+                    if let Some(left_out) = PACE.admit() {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::warn!(error, left_out, "an expired Lease could not be deleted");
+                    }
                     // One that is refused must not keep the others alive.
                     if matches!(error, LeaseError::Client(_)) {
                         self.heed(&error);

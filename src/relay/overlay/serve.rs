@@ -22,6 +22,7 @@ use crate::relay::accept::{Form, is_for_one_server};
 use crate::relay::forward::{Exchange, Failure, Outcome};
 use crate::relay::upload::{Listening, Upload};
 use crate::routing::documents::Document;
+use crate::trouble::Pace;
 
 /// More than any document that was ever seen.
 const LONGEST: usize = 64 << 20;
@@ -75,7 +76,11 @@ impl Exchange<'_> {
             return Failure::DoubtfulNotFound;
         }
         let destination = &self.destination;
-        tracing::warn!(error = error as &dyn std::error::Error, %destination, "a discovery document cannot be served");
+        static PACE: Pace = Pace::new();
+        if let Some(left_out) = PACE.admit() {
+            let error = error as &dyn std::error::Error;
+            tracing::warn!(error, %destination, left_out, "a discovery document cannot be served");
+        }
         Failure::Unmerged
     }
 

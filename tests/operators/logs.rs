@@ -1,0 +1,239 @@
+//! What the log says at its default level: one line for an event, with its reason, and nothing while nothing happens.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::cluster::{Cluster, HPAS, LONG};
+use crate::support::client::Client;
+use crate::support::pki::LeafOptions;
+use crate::support::proxy::Proxy;
+use crate::support::steady::Steady;
+use crate::support::wait::{eventually, holds};
+
+const PODS: &str = "/api/v1/pods";
+const AGE: &str = "kube_interop_proxy_etcd_state_age_seconds";
+const REFUSALS: &str = "kube_interop_proxy_refusals_total";
+const LOADED: &str = "kube_interop_proxy_certificates_loaded_total";
+
+/// What a proxy has logged since it was looked at last.
+struct Log {
+    file: PathBuf,
+    seen: usize,
+}
+
+impl Log {
+    fn of(proxy: &mut Proxy) -> Self {
+        let file = proxy.process().log().to_owned();
+        let mut log = Self { file, seen: 0 };
+        log.news();
+        log
+    }
+
+    /// All new lines so far.
+    fn peek(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(&self.file).unwrap();
+        text.lines().skip(self.seen).map(str::to_owned).collect()
+    }
+
+    /// The same, seen from now on.
+    fn news(&mut self) -> Vec<String> {
+        let lines = self.peek();
+        self.seen += lines.len();
+        lines
+    }
+
+    async fn until(&self, text: &str) {
+        eventually(&format!("the log says {text:?}"), LONG, async || {
+            let lines = self.peek();
+            let there = lines.iter().any(|line| line.contains(text));
+            there.then_some(()).ok_or(lines.join("\n"))
+        })
+        .await;
+    }
+}
+
+/// Each line is an event with a time, and none is told twice.
+#[track_caller]
+fn assert_told_once(lines: &[String], at_most: usize) {
+    let all = lines.join("\n");
+    let mut told = BTreeSet::new();
+    for line in lines {
+        let (time, what) = line.split_once(' ').unwrap_or_default();
+        assert!(
+            time.starts_with("20") && time.ends_with('Z'),
+            "no event: {line}\n{all}"
+        );
+        assert!(told.insert(what.to_owned()), "twice: {line}\n{all}");
+    }
+    assert!(lines.len() <= at_most, "{} lines:\n{all}", lines.len());
+}
+
+#[track_caller]
+fn assert_count(lines: &[String], text: &str, count: usize) {
+    let found = lines.iter().filter(|line| line.contains(text)).count();
+    assert_eq!(found, count, "{text}\n{}", lines.join("\n"));
+}
+
+/// Requests for `path` every 20 ms, whatever they are answered.
+fn asking(client: Client, path: &'static str) -> Steady {
+    Steady::start(path, Duration::from_millis(20), 10_000, move || {
+        let client = client.clone();
+        async move {
+            client
+                .try_get(path)
+                .await
+                .map(drop)
+                .map_err(|it| format!("{it:#}"))
+        }
+    })
+}
+
+#[tokio::test]
+async fn nothing_is_told_while_nothing_happens() {
+    let mut cluster = Cluster::new().await;
+    let started = Log {
+        file: cluster.proxy_a.process().log().to_owned(),
+        seen: 0,
+    };
+    let events = [
+        "serving",
+        "the state in etcd was read",
+        "the local apiserver is initialized",
+        "the apiserver believes",
+        "watch history begins",
+        "state=\"target",
+    ];
+    for event in events {
+        started.until(event).await;
+    }
+    let mut start = started.peek();
+    // Certificates of tests are short-lived.
+    start.retain(|line| !line.contains("a certificate will expire soon"));
+    assert_told_once(&start, 12);
+    for event in events {
+        assert_count(&start, event, 1);
+    }
+    let admin = cluster.client().cert("admin");
+    let traffic = [
+        asking(admin.fresh(), PODS),
+        asking(admin.fresh(), HPAS),
+        asking(admin.fresh(), "/apis"),
+        asking(admin.fresh(), "/apis/no.such.group/v1/things"),
+        asking(cluster.client().fresh(), PODS),
+    ];
+    let of_b = Log {
+        file: cluster.proxy_b.process().log().to_owned(),
+        seen: 0,
+    };
+    for event in events {
+        of_b.until(event).await;
+    }
+    let logs = [Log::of(&mut cluster.proxy_a), Log::of(&mut cluster.proxy_b)];
+    holds("the log is quiet", Duration::from_secs(20), async || {
+        let lines: Vec<_> = logs.iter().flat_map(Log::peek).collect();
+        if lines.is_empty() {
+            Ok(())
+        } else {
+            Err(lines.join("\n"))
+        }
+    })
+    .await;
+    for stream in traffic {
+        assert!(stream.stop().await > 100);
+    }
+}
+
+#[tokio::test]
+async fn an_outage_of_etcd_is_told_when_it_begins_and_when_it_is_over() {
+    let mut cluster = Cluster::new().await;
+    let mut log = Log::of(&mut cluster.proxy_a);
+    cluster.ground.etcd.kill();
+    eventually("etcd is away for long", LONG, async || {
+        cluster.proxy_a.metric(AGE, &[]).await > 8.0
+    })
+    .await;
+    let during = log.news();
+    assert_told_once(&during, 12);
+    assert!(
+        during
+            .iter()
+            .any(|line| line.contains("etcd cannot be followed")),
+        "{during:?}"
+    );
+    cluster.ground.etcd.start_again().await;
+    for text in [
+        "etcd is followed again",
+        "own keys are written to etcd again",
+    ] {
+        log.until(text).await;
+    }
+    let after = log.news();
+    assert_told_once(&after, 12);
+    assert_count(&after, "etcd is followed again", 1);
+    assert_count(&after, "own keys are written to etcd again", 1);
+}
+
+#[tokio::test]
+async fn a_peers_death_is_told_once_however_many_ask_for_it() {
+    let mut cluster = Cluster::new().await;
+    let mut log = Log::of(&mut cluster.proxy_a);
+    let traffic = asking(cluster.client().cert("admin"), HPAS);
+    cluster.proxy_b.kill();
+    let unreachable = [("reason", "unreachable")];
+    eventually("many were refused", LONG, async || {
+        cluster.proxy_a.metric(REFUSALS, &unreachable).await > 100.0
+    })
+    .await;
+    let during = log.news();
+    assert_told_once(&during, 6);
+    assert_count(&during, "exchange failed", 1);
+    assert_count(&during, "absent", 1);
+    cluster.proxy_b.start_again().await;
+    log.until("target").await;
+    assert!(traffic.stop().await > 100);
+    assert_told_once(&log.news(), 6);
+}
+
+#[tokio::test]
+async fn new_certificates_and_a_stop_are_told_line_by_line() {
+    let mut cluster = Cluster::new().await;
+    let mut log = Log::of(&mut cluster.proxy_a);
+    let admin = cluster.client().cert("admin");
+    let mut watches = Vec::new();
+    for _ in 0..10 {
+        watches.push(admin.fresh().open("/api/v1/pods?watch=1").await);
+    }
+    let before = cluster.proxy_a.metric(LOADED, &[]).await;
+    let pair = LeafOptions::client("front-proxy-client");
+    cluster
+        .ground
+        .pki
+        .leaf("front-proxy-client", "front-proxy-ca", &pair);
+    eventually("new files are in use", LONG, async || {
+        cluster.proxy_a.metric(LOADED, &[]).await > before
+    })
+    .await;
+    for watch in &mut watches {
+        while watch.next_line(LONG).await.expect("a clean end").is_some() {}
+    }
+    let rotated = log.news();
+    assert_told_once(&rotated, 4);
+    assert_count(&rotated, "new certificate files are in use", 1);
+    assert_count(&rotated, "a long-running request ends", 1);
+
+    std::fs::write(cluster.ground.pki.path("apiserver.key"), "nonsense").unwrap();
+    log.until("cannot be used").await;
+    holds("it is told once", Duration::from_secs(3), async || {
+        log.peek().len() == 1
+    })
+    .await;
+    log.news();
+
+    assert!(cluster.proxy_a.terminate().await.success());
+    let stop = log.news();
+    assert_told_once(&stop, 4);
+    for event in ["stopping", "own live key removed", "stopped"] {
+        assert_count(&stop, event, 1);
+    }
+}
