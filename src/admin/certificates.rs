@@ -7,6 +7,8 @@ use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 
+use super::metrics::register;
+
 /// How it is with the files that the configuration names.
 #[derive(Debug)]
 pub struct CertificateMetrics {
@@ -46,9 +48,9 @@ impl CertificateMetrics {
             ),
             &["file"],
         )?;
-        registry.register(Box::new(loaded.clone()))?;
-        registry.register(Box::new(broken.clone()))?;
-        registry.register(Box::new(expiration.clone()))?;
+        register(registry, &loaded)?;
+        register(registry, &broken)?;
+        register(registry, &expiration)?;
         Ok(Self {
             loaded,
             broken,

@@ -2,6 +2,8 @@
 
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 
+use super::metrics::{counter, register};
+
 /// How a request for a discovery document was served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -19,7 +21,7 @@ pub enum How {
 }
 
 impl How {
-    const ALL: [(Self, &'static str); 5] = [
+    pub(super) const ALL: [(Self, &'static str); 5] = [
         (Self::Passed, "passed"),
         (Self::Merged, "merged"),
         (Self::NotModified, "not_modified"),
@@ -45,8 +47,8 @@ impl DocumentMetrics {
             ),
             &["how"],
         )?;
-        registry.register(Box::new(served.clone()))?;
-        let merges = super::metrics::counter(
+        register(registry, &served)?;
+        let merges = counter(
             registry,
             "kube_interop_proxy_discovery_merges_total",
             "Discovery and OpenAPI documents that were put together, each once for many requests.",

@@ -3,7 +3,7 @@
 use prometheus::{IntCounter, Opts, Registry};
 use time::OffsetDateTime;
 
-use super::metrics::{counter, gauge};
+use super::metrics::{counter, gauge, register};
 
 /// Who keeps the Lease that has our server ID for a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub enum LeaseOwner {
 }
 
 impl LeaseOwner {
-    const ALL: [Self; 2] = [Self::Proxy, Self::Other];
+    pub(super) const ALL: [Self; 2] = [Self::Proxy, Self::Other];
 
     /// Name for metrics and pages.
     pub fn name(self) -> &'static str {
@@ -46,7 +46,7 @@ impl LeaseMetrics {
             ),
             &["kept_by"],
         )?;
-        registry.register(Box::new(kept.clone()))?;
+        register(registry, &kept)?;
         Ok(Self {
             kept,
             start_time: gauge(

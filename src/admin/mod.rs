@@ -8,6 +8,8 @@ pub mod metrics;
 pub mod page;
 pub mod pages;
 pub mod recent;
+#[cfg(test)]
+mod reference;
 pub mod serve;
 pub mod status;
 pub mod watches;

@@ -2,6 +2,7 @@
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
+use super::metrics::register;
 use crate::watches::proof::Withheld;
 
 /// How watches end.
@@ -38,10 +39,10 @@ impl WatchMetrics {
             "kube_interop_proxy_drain_left",
             "Long-running requests that the drain has not ended yet.",
         )?;
-        registry.register(Box::new(open.clone()))?;
-        registry.register(Box::new(given.clone()))?;
-        registry.register(Box::new(withheld.clone()))?;
-        registry.register(Box::new(left.clone()))?;
+        register(registry, &open)?;
+        register(registry, &given)?;
+        register(registry, &withheld)?;
+        register(registry, &left)?;
         for reason in Withheld::ALL {
             withheld.with_label_values(&[reason.name()]);
         }

@@ -245,7 +245,7 @@ pub struct Discovery {
     pub mode: DiscoveryMode,
 }
 
-/// Whose discovery documents clients see. Default `Local` for now.
+/// Whose discovery documents clients see. Default `Merged`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiscoveryMode {
     /// Those of all servers in one.

@@ -7,6 +7,8 @@ use std::collections::HashMap;
 
 use super::file::Node;
 use super::problem::{KeyPath, Problems};
+#[cfg(test)]
+use super::tests::survey;
 
 /// A mapping of the file being read.
 pub(super) struct Section<'n, 'p> {
@@ -46,6 +48,8 @@ impl<'n> Section<'n, '_> {
         parse: impl FnOnce(&'n Node) -> Result<T, String>,
     ) -> Option<Option<T>> {
         let Some(node) = self.value(key) else {
+            #[cfg(test)]
+            survey::asked(self.path.key(key), |strange| parse(strange).err());
             return (!self.broken).then_some(None);
         };
         Some(Some(self.noted(key, parse(node))?))
@@ -59,6 +63,8 @@ impl<'n> Section<'n, '_> {
     ) -> Option<T> {
         let value = self.optional(key, parse)?;
         if value.is_none() {
+            #[cfg(test)]
+            survey::required();
             self.problem(key, "required, but missing");
         }
         value
@@ -74,7 +80,10 @@ impl<'n> Section<'n, '_> {
         if let Some(value) = self.optional(key, &parse)? {
             return Some(value);
         }
-        self.noted(key, parse(&default.into()))
+        let default = default.into();
+        #[cfg(test)]
+        survey::default(&default, |node| parse(node).err());
+        self.noted(key, parse(&default))
     }
 
     /// The items of a list, or of its default. No item may be there twice.
@@ -88,6 +97,8 @@ impl<'n> Section<'n, '_> {
             Some(items) => self.parsed(key, items, parse),
             None => {
                 let items: Vec<Node> = default.iter().copied().map(Node::from).collect();
+                #[cfg(test)]
+                let parse = survey::default_items(&items, parse);
                 self.parsed(key, &items, parse)
             }
         }
@@ -99,7 +110,11 @@ impl<'n> Section<'n, '_> {
         key: &'static str,
         parse: impl FnMut(&Node) -> Result<T, String>,
     ) -> Option<Vec<T>> {
-        let items = self.required(key, items)?;
+        let Some(items) = self.required(key, items) else {
+            #[cfg(test)]
+            survey::items(parse);
+            return None;
+        };
         let values = self.parsed(key, items, parse);
         self.not_empty(key, values)
     }

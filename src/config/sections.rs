@@ -1,7 +1,8 @@
 //! The sections of the file: every key once, with its default and its rule.
 //!
 //! Each function reads all keys of its section before it gives up, so that all their problems are noted.
-//! To add a setting: a field in [`super`], a line here, and the key in `config.example.yaml`.
+//! To add a setting: a field in [`super`], a line here, the key in `config.example.yaml`, and `UPDATE_DOCS=1 cargo test --lib
+//! reference`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

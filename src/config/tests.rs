@@ -3,7 +3,9 @@
 mod files;
 mod problems;
 mod properties;
+mod reference;
 mod rules;
+pub(super) mod survey;
 mod values;
 
 use std::path::Path;

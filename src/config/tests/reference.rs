@@ -1,0 +1,160 @@
+//! `docs/configuration.md`: keys, what they take and their defaults from the code that reads them, their meaning from
+//! the comments of `config.example.yaml`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::super::file::{self, Node};
+use super::EXAMPLE;
+use super::survey::{Key, keys};
+use crate::reference::{assert_current, cell};
+
+const INTRODUCTION: &str = "\
+# Configuration reference
+
+<!-- Made of the code and of config.example.yaml; do not edit. UPDATE_DOCS=1 cargo test --lib reference -->
+
+One YAML file, given to `kube-interop-proxy run --config FILE`. `kube-interop-proxy check --config FILE` prints everything
+that is wrong with one at once, with its line. [config.example.yaml](../config.example.yaml) is a complete one to start from.
+
+- It begins with `apiVersion: kube-interop-proxy/v1alpha1` and `kind: ProxyConfiguration`.
+- Keys without a default are required. Unknown keys, and keys that are there twice, are errors. `null`, or nothing behind
+  the colon, is the same as leaving a key out.
+- Durations are written as in Kubernetes: `500ms`, `1m30s`, `1h`.
+- Relative paths start from the directory of the file. Certificates, keys and CAs are PEM; these files are read again when
+  their contents change ([upgrade.md](upgrade.md#certificates)). A change of the configuration file itself takes a restart.
+";
+
+/// The comment before each key of the example, by the key's path.
+fn comments() -> BTreeMap<String, String> {
+    let (mut comments, mut section, mut said) = (BTreeMap::new(), "", Vec::new());
+    for line in EXAMPLE.lines() {
+        let text = line.trim_start();
+        match (text.strip_prefix('#'), text.split_once(':')) {
+            (Some(comment), _) => said.push(comment.trim()),
+            (None, Some((key, _))) => {
+                let path = match text.len() == line.len() {
+                    true => {
+                        section = key;
+                        key.to_owned()
+                    }
+                    false => format!("{section}.{key}"),
+                };
+                comments.insert(path, said.join(" "));
+                said.clear();
+            }
+            _ => said.clear(),
+        }
+    }
+    comments
+}
+
+fn written(node: &Node) -> String {
+    match node {
+        Node::Flag(flag) => flag.to_string(),
+        Node::Number(text) => text.clone(),
+        Node::Text(text) if text.is_empty() => "\"\"".to_owned(),
+        Node::Text(text) => text.clone(),
+        Node::List(items) => {
+            let items: Vec<_> = items.iter().map(written).collect();
+            format!("[{}]", items.join(", "))
+        }
+        other => panic!("no default: {other:?}"),
+    }
+}
+
+/// The reference has a column for defaults; the example says them in words.
+fn without_default(text: &str, default: Option<&Node>) -> String {
+    let Some(default) = default.map(written) else {
+        return text.to_owned();
+    };
+    let sentence = format!("Default {default}.");
+    let text = text.replace(&format!(" {sentence}"), "");
+    let text = text.replace(&format!("; default {default}"), "");
+    text.replace(&format!(", default {default}"), "")
+}
+
+/// Flags of kube-apiserver as code.
+fn with_code(text: &str) -> String {
+    let word = |word: &str| {
+        let Some((before, flag)) = word.split_once("--") else {
+            return word.to_owned();
+        };
+        let end = flag
+            .find(['.', ',', ')', ':', ';'])
+            .filter(|end| *end + 1 == flag.len());
+        let end = end.or_else(|| flag.find("),").or(flag.find(").")));
+        let (flag, after) = flag.split_at(end.unwrap_or(flag.len()));
+        format!("{before}`--{flag}`{after}")
+    };
+    let words: Vec<_> = text.split(' ').map(word).collect();
+    words.join(" ")
+}
+
+fn default_cell(key: &Key) -> String {
+    match &key.default {
+        Some(default) => format!("`{}`", written(default)),
+        None if key.required => "required".to_owned(),
+        None => "none".to_owned(),
+    }
+}
+
+#[test]
+fn the_reference_of_the_configuration_is_current() {
+    let comments = comments();
+    let (mut page, mut section) = (INTRODUCTION.to_owned(), String::new());
+    for key in keys() {
+        let Some((of, _)) = key.path.split_once('.') else {
+            continue;
+        };
+        if section != of {
+            section = of.to_owned();
+            let about = with_code(&comments[of]);
+            write!(page, "\n## {of}\n\n{about}\n\n").unwrap();
+            page.push_str("| key | takes | default | meaning |\n|---|---|---|---|\n");
+        }
+        let comment = comments.get(&key.path).map_or("", String::as_str);
+        assert!(
+            !comment.is_empty(),
+            "{} has no comment in the example",
+            key.path
+        );
+        let meaning = with_code(&without_default(comment, key.default.as_ref()));
+        let cells = [
+            format!("`{}`", key.path),
+            key.takes.clone(),
+            default_cell(&key),
+            meaning,
+        ];
+        writeln!(page, "| {} |", cells.map(|it| cell(&it)).join(" | ")).unwrap();
+    }
+    assert_current("configuration.md", &page);
+}
+
+#[test]
+fn the_example_names_every_key_and_has_the_defaults() {
+    let Node::Map(sections) = file::parse(EXAMPLE).unwrap() else {
+        panic!("a mapping");
+    };
+    let mut example = BTreeMap::new();
+    for (name, node) in sections {
+        match node {
+            Node::Map(entries) => {
+                let below = entries.into_iter();
+                example.extend(below.map(|(key, node)| (format!("{name}.{key}"), node)));
+            }
+            other => drop(example.insert(name, other)),
+        }
+    }
+    let keys = keys();
+    let names: Vec<_> = keys.iter().map(|key| key.path.clone()).collect();
+    assert!(names.len() > 50, "{names:?}");
+    for key in keys {
+        let there = example.remove(&key.path);
+        let there = there.unwrap_or_else(|| panic!("{} is not in the example", key.path));
+        if let Some(default) = key.default {
+            assert_eq!(there, default, "{}", key.path);
+        }
+    }
+    assert!(example.is_empty(), "{example:?}");
+}

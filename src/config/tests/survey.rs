@@ -1,0 +1,106 @@
+//! Which keys the reader of the file asks for, what each takes, and its default. `section` notes them here while
+//! [`keys`] has an empty file read; at any other time nothing is noted.
+
+use std::cell::RefCell;
+
+use super::super::file::Node;
+use super::super::problem::KeyPath;
+
+/// What no key takes: what is said about it tells what would be taken.
+static STRANGE: Node = Node::Tagged;
+
+/// A key that may be in the file.
+#[derive(Debug, Default)]
+pub(in crate::config) struct Key {
+    /// Its full path.
+    pub(in crate::config) path: String,
+    /// What it takes.
+    pub(in crate::config) takes: String,
+    pub(in crate::config) required: bool,
+    pub(in crate::config) default: Option<Node>,
+}
+
+thread_local! {
+    static KEYS: RefCell<Option<Vec<Key>>> = const { RefCell::new(None) };
+}
+
+/// All keys, in the order of the code that reads them.
+pub(in crate::config) fn keys() -> Vec<Key> {
+    KEYS.set(Some(Vec::new()));
+    super::parse("{}").unwrap_err();
+    KEYS.take().unwrap()
+}
+
+fn is_on() -> bool {
+    KEYS.with_borrow(Option::is_some)
+}
+
+fn change(change: impl FnOnce(&mut Key)) {
+    KEYS.with_borrow_mut(|keys| {
+        if let Some(key) = keys.as_mut().and_then(|keys| keys.last_mut()) {
+            change(key);
+        }
+    });
+}
+
+/// A key was asked for. `complain`: what is said about its value.
+pub(in crate::config) fn asked(
+    path: KeyPath,
+    complain: impl FnOnce(&'static Node) -> Option<String>,
+) {
+    if !is_on() {
+        return;
+    }
+    let key = Key {
+        path: path.to_string(),
+        takes: expected(complain(&STRANGE)),
+        ..Key::default()
+    };
+    KEYS.with_borrow_mut(|keys| keys.as_mut().unwrap().push(key));
+}
+
+/// It must be there.
+pub(in crate::config) fn required() {
+    change(|key| key.required = true);
+}
+
+/// It need not be there.
+pub(in crate::config) fn default(default: &Node, complain: impl Fn(&Node) -> Option<String>) {
+    change(|key| {
+        key.default = Some(default.clone());
+        if let Some(takes) = key.takes.strip_prefix("a duration") {
+            assert_eq!(takes, " such as 500ms or 1m30s");
+            let limits = ["0s", "10000h", "3600.5s"].map(|it| complain(&Node::from(it)));
+            let limits = limits.into_iter().flatten();
+            let limits: Vec<_> = limits.map(|it| it.replace("must be ", "")).collect();
+            key.takes = format!("a duration, {}", limits.join(", "));
+        }
+    });
+}
+
+/// It is a list of these.
+pub(in crate::config) fn items<T>(mut parse: impl FnMut(&Node) -> Result<T, String>) {
+    if !is_on() {
+        return;
+    }
+    let item = expected(parse(&STRANGE).err());
+    change(|key| key.takes = format!("a list; each item: {item}"));
+}
+
+/// The same, with a default.
+pub(in crate::config) fn default_items<T, P: FnMut(&Node) -> Result<T, String>>(
+    default: &[Node],
+    mut parse: P,
+) -> P {
+    items(&mut parse);
+    change(|key| key.default = Some(Node::List(default.to_vec())));
+    parse
+}
+
+fn expected(complaint: Option<String>) -> String {
+    let complaint = complaint.expect("nothing takes a tagged value");
+    let expected = complaint
+        .strip_prefix("expected ")
+        .and_then(|it| it.strip_suffix(", found a tagged value"));
+    expected.expect("what was expected, and found").to_owned()
+}
