@@ -25,4 +25,5 @@ mod forget;
 mod page;
 mod status;
 mod doctor;
+mod documents;
 mod logs;
