@@ -43,6 +43,9 @@ pub struct Identify {
 impl Identify {
     /// Runs until nobody tells of leases any more.
     pub async fn run(mut self) {
+        if let Some(configured) = self.id.borrow().as_deref() {
+            self.metrics.identity(configured);
+        }
         let mut initialized = None;
         let mut changes = self.state.changes();
         let mut holder: Option<(Arc<str>, String)> = None;
