@@ -27,3 +27,4 @@ mod status;
 mod doctor;
 mod documents;
 mod logs;
+mod kubeadm;

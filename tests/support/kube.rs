@@ -250,7 +250,8 @@ fn spawn(options: &KubeOptions, address: &Loopback) -> Process {
     }
 }
 
-fn is_root() -> bool {
+/// Whether namespaces need none of users around them.
+pub fn is_root() -> bool {
     Command::new("id")
         .arg("-u")
         .output()
