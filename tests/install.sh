@@ -32,6 +32,10 @@ kubectl kubernetes-client
 h2load nghttp2-client
 chromium chromium
 /usr/lib/python3/dist-packages/kubernetes python3-kubernetes"
+promtool prometheus
+systemd-analyze systemd
+ip iproute2
+nsenter util-linux"
 kubernetes='/usr/lib/go/bin/go golang-go
 /usr/share/gocode/src/github.com/modern-go/reflect2 golang-github-modern-go-reflect2-dev
 rsync rsync
@@ -101,13 +105,17 @@ if ! apt 1200 install --no-install-recommends "${missing[@]}"; then
     die "apt-get install ${missing[*]} failed; all of its output: $log"
 fi
 
-# Debian starts a packaged etcd at once, and at every boot. The tests start their own.
-if [[ " ${missing[*]} " == *" etcd-server "* && -d /run/systemd/system ]]; then
-    if ! "${as_root[@]}" systemctl disable --now etcd.service >>"$log" 2>&1 9>&-; then
+# Debian starts a packaged etcd or Prometheus at once, and at every boot. The tests start their own etcd, and of Prometheus
+# they want promtool alone.
+stop() { # PACKAGE SERVICE: unless the package was there before
+    [[ " ${missing[*]} " == *" $1 "* && -d /run/systemd/system ]] || return 0
+    if ! "${as_root[@]}" systemctl disable --now "$2.service" >>"$log" 2>&1 9>&-; then
         keep_log=1
-        say "could not stop the etcd service that the package started (see $log)"
+        say "could not stop the $2 service that the package started (see $log)"
     fi
-fi
+}
+stop etcd-server etcd
+stop prometheus prometheus
 
 installed=("${missing[@]}")
 look

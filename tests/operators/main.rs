@@ -27,4 +27,7 @@ mod status;
 mod doctor;
 mod documents;
 mod logs;
+mod etcd_role;
 mod kubeadm;
+mod manifests;
+mod monitoring;

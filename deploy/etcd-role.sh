@@ -1,0 +1,35 @@
+#!/bin/sh
+# Makes an etcd user with the least that the proxy needs: what it reads of the cluster, and its own keys.
+#
+#   etcd-role.sh [USER]          default kube-interop-proxy: the common name of the certificate in etcd.certFile
+#
+# etcdctl is told where etcd is, and who asks, by its ETCDCTL_… variables; who asks must have the role root.
+#   PREFIX       the kube-apiserver's --etcd-prefix, default /registry
+#   NAMESPACES   identity.leaseNamespaces, default "kube-system kube-apiserver-lease"
+#
+# It only makes user and role, and changes nothing for anybody as long as `etcdctl auth enable` was not said. Nothing here
+# opens Secrets. With this role alone watches end without a last bookmark when the proxy stops: that needs to see what they
+# watched. Set watch.bookmarkOnShutdown: false, or grant read below the whole prefix.
+set -eu
+
+user=${1:-kube-interop-proxy}
+prefix=${PREFIX:-/registry}
+export ETCDCTL_API=3
+
+etcdctl role get "$user" >/dev/null 2>&1 || etcdctl role add "$user"
+grant() { etcdctl role grant-permission --prefix=true "$user" "$1" "$2"; }
+
+# Other servers, and what is custom: read.
+grant read "$prefix/storageversions/"
+grant read "$prefix/apiextensions.k8s.io/customresourcedefinitions/"
+grant read "$prefix/apiregistration.k8s.io/apiservices/"
+for namespace in ${NAMESPACES:-kube-system kube-apiserver-lease}; do
+    grant read "$prefix/leases/$namespace/"
+done
+# What proxies tell each other, and apiservers that reroute by themselves: read and written.
+grant readwrite "$prefix/peerserverleases/"
+grant readwrite "/kube-interop-proxy$prefix/"
+
+# Without a password: only who has the certificate is this user.
+etcdctl user get "$user" >/dev/null 2>&1 || etcdctl user add "$user" --no-password
+etcdctl user grant-role "$user" "$user"

@@ -1,0 +1,128 @@
+//! `deploy/etcd-role.sh`: with the role that it makes two proxies find each other, and nothing else can be done.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::cluster::{Cluster, Ground, HPAS, LONG};
+use crate::double::v1_20;
+use crate::support::missing;
+use crate::support::pki::LeafOptions;
+use crate::support::wait::eventually;
+
+const USER: &str = "kube-interop-proxy";
+
+/// A program that talks to etcd as the one in this certificate; whether it succeeded, and what it said.
+fn run_as(
+    ground: &Ground,
+    certificate: &str,
+    program: &Path,
+    arguments: &[&str],
+) -> (bool, String) {
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .env("ETCDCTL_API", "3")
+        .env("ETCDCTL_ENDPOINTS", ground.etcd.endpoint())
+        .env("ETCDCTL_CACERT", ground.pki.file("etcd-ca.crt"))
+        .env(
+            "ETCDCTL_CERT",
+            ground.pki.file(&format!("{certificate}.crt")),
+        )
+        .env(
+            "ETCDCTL_KEY",
+            ground.pki.file(&format!("{certificate}.key")),
+        );
+    let Ok(output) = command.output() else {
+        missing("etcdctl", "run tests/install.sh --tests");
+    };
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    (output.status.success(), said)
+}
+
+fn etcdctl(ground: &Ground, certificate: &str, arguments: &[&str]) -> (bool, String) {
+    run_as(ground, certificate, Path::new("etcdctl"), arguments)
+}
+
+/// etcd asks everybody who they are, and knows two: root, and the proxies as the script leaves them.
+async fn guarded() -> Ground {
+    let ground = Ground::new().await;
+    for user in ["root", USER] {
+        let leaf = LeafOptions::client(user);
+        ground.pki.leaf(&format!("etcd-{user}"), "etcd-ca", &leaf);
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/etcd-role.sh");
+    // What it did before is no obstacle.
+    for _ in 0..2 {
+        let (good, said) = run_as(&ground, "etcd-root", &script, &[]);
+        assert!(good, "{said}");
+    }
+    for arguments in [
+        &["role", "add", "root"][..],
+        &["user", "add", "root", "--no-password"],
+        &["user", "grant-role", "root", "root"],
+        &["auth", "enable"],
+    ] {
+        let (good, said) = etcdctl(&ground, "etcd-root", arguments);
+        assert!(good, "{arguments:?}: {said}");
+    }
+    ground
+}
+
+#[tokio::test]
+async fn the_role_is_enough_to_find_each_other_and_for_nothing_else() {
+    let ground = guarded().await;
+    let file = |end: &str| ground.pki.file(&format!("etcd-{USER}.{end}"));
+    let (cert, key) = (file("crt"), file("key"));
+    let mut cluster = Cluster::on(ground, v1_20(), |_, options| {
+        options
+            .set("etcd.certFile", &cert)
+            .set("etcd.keyFile", &key)
+            .set("watch.bookmarkOnShutdown", "false")
+    })
+    .await;
+    let answer = cluster.client().cert("admin").get(HPAS).await;
+    assert_eq!(answer.code(), 200, "{}", answer.text());
+    let ground = &cluster.ground;
+    let keys = |prefix: &str| {
+        let list = ["get", "--prefix", "--keys-only", prefix];
+        let (good, said) = etcdctl(ground, "etcd-root", &list);
+        assert!(good, "{said}");
+        said.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let own = |name: &str| format!("/kube-interop-proxy/registry/{name}");
+    assert_eq!(
+        keys("/kube-interop-proxy/"),
+        ["live/a", "live/b", "servers/a", "servers/b"].map(own)
+    );
+    let native = ["a", "b"].map(|id| format!("/registry/peerserverleases/{id}"));
+    assert_eq!(keys("/registry/peerserverleases/"), native);
+    for arguments in [
+        &["get", "/registry/secrets/default/token"][..],
+        &["get", "--prefix", "/registry/secrets/"],
+        &["get", "--prefix", "/registry/leases/default/"],
+        &["get", "--prefix", "/registry/"],
+        &["get", "--prefix", ""],
+        &["put", "/registry/leases/kube-system/a", "x"],
+        &["put", "/registry/storageversions/a", "x"],
+        &["del", "/registry/pods/default/a"],
+        &["put", "/kube-interop-proxy/registry2/live/a", "x"],
+        &["user", "add", "other", "--no-password"],
+        &["auth", "disable"],
+    ] {
+        let (good, said) = etcdctl(ground, &format!("etcd-{USER}"), arguments);
+        assert!(
+            !good && said.contains("permission denied"),
+            "{arguments:?}: {said}"
+        );
+    }
+    assert!(cluster.proxy_b.terminate().await.success());
+    eventually("its live key is gone", LONG, async || {
+        keys(&own("live/")) == [own("live/a")]
+    })
+    .await;
+    let log = std::fs::read_to_string(cluster.proxy_a.process().log()).unwrap();
+    assert!(!log.contains("ermission denied"), "{log}");
+}

@@ -1,0 +1,177 @@
+//! `deploy/prometheus`, `deploy/grafana`: Prometheus' own tool accepts the files, alerts fire when they should, and nothing is
+//! asked for that a running proxy does not tell.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::cluster::{Cluster, HPAS};
+use crate::double::{Fault, v1_20};
+use crate::support::missing;
+
+fn file(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn promtool(arguments: &[&str]) {
+    let mut promtool = Command::new("promtool");
+    promtool
+        .args(arguments)
+        .current_dir(file("deploy/prometheus"));
+    let Ok(output) = promtool.output() else {
+        missing("promtool", "run tests/install.sh --tests");
+    };
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(output.status.success(), "{arguments:?}: {said}");
+}
+
+#[test]
+fn prometheus_accepts_the_files_and_alerts_fire_when_they_should() {
+    promtool(&["check", "config", "scrape.yaml"]);
+    promtool(&["check", "rules", "rules.yaml"]);
+    promtool(&["test", "rules", "rules_test.yaml"]);
+}
+
+fn rules() -> Vec<Value> {
+    let text = std::fs::read_to_string(file("deploy/prometheus/rules.yaml")).unwrap();
+    let rules: Value = serde_yaml::from_str(&text).unwrap();
+    rules["groups"][0]["rules"].as_array().unwrap().clone()
+}
+
+#[test]
+fn every_alert_is_tested_and_says_where_to_read_on() {
+    let tests = std::fs::read_to_string(file("deploy/prometheus/rules_test.yaml")).unwrap();
+    let guide = std::fs::read_to_string(file("docs/troubleshooting.md")).unwrap_or_default();
+    let rules = rules();
+    assert!(rules.len() >= 20);
+    for rule in rules {
+        let name = rule["alert"].as_str().unwrap();
+        let severity = rule["labels"]["severity"].as_str().unwrap();
+        assert!(
+            ["critical", "warning", "info"].contains(&severity),
+            "{name}"
+        );
+        let runbook = format!("docs/troubleshooting.md#{}", name.to_lowercase());
+        assert_eq!(rule["annotations"]["runbook"], runbook, "{name}");
+        assert!(rule["annotations"]["summary"].is_string(), "{name}");
+        assert!(tests.contains(name), "{name} is never tested");
+        let heading =
+            |line: &str| line.starts_with('#') && line.trim_start_matches(['#', ' ']) == name;
+        assert!(
+            guide.is_empty() || guide.lines().any(heading),
+            "no heading for {name}"
+        );
+    }
+}
+
+/// All `expr` of a tree.
+fn expressions(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(entries) => {
+            for (key, value) in entries {
+                match value {
+                    Value::String(text) if key == "expr" => found.push(text.clone()),
+                    _ => expressions(value, found),
+                }
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| expressions(value, found)),
+        _ => {}
+    }
+}
+
+/// The metrics that an expression names, without the suffixes of a histogram's series.
+fn names(expression: &str) -> impl Iterator<Item = &str> {
+    let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let ours = |word: &&str| {
+        ["kube_interop_", "kubernetes_", "apiserver_"]
+            .iter()
+            .any(|start| word.starts_with(start))
+    };
+    words
+        .filter(ours)
+        .map(|word| word.strip_suffix("_bucket").unwrap_or(word))
+}
+
+fn dashboard() -> Value {
+    let text = std::fs::read_to_string(file("deploy/grafana/dashboard.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+#[test]
+fn the_dashboard_is_one_and_its_panels_do_not_overlap() {
+    let dashboard = dashboard();
+    assert!(dashboard["schemaVersion"].as_u64() >= Some(36));
+    assert!(dashboard["title"].is_string() && dashboard["uid"].is_string());
+    let (mut ids, mut places) = (BTreeSet::new(), BTreeSet::new());
+    for panel in dashboard["panels"].as_array().unwrap() {
+        let number = |key: &str| panel["gridPos"][key].as_u64().unwrap();
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{panel}");
+        assert!(number("x") + number("w") <= 24, "{panel}");
+        for x in number("x")..number("x") + number("w") {
+            for y in number("y")..number("y") + number("h") {
+                assert!(places.insert((x, y)), "{panel}");
+            }
+        }
+        assert!(panel["title"].is_string() && panel["type"].is_string());
+        assert_eq!(panel["datasource"]["uid"], "${datasource}");
+        let targets = panel["targets"].as_array().unwrap();
+        assert!(!targets.is_empty(), "{panel}");
+    }
+}
+
+/// What dashboard and rules ask for, as PromQL that Prometheus can parse.
+#[test]
+fn every_expression_of_the_dashboard_is_promql() {
+    let mut found = Vec::new();
+    expressions(&dashboard(), &mut found);
+    let rule = |(number, expression): (usize, &String)| {
+        let expression = expression.replace("$__rate_interval", "5m");
+        serde_json::json!({"record": format!("panel:{number}"), "expr": expression})
+    };
+    let rules: Vec<_> = found.iter().enumerate().map(rule).collect();
+    assert!(rules.len() > 20);
+    let rules = serde_json::json!({"groups": [{"name": "dashboard", "rules": rules}]});
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("dashboard.json");
+    std::fs::write(&path, rules.to_string()).unwrap();
+    promtool(&["check", "rules", path.to_str().unwrap()]);
+}
+
+#[tokio::test]
+async fn nothing_is_asked_for_that_a_proxy_does_not_tell() {
+    let mut cluster = Cluster::with(v1_20(), |options| {
+        options.set("identity.publishLease", "Always")
+    })
+    .await;
+    let client = cluster.client().cert("admin");
+    assert_eq!(client.get(HPAS).await.code(), 200);
+    assert_eq!(client.get("/apis").await.code(), 200);
+    let watch = client
+        .open("/api/v1/pods?watch=true&allowWatchBookmarks=true")
+        .await;
+    assert_eq!(watch.status, 200);
+    // Its own server breaks off, then the only one that has the autoscalers is gone.
+    cluster.a.set_fault("/api/v1/pods", Some(Fault::Reset));
+    assert_eq!(client.get("/api/v1/pods").await.code(), 200);
+    cluster.proxy_b.kill();
+    assert_eq!(client.get(HPAS).await.code(), 503);
+    let mut wanted = Vec::new();
+    for rule in rules() {
+        wanted.push(rule["expr"].as_str().unwrap().to_owned());
+    }
+    expressions(&dashboard(), &mut wanted);
+    let wanted: BTreeSet<_> = wanted.iter().flat_map(|text| names(text)).collect();
+    assert!(wanted.len() > 25, "{wanted:?}");
+    let metrics = cluster.proxy_a.admin_get("/metrics").await.text();
+    let told: BTreeSet<_> = metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
+        .map(|(name, _)| name)
+        .collect();
+    let missing: Vec<_> = wanted.difference(&told).collect();
+    assert!(missing.is_empty(), "{missing:?} of {told:?}");
+}
