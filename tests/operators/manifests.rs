@@ -50,9 +50,8 @@ fn one(rendered: &str, kind: &str) -> Value {
     found.remove(0)
 }
 
-#[tokio::test]
-async fn a_real_apiserver_accepts_all_manifests() {
-    let ground = Ground::new().await;
+/// A real kube-apiserver with the namespaces that the manifests name, and its administrator.
+async fn real(ground: &Ground) -> (KubeApiServer, Kubectl) {
     // No controllers run here that would make service accounts.
     let options = KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, "cp-1")
         .arg("--disable-admission-plugins=ServiceAccount")
@@ -63,6 +62,13 @@ async fn a_real_apiserver_accepts_all_manifests() {
     kubectl
         .run(&["create", "namespace", "kube-apiserver-lease"])
         .await;
+    (server, kubectl)
+}
+
+#[tokio::test]
+async fn a_real_apiserver_accepts_all_manifests() {
+    let ground = Ground::new().await;
+    let (_server, kubectl) = real(&ground).await;
     let rbac = std::fs::read_to_string(deploy("rbac.yaml")).unwrap();
     let mut manifests = vec![
         ("rbac.yaml".to_owned(), rbac),
@@ -86,6 +92,59 @@ async fn a_real_apiserver_accepts_all_manifests() {
         let wrong = wrong.replace("\nrules:\n", "\ninvented: 1\nrules:\n");
         let said = kubectl.output_with_input(&create, &wrong).await;
         assert!(!said.success, "{name}: an unknown field was accepted");
+    }
+}
+
+#[tokio::test]
+async fn the_roles_grant_what_the_proxy_asks_and_no_more() {
+    let ground = Ground::new().await;
+    let (_server, kubectl) = real(&ground).await;
+    let rbac = deploy("rbac.yaml").display().to_string();
+    kubectl.run(&["create", "-f", &rbac]).await;
+    let may = async |verb: &str, what: &str, namespace: &str| {
+        let user = "--as=system:kube-interop-proxy";
+        let asked = ["auth", "can-i", verb, what, user, "--namespace", namespace];
+        kubectl.output(&asked).await.stdout.trim() == "yes"
+    };
+    // The first of identity.leaseNamespaces, and the other one.
+    let (first, other) = ("kube-system", "kube-apiserver-lease");
+    let names = "configmaps/extension-apiserver-authentication";
+    for (verb, what, namespace) in [
+        ("get", "/readyz", ""),
+        ("get", "/version", ""),
+        ("get", "/", ""),
+        ("get", "/api", ""),
+        ("get", "/api/v1", ""),
+        ("get", "/apis", ""),
+        ("get", "/apis/apps/v1", ""),
+        ("get", "/openapi/v2", ""),
+        ("get", "/openapi/v3", ""),
+        ("get", names, first),
+        ("get", "leases.coordination.k8s.io", first),
+        ("create", "leases.coordination.k8s.io", first),
+        ("update", "leases.coordination.k8s.io", first),
+        ("delete", "leases.coordination.k8s.io", first),
+        ("delete", "leases.coordination.k8s.io", other),
+    ] {
+        assert!(
+            may(verb, what, namespace).await,
+            "{verb} {what} {namespace}"
+        );
+    }
+    for (verb, what, namespace) in [
+        ("list", "leases.coordination.k8s.io", first),
+        ("update", "leases.coordination.k8s.io", other),
+        ("delete", "leases.coordination.k8s.io", "default"),
+        ("get", "configmaps/other", first),
+        ("get", "secrets", first),
+        ("create", "pods", "default"),
+        ("get", "/logs", ""),
+        ("post", "/api", ""),
+    ] {
+        assert!(
+            !may(verb, what, namespace).await,
+            "{verb} {what} {namespace}"
+        );
     }
 }
 
