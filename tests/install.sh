@@ -31,7 +31,7 @@ etcdctl etcd-client
 kubectl kubernetes-client
 h2load nghttp2-client
 chromium chromium
-/usr/lib/python3/dist-packages/kubernetes python3-kubernetes"
+/usr/lib/python3/dist-packages/kubernetes python3-kubernetes
 promtool prometheus
 systemd-analyze systemd
 ip iproute2
