@@ -1,6 +1,7 @@
 //! Command line: `run`, `check`, `status`, `forget`, `version`. Exit codes: 0 clean stop, 1 failure, 64 bad usage or
 //! configuration.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -171,10 +172,10 @@ fn examine(path: &Path) -> ExitCode {
             return ExitCode::from(FAILURE);
         }
     };
-    for finding in &findings {
-        println!("{finding}");
-    }
-    println!("{}", summary(&findings));
+    let lines = findings.iter().map(|finding| format!("{finding}\n"));
+    let text = lines.collect::<String>() + &summary(&findings) + "\n";
+    // Who has read enough closes it.
+    let _ = std::io::stdout().write_all(text.as_bytes());
     match findings.iter().any(|it| it.level == Level::Problem) {
         true => ExitCode::from(FAILURE),
         false => ExitCode::SUCCESS,

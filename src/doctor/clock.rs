@@ -1,7 +1,7 @@
 //! Whether others' clocks agree with this machine's, by the `Date` of their answers. Pure.
 //!
 //! A `Date` has whole seconds, and the answer took a while: what is known is a range, and only what is outside of it for
-//! certain counts.
+//! certain counts. What comes through a proxy has that one's time, which is its machine's.
 
 use std::time::{Duration, SystemTime};
 

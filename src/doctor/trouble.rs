@@ -202,7 +202,7 @@ impl Trouble {
             Self::NotYetValid => format!("set the clock here or there right, or renew {serving}"),
             Self::BadCertificate(_) => format!("replace {serving}"),
             Self::ClientRefused(_) => format!(
-                "use a {certificate} that is signed by a CA which {server} trusts for clients, and is valid"
+                "make {certificate} one that is valid, and signed by a CA which {server} trusts for clients"
             ),
             Self::NotTls | Self::Closed | Self::Other(_) => {
                 format!("see that {address} leads to {server}, and read its log")

@@ -89,7 +89,10 @@ fn readiness(about: &str, seen: &Seen, believes: bool) -> Finding {
     let version = seen.version.as_deref().unwrap_or("of unknown version");
     // Whom it does not know it tells nothing.
     let refused = matches!(*status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
-    if *status == StatusCode::OK || (refused && !believes) {
+    if refused && !believes {
+        return Finding::ok(about, format!("answers, {} ms", took.as_millis()));
+    }
+    if *status == StatusCode::OK {
         return Finding::ok(about, format!("{version}, {} ms", took.as_millis()));
     }
     let missing = match missing.as_slice() {
@@ -142,7 +145,7 @@ fn ways_past(config: &Config, about: &str, seen: &Seen) -> Vec<Finding> {
         ));
     }
     let endpoints = &seen.endpoints;
-    let direct = endpoints.iter().any(|endpoint| *endpoint == address);
+    let direct = endpoints.contains(&address);
     if direct && !address.ip().is_loopback() {
         findings.push(Finding::warning(
             about,

@@ -26,6 +26,8 @@ use crate::doctor::trouble::Trouble;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// What is waited for progress: a little more than kubeadm's cadence.
 pub const PROGRESS: Duration = Duration::from_secs(6);
+/// Then it is asked for it, and waited for so long.
+const ANSWER: Duration = Duration::from_secs(2);
 /// The beginning of HTTP/2, with empty settings: a server that refuses our certificate says so at the first reading.
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
@@ -40,28 +42,39 @@ pub struct Tls {
 
 /// Looks at one endpoint; the client is for what comes after.
 pub async fn endpoint(config: &Etcd, endpoint: &str, tls: &Tls) -> Result<(Seen, Client), Trouble> {
+    let looking = timeout(PATIENCE, look(config, endpoint, tls));
+    looking.await.unwrap_or(Err(Trouble::Silent))
+}
+
+async fn look(config: &Etcd, endpoint: &str, tls: &Tls) -> Result<(Seen, Client), Trouble> {
     let started = Instant::now();
-    timeout(PATIENCE, shake_hands(endpoint, tls.config.clone()))
-        .await
-        .unwrap_or(Err(Trouble::Silent))?;
-    let mut client = timeout(PATIENCE, connector(config, endpoint, tls).connect())
-        .await
-        .map_err(|_| Trouble::Silent)?
-        .map_err(|error| trouble(&error))?;
-    let status = within(client.status())
-        .await
-        .map_err(|error| trouble(&error))?;
-    let header = |read: fn(&ResponseHeader) -> u64| status.header().map_or(0, read);
-    let seen = Seen {
-        version: status.version().to_owned(),
-        cluster: header(ResponseHeader::cluster_id),
-        member: header(ResponseHeader::member_id),
-        revision: status.header().map_or(0, ResponseHeader::revision),
-        leader: status.leader() != 0,
-        complaints: status.errors().to_vec(),
-        took: started.elapsed(),
-        progress: Progress::Unknown,
+    shake_hands(endpoint, tls.config.clone()).await?;
+    let client = connector(config, endpoint, tls).connect().await;
+    let mut client = client.map_err(|error| trouble(&error))?;
+    let mut seen = match within(client.status()).await {
+        Ok(status) => {
+            let header = |read: fn(&ResponseHeader) -> u64| status.header().map_or(0, read);
+            Seen {
+                version: status.version().to_owned(),
+                cluster: header(ResponseHeader::cluster_id),
+                member: header(ResponseHeader::member_id),
+                revision: status.header().map_or(0, ResponseHeader::revision),
+                leader: status.leader() != 0,
+                complaints: status.errors().to_vec(),
+                ..Seen::default()
+            }
+        }
+        // Older ones of kine have no status.
+        Err(error) => {
+            let read = within(client.get(config.prefix.as_str(), None)).await;
+            let answer = read.map_err(|_| trouble(&error))?;
+            Seen {
+                revision: answer.header().map_or(0, ResponseHeader::revision),
+                ..Seen::default()
+            }
+        }
     };
+    seen.took = started.elapsed();
     Ok((seen, client))
 }
 
@@ -122,7 +135,12 @@ pub fn reason(error: &SourceError) -> String {
 }
 
 /// How etcd tells how far it is, to a watch of `key`, which nobody writes.
-pub async fn progress(mut client: Client, key: &str, asks: bool) -> Progress {
+pub async fn progress(client: Client, key: &str, asks: bool) -> Progress {
+    let watching = timeout(PROGRESS + PATIENCE, watch(client, key, asks));
+    watching.await.unwrap_or_default()
+}
+
+async fn watch(mut client: Client, key: &str, asks: bool) -> Progress {
     let options = WatchOptions::new().with_progress_notify();
     let Ok(mut stream) = within(client.watch(key, Some(options))).await else {
         return Progress::Unknown;
@@ -136,7 +154,7 @@ pub async fn progress(mut client: Client, key: &str, asks: bool) -> Progress {
             Ok(_) => return Progress::Unknown,
             Err(_) if asks && !asked => {
                 asked = true;
-                end = tokio::time::Instant::now() + PATIENCE;
+                end = tokio::time::Instant::now() + ANSWER;
                 match within(stream.request_progress()).await {
                     Ok(()) => continue,
                     Err(_) => return Progress::Nothing,

@@ -21,6 +21,9 @@ const KEYS: Keys = Keys {
     serving: "etcd's serving certificate (its --cert-file)",
 };
 
+const NO_SPACE: &str =
+    "compact and defragment etcd, or raise its --quota-backend-bytes, then etcdctl alarm disarm";
+
 /// What an endpoint said of itself.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
@@ -89,13 +92,13 @@ pub fn endpoints(seen: &[(String, Result<Seen, Trouble>)]) -> Vec<Finding> {
                 "name only members of the etcd that the kube-apiservers use in etcd.endpoints",
             ));
         }
-        let before = seen.iter().take(index);
-        let same = before.filter(|(_, other)| {
+        let mut before = seen.iter().take(index);
+        let same = before.find(|(_, other)| {
             other
                 .as_ref()
                 .is_ok_and(|other| other.member == answer.member)
         });
-        if let Some((other, _)) = same.last().filter(|_| answer.member != 0) {
+        if let Some((other, _)) = same.filter(|_| answer.member != 0) {
             findings.push(Finding::info(&about, format!("the same member as {other}")));
         }
         findings.extend(progress(&about, answer));
@@ -201,7 +204,10 @@ fn failure(failed: &Failed) -> Finding {
     Finding::problem(
         "etcd requests",
         format!("cannot {to} below {}: {why}", below.join(", ")),
-        "look again in a while, and read etcd's log",
+        match why.contains("space exceeded") {
+            true => NO_SPACE,
+            false => "look again in a while, and read etcd's log",
+        },
     )
 }
 

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use etcd_client::{Permission, PermissionType, UserAddOptions};
+use etcd_client::{AlarmAction, AlarmType, Permission, PermissionType, UserAddOptions};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use super::{API_SERVICE, YEAR, doctor, file_of, ground, lasting, pair, pair_on};
+use super::{API_SERVICE, Case, YEAR, doctor, file_of, ground, lasting, pair, pair_on, told};
 use crate::cluster::Ground;
 use crate::support::addr::Loopback;
 use crate::support::etcd::{Etcd, EtcdOptions};
@@ -40,12 +40,14 @@ async fn wrong_files_prefixes_and_endpoints_are_told_apart() {
     let here = etcd.endpoint();
     let about = format!("etcd {here}: ");
     let about_dead = format!("etcd {dead}: connection refused");
-    let config = file_of(&cluster.proxy_a);
-    let cases: [(&str, Vec<(&str, String)>, Vec<Vec<&str>>); 5] = [
+    let ended = LeafOptions::client("etcd-client").expired();
+    pki.leaf("etcd-ended", "etcd-ca", &ended);
+    let cases: Vec<Case<'_>> = vec![
         (
             "wrong etcd CA",
             vec![("etcd.caFile", pki.file("ca.crt"))],
             vec![vec![&about, "signed by no CA of etcd.caFile"]],
+            vec![],
         ),
         (
             "etcd client certificate of another CA",
@@ -54,6 +56,19 @@ async fn wrong_files_prefixes_and_endpoints_are_told_apart() {
                 ("etcd.keyFile", pki.file("front-proxy-client.key")),
             ],
             vec![vec![&about, "it does not take etcd.certFile"]],
+            vec![],
+        ),
+        (
+            "etcd client certificate expired",
+            vec![
+                ("etcd.certFile", pki.file("etcd-ended.crt")),
+                ("etcd.keyFile", pki.file("etcd-ended.key")),
+            ],
+            vec![
+                vec![&about, "it does not take etcd.certFile"],
+                vec!["certificate ", "etcd-ended.crt (etcd.certFile): expired on"],
+            ],
+            vec![],
         ),
         (
             "wrong etcd prefix",
@@ -63,23 +78,22 @@ async fn wrong_files_prefixes_and_endpoints_are_told_apart() {
                 "there are keys below /registry;",
                 "--etcd-prefix",
             ]],
+            vec![],
         ),
         (
             "an endpoint that is dead",
             vec![("etcd.endpoints", format!("[{dead}, {here}]"))],
             vec![vec![&about_dead]],
+            vec![],
         ),
         (
             "an endpoint that speaks no TLS",
             vec![("etcd.endpoints", format!("[{here}, {plain}]"))],
             vec![vec![&about_plain]],
+            vec![],
         ),
     ];
-    for (case, changes, problems) in cases {
-        let said = doctor(cluster.ground.dir.path(), &config, &changes).await;
-        let problems: Vec<_> = problems.iter().map(Vec::as_slice).collect();
-        said.is(case, &problems, &[]);
-    }
+    told(&cluster, cases).await;
 }
 
 #[tokio::test]
@@ -131,6 +145,32 @@ async fn a_dead_member_and_a_member_of_another_cluster_are_named() {
     let progress = "--experimental-watch-progress-notify-interval=5s";
     let case = "etcd endpoint of another cluster, without progress";
     said.is(case, &[&[&about]], &[&[&quiet, "within 6 s", progress]]);
+
+    let mut etcd = stranger.client().await;
+    let (on, kind) = (AlarmAction::Activate, AlarmType::Nospace);
+    etcd.alarm(on, kind, None).await.unwrap();
+    let said = doctor(
+        dir,
+        &config,
+        &[("etcd.endpoints", format!("[{}]", stranger.endpoint()))],
+    )
+    .await;
+    let about = format!("etcd {}: it says of itself: ", stranger.endpoint());
+    said.is(
+        "etcd has no space left",
+        &[
+            &[&about, "alarm:NOSPACE", "do: compact"],
+            &[
+                "etcd requests: cannot write below ",
+                "space exceeded; do: compact",
+            ],
+            &[
+                "etcd.prefix: no kube-apiserver stores anything",
+                "nothing else in this etcd",
+            ],
+        ],
+        &[&[&quiet]],
+    );
 }
 
 /// Users `etcd-client`, who may do anything, and `limited`, who may not use our keys.

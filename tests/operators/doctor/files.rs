@@ -2,17 +2,9 @@
 
 use std::time::Duration;
 
-use super::{YEAR, doctor, file_of, pair, serving};
+use super::{Case, YEAR, pair, serving, told};
 use crate::support::addr::Loopback;
 use crate::support::pki::{LeafOptions, SERVER_NAME};
-
-/// Changes of the file, and what is told then: problems, warnings.
-type Case<'a> = (
-    &'a str,
-    Vec<(&'a str, String)>,
-    Vec<Vec<&'a str>>,
-    Vec<Vec<&'a str>>,
-);
 
 const LOOP: &str = "; the proxy would send every request to itself";
 const ELSEWHERE: &str = "proxy here: runs with another configuration than this file";
@@ -106,6 +98,18 @@ async fn wrong_addresses_ids_and_header_names_are_told_by_their_cause() {
                 "serving.requestHeaderExtraHeaderPrefixes is [x-other-], but [x-remote-extra-]",
             ]],
             vec![],
+        ),
+        (
+            "peers' CA is another",
+            vec![("peer.caFile", pki.file("etcd-ca.crt"))],
+            vec![
+                vec![&peer_b, "signed by no CA of peer.caFile"],
+                vec!["serving.bindAddress ", "signed by no CA of peer.caFile"],
+            ],
+            vec![vec![
+                "certificate ",
+                "apiserver.crt (serving.certFile): it is not signed for servers by a CA of peer.caFile",
+            ]],
         ),
         (
             "duplicate server ID",
@@ -294,16 +298,4 @@ async fn wrong_certificates_are_told_by_their_cause() {
         ),
     ];
     told(&cluster, cases).await;
-}
-
-async fn told(cluster: &crate::cluster::Cluster, cases: Vec<Case<'_>>) {
-    let config = file_of(&cluster.proxy_a);
-    let dir = cluster.ground.dir.path();
-    doctor(dir, &config, &[]).await.is_healthy();
-    for (case, changes, problems, warnings) in cases {
-        let said = doctor(dir, &config, &changes).await;
-        let problems: Vec<_> = problems.iter().map(Vec::as_slice).collect();
-        let warnings: Vec<_> = warnings.iter().map(Vec::as_slice).collect();
-        said.is(case, &problems, &warnings);
-    }
 }

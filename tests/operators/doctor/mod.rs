@@ -141,6 +141,27 @@ async fn doctor(dir: &Path, config: &Value, changes: &[(&str, String)]) -> Said 
     }
 }
 
+/// Its name, what is changed in the file, and what is told then: problems, warnings.
+type Case<'a> = (
+    &'a str,
+    Vec<(&'a str, String)>,
+    Vec<Vec<&'a str>>,
+    Vec<Vec<&'a str>>,
+);
+
+/// Checks A's file with each change, after it was healthy without.
+async fn told(cluster: &Cluster, cases: Vec<Case<'_>>) {
+    let config = file_of(&cluster.proxy_a);
+    let dir = cluster.ground.dir.path();
+    doctor(dir, &config, &[]).await.is_healthy();
+    for (case, changes, problems, warnings) in cases {
+        let said = doctor(dir, &config, &changes).await;
+        let problems: Vec<_> = problems.iter().map(Vec::as_slice).collect();
+        let warnings: Vec<_> = warnings.iter().map(Vec::as_slice).collect();
+        said.is(case, &problems, &warnings);
+    }
+}
+
 impl Said {
     fn of(&self, level: &str) -> Vec<&str> {
         let lines = self.lines.iter().map(String::as_str);

@@ -1,10 +1,12 @@
 //! What can be wrong with others: a peer, its certificate, a clock, a twin.
 
+use std::net::SocketAddr;
 use std::time::SystemTime;
 
 use kube_interop_proxy::cluster::codec::{PeerEndpoint, encode_endpoints};
+use tokio::net::TcpListener;
 
-use super::{doctor, file_of, pair, serving};
+use super::{doctor, file_of, ground, pair, serving};
 use crate::cluster::LONG;
 use crate::double::{Fault, Told, v1_20};
 use crate::support::addr::Loopback;
@@ -201,5 +203,61 @@ async fn two_live_proxies_with_one_id_and_hostile_values_are_told() {
     assert!(
         text.chars().all(|c| c == '\n' || !c.is_control()),
         "{text:?}"
+    );
+}
+
+/// Takes connections and never answers.
+async fn hanging() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut taken = Vec::new();
+        while let Ok((tcp, _)) = listener.accept().await {
+            taken.push(tcp);
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn where_nothing_answers_each_is_told_and_the_end_comes_soon() {
+    let ground = ground().await;
+    let [etcd, apiserver, admin, here] = [
+        hanging().await,
+        hanging().await,
+        hanging().await,
+        hanging().await,
+    ];
+    let config = ground.proxy("a", apiserver).config(&Loopback::new());
+    let changes = [
+        ("etcd.endpoints", format!("[https://{etcd}]")),
+        ("admin.bindAddress", format!("\"{admin}\"")),
+        ("serving.bindAddress", format!("\"{here}\"")),
+        ("peer.advertiseAddress", format!("\"{here}\"")),
+    ];
+    let said = doctor(ground.dir.path(), &config, &changes).await;
+    let [etcd, apiserver, admin, here] = [
+        format!("etcd https://{etcd}: no answer in time"),
+        format!("apiserver {apiserver}: no answer in time"),
+        format!(
+            "admin.bindAddress {admin}: taken by something that is not this program: no answer"
+        ),
+        format!("serving.bindAddress {here}: no answer in time"),
+    ];
+    said.is(
+        "nothing answers",
+        &[&[&etcd], &[&apiserver], &[&admin], &[&here]],
+        &[],
+    );
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_read_is_one_problem() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = doctor(dir.path(), &serde_yaml::Value::Null, &[]).await;
+    said.is(
+        "an empty file",
+        &[&["configuration ", "the file is empty"]],
+        &[],
     );
 }
