@@ -35,6 +35,7 @@ use crate::publish::identity::host_name;
 use crate::publish::lease::LeaseKeeper;
 use crate::publish::record::Publisher;
 use crate::publish::rhythm;
+use crate::relay::files;
 use crate::relay::health::{self, Health};
 use crate::relay::overlay::cache::Cache;
 use crate::relay::shared::{Phase, Shared};
@@ -98,6 +99,7 @@ pub struct Bound {
 
 /// Binds, connects and starts everything. Must be called within a runtime, which control work then runs on.
 pub fn build(mut config: Config) -> Result<Bound, BuildError> {
+    files::raise_limit();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let address = config.serving.bind_address;
     let listeners =
@@ -186,6 +188,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         closing: closes,
         alive,
         cut: cuts,
+        most: files::for_clients(),
     };
     let workers = listeners
         .into_iter()

@@ -34,6 +34,8 @@ pub struct Metrics {
     pub connections: IntGauge,
     /// Connections that failed before their first request.
     pub failed_handshakes: IntCounter,
+    /// Connections beyond what the limit of open files allows.
+    pub refused_connections: IntCounter,
     /// Certificate files.
     pub certificates: CertificateMetrics,
     /// 1 while another live proxy claims our server ID.
@@ -164,6 +166,11 @@ impl Metrics {
                 &registry,
                 "kube_interop_proxy_failed_handshakes_total",
                 "Connections that failed before their first request.",
+            )?,
+            refused_connections: counter(
+                &registry,
+                "kube_interop_proxy_refused_connections_total",
+                "Client connections closed at once because the limit of open files allows no more.",
             )?,
             certificates: CertificateMetrics::new(&registry)?,
             duplicate_id: gauge(

@@ -14,6 +14,8 @@ use rustls::ClientConfig;
 use std::os::fd::AsRawFd;
 use tokio_rustls::TlsConnector;
 
+use super::files;
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -30,6 +32,9 @@ pub async fn dial(
         }
         _ => Error::because(ErrorType::ConnectError, "connecting", error),
     })?;
+    if !files::is_for_requests(&tcp) {
+        return Error::e_explain(ErrorType::ConnectError, "no open files are left for it");
+    }
     let digest = SocketDigest::from_raw_fd(tcp.as_raw_fd());
     let mut tcp = TcpStream::from(tcp);
     tcp.set_socket_digest(digest);

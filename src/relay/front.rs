@@ -18,6 +18,7 @@ use pingora_http::RequestHeader;
 
 use super::answer::{self, Manner, Refusal};
 use super::attempts::{End, Request};
+use super::between::{IDLE_TIMEOUT, idle, linger};
 use super::framing::{Discreet, has_one_length, is_hosted, names_a_path};
 use super::plan::{Asked, Plan, Step, plan};
 use super::shared::Shared;
@@ -29,8 +30,8 @@ use crate::request::token;
 use crate::request::who::{Caller, Connection};
 use crate::watches::resume::Resume;
 
-/// As kube-apiserver: idle connections, and headers that do not come to an end, are closed after this.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// As kube-apiserver: for a header to come to its end.
+pub const HEADER_TIMEOUT: Duration = Duration::from_secs(32);
 /// More than kube-apiserver's 100 to 250: behind the proxy of a peer all of its users share few connections, and a
 /// watch that has to wait for a stream looks like one that hangs.
 const MAX_STREAMS: u32 = 1000;
@@ -46,11 +47,6 @@ const HEADER_LIST: u32 = 64 << 10;
 const RESET_STREAMS: usize = 256;
 /// Bytes of an answer that may wait for the client's socket.
 const SEND_BUFFER: usize = 128 << 10;
-
-/// How long, and for how much, a client that is answered before its request's end is listened to.
-const LINGER: Duration = Duration::from_secs(5);
-const LINGER_QUIET: Duration = Duration::from_millis(500);
-const LINGER_BYTES: usize = 32 << 20;
 
 /// Serves requests with connections of one thread.
 pub struct Front {
@@ -82,10 +78,10 @@ impl Front {
             return Some(());
         }
         let mut shutdown = shutdown.clone();
-        session.set_read_timeout(Some(IDLE_TIMEOUT));
+        session.set_read_timeout(Some(HEADER_TIMEOUT));
         tokio::select! {
             biased;
-            read = tokio::time::timeout(IDLE_TIMEOUT, session.read_request()) => match read {
+            read = tokio::time::timeout(HEADER_TIMEOUT, session.read_request()) => match read {
                 Ok(Ok(true)) => {}
                 Ok(Ok(false)) | Err(_) => return None,
                 Ok(Err(error)) => {
@@ -119,6 +115,7 @@ impl Front {
         let Some(connection) = connection(session) else {
             return Served::Broken;
         };
+        connection.ask();
         let bearer = token::is_there(&header.headers, upgrade);
         let caller = self
             .shared
@@ -329,24 +326,6 @@ fn connection(session: &ServerSession) -> Option<Arc<Connection>> {
         .cloned()
 }
 
-/// Reads what an HTTP/1 client is still sending, for a while: closing at once would reset the connection, and the
-/// answer would be lost on its way.
-async fn linger(session: &mut ServerSession) {
-    if session.is_http2() || session.was_upgraded() {
-        return;
-    }
-    let deadline = tokio::time::Instant::now() + LINGER;
-    let mut left = LINGER_BYTES;
-    while left > 0 {
-        let wait = deadline.min(tokio::time::Instant::now() + LINGER_QUIET);
-        match tokio::time::timeout_at(wait, session.read_request_body()).await {
-            Ok(Ok(Some(piece))) => left = left.saturating_sub(piece.len()),
-            // The end, or nobody there, or silence.
-            _ => return,
-        }
-    }
-}
-
 #[async_trait]
 impl HttpServerApp for Front {
     async fn process_new_http(
@@ -358,8 +337,8 @@ impl HttpServerApp for Front {
         match self.serve(&mut session).await {
             Served::Answered { reusable: true, .. } => {
                 let settings = HttpPersistentSettings::for_session(&session);
-                let stream = session.finish().await.ok()??;
-                Some(ReusedHttpStream::from_reusable_stream(stream, settings))
+                let connection = session.finish().await.ok()??;
+                idle(connection, settings, shutdown).await
             }
             Served::Answered {
                 reusable: false, ..

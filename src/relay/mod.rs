@@ -8,10 +8,12 @@
 pub mod accept;
 pub mod answer;
 pub mod attempts;
+pub mod between;
 pub mod dial;
 pub mod discovery;
 pub mod download;
 pub mod dress;
+pub mod files;
 pub mod forward;
 pub mod framing;
 pub mod front;

@@ -6,6 +6,7 @@
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwapOption;
@@ -24,6 +25,8 @@ pub struct Connection {
     /// A number drawn once, so that one client's requests keep to one peer among equals.
     pub seed: u64,
     certificate: Option<ClientCertificate>,
+    /// A request came.
+    asked: AtomicBool,
 }
 
 impl Connection {
@@ -40,7 +43,21 @@ impl Connection {
             address,
             seed,
             certificate,
+            asked: AtomicBool::new(false),
         }
+    }
+
+    /// Notes that a request came.
+    pub fn ask(&self) {
+        // Read first: the line stays shared.
+        if !self.has_asked() {
+            self.asked.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a request ever came.
+    pub fn has_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
     }
 
     /// Unix seconds until which every certificate of the chain is valid; none without a chain.

@@ -1,8 +1,12 @@
 //! Accepting connections and shaking hands.
+//!
+//! As many clients may be connected as [`files`] says; who comes after them is turned away, and nobody else is disturbed.
 
+use std::fmt;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -13,7 +17,7 @@ use pingora_core::protocols::l4::ext::TcpKeepalive;
 use pingora_core::protocols::l4::stream::Stream as TcpStream;
 use pingora_core::protocols::tls::TlsRef;
 use pingora_core::protocols::tls::server::handshake_with_callback;
-use pingora_core::protocols::{GetSocketDigest, SocketDigest};
+use pingora_core::protocols::{GetSocketDigest, SocketDigest, Stream};
 use rustls::ServerConfig;
 use std::any::Any;
 use std::os::fd::AsRawFd;
@@ -21,6 +25,8 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
 use crate::admin::metrics::Metrics;
+use crate::relay::files;
+use crate::relay::front::HEADER_TIMEOUT;
 use crate::request::who::Connection;
 use crate::trouble::Pace;
 
@@ -37,6 +43,8 @@ pub struct Accepting<A> {
     pub tls: Arc<ArcSwap<ServerConfig>>,
     /// Counters.
     pub metrics: Arc<Metrics>,
+    /// Most clients that may be connected at once, of all threads.
+    pub most: usize,
     /// Becomes true when connections are to end after their running requests.
     pub closing: watch::Receiver<bool>,
     /// Tells by its end that no connection is left.
@@ -52,15 +60,17 @@ impl<A: HttpServerApp + Send + Sync + 'static> Accepting<A> {
                 biased;
                 () = becomes_true(&mut closing) => return,
                 accepted = listener.accept() => match accepted {
-                    Ok((tcp, from)) => {
-                        tokio::spawn(self.clone().serve(tcp, from));
+                    Ok((tcp, from)) if self.has_room_for(&tcp) => {
+                        let open = Open::new(self.metrics.clone());
+                        tokio::spawn(self.clone().serve(tcp, from, open));
+                    }
+                    Ok(_) => {
+                        self.metrics.refused_connections.inc();
+                        not_let_in(&"as many are connected as the limit of open files allows");
                     }
                     Err(error) => {
                         // Of one connection (reset while waiting) or of the process (too many open files).
-                        static PACE: Pace = Pace::new();
-                        if let Some(left_out) = PACE.admit() {
-                            tracing::warn!(%error, left_out, "cannot accept");
-                        }
+                        not_let_in(&error);
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
@@ -68,13 +78,16 @@ impl<A: HttpServerApp + Send + Sync + 'static> Accepting<A> {
         }
     }
 
-    async fn serve(self: Arc<Self>, tcp: tokio::net::TcpStream, from: SocketAddr) {
-        self.metrics.connections.inc();
+    fn has_room_for(&self, tcp: &tokio::net::TcpStream) -> bool {
+        let open = usize::try_from(self.metrics.connections.get()).unwrap_or_default();
+        open < self.most && files::is_for_requests(tcp)
+    }
+
+    /// `_open`: counts this connection.
+    async fn serve(self: Arc<Self>, tcp: tokio::net::TcpStream, from: SocketAddr, _open: Open) {
         let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.shake_hands(tcp, from)).await;
         match handshake {
-            Ok(Ok(stream)) => {
-                self.app.process_new(stream, &self.closing).await;
-            }
+            Ok(Ok(stream)) => self.serve_requests(stream).await,
             Ok(Err(error)) => {
                 self.metrics.failed_handshakes.inc();
                 tracing::debug!(client = %from, %error, "TLS handshake failed");
@@ -84,7 +97,17 @@ impl<A: HttpServerApp + Send + Sync + 'static> Accepting<A> {
                 tracing::debug!(client = %from, "TLS handshake took too long");
             }
         }
-        self.metrics.connections.dec();
+    }
+
+    /// Gives up on a client that asks for nothing. pingora waits for the first bytes of HTTP/2 for as long as it takes.
+    async fn serve_requests(&self, stream: Stream) {
+        let tls = stream.get_ssl_digest();
+        let connection = tls.and_then(|tls| tls.extension.get::<Arc<Connection>>().cloned());
+        let mut serving = pin!(self.app.process_new(stream, &self.closing));
+        let first = tokio::time::timeout(HEADER_TIMEOUT, &mut serving).await;
+        if first.is_err() && connection.is_some_and(|connection| connection.has_asked()) {
+            serving.await;
+        }
     }
 
     async fn shake_hands(
@@ -104,6 +127,29 @@ impl<A: HttpServerApp + Send + Sync + 'static> Accepting<A> {
         Ok(Box::new(
             handshake_with_callback(&acceptor, tcp, &handshake).await?,
         ))
+    }
+}
+
+fn not_let_in(problem: &dyn fmt::Display) {
+    static PACE: Pace = Pace::new();
+    if let Some(left_out) = PACE.admit() {
+        tracing::warn!(%problem, left_out, "clients are not let in");
+    }
+}
+
+/// Counts a connection while it lives.
+struct Open(Arc<Metrics>);
+
+impl Open {
+    fn new(metrics: Arc<Metrics>) -> Self {
+        metrics.connections.inc();
+        Self(metrics)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.connections.dec();
     }
 }
 

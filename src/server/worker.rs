@@ -53,6 +53,8 @@ pub struct Common {
     pub alive: mpsc::Sender<()>,
     /// Becomes true when what is still open is to be cut.
     pub cut: watch::Receiver<bool>,
+    /// Most clients that may be connected at once, of all threads.
+    pub most: usize,
 }
 
 /// Starts a thread that serves `listener` until it is told to cut.
@@ -69,6 +71,7 @@ pub fn start(index: usize, listener: TcpListener, common: Common) -> io::Result<
                 closing,
                 alive,
                 mut cut,
+                most,
             } = common;
             runtime.block_on(async move {
                 let listener = match tokio::net::TcpListener::from_std(listener) {
@@ -84,6 +87,7 @@ pub fn start(index: usize, listener: TcpListener, common: Common) -> io::Result<
                     app,
                     tls,
                     metrics,
+                    most,
                     closing,
                     alive,
                 };

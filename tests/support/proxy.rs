@@ -44,6 +44,7 @@ pub struct ProxyOptions {
     server_id: String,
     overrides: Vec<Value>,
     env: Vec<(String, String)>,
+    files: Option<usize>,
     until: Until,
 }
 
@@ -59,6 +60,7 @@ impl ProxyOptions {
             server_id: String::new(),
             overrides: Vec::new(),
             env: Vec::new(),
+            files: None,
             until: Until::Live,
         }
     }
@@ -85,6 +87,12 @@ impl ProxyOptions {
 
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// It may have at most so many files open.
+    pub fn files(mut self, most: usize) -> Self {
+        self.files = Some(most);
         self
     }
 
@@ -251,7 +259,15 @@ pub async fn admin_get(admin: SocketAddr, path: &str, accept: &str) -> anyhow::R
 }
 
 fn spawn(options: &ProxyOptions, config: &Path) -> Process {
-    let mut command = Command::new(&options.binary);
+    let mut command = match options.files {
+        None => Command::new(&options.binary),
+        Some(most) => {
+            let mut shell = Command::new("sh");
+            let script = format!("ulimit -n {most} && exec \"$0\" \"$@\"");
+            shell.args(["-c", &script]).arg(&options.binary);
+            shell
+        }
+    };
     command
         .arg("run")
         .arg("--config")

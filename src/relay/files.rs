@@ -1,0 +1,73 @@
+//! Open files: how many this process may have, and for what. Every connection is one.
+//!
+//! Clients get half of them, so that what serves them finds the other half. The last ones are for the proxy itself alone:
+//! etcd, the probe, discovery and the admin port go on when requests have used up all others.
+
+use std::os::fd::{AsRawFd, RawFd};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// What requests must leave alone.
+const OWN: u64 = 64;
+
+/// Raises the limit as far as that needs no privilege, as every Go program does when it starts: systemd and many shells
+/// begin with 1024, for the sake of programs that use `select`.
+pub fn raise_limit() {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
+}
+
+/// How many clients may be connected at once.
+pub fn for_clients() -> usize {
+    usize::try_from(clients(limit())).unwrap_or(usize::MAX)
+}
+
+/// Whether a request may have this file. They are numbered from the lowest that is free, so that the last ones have the
+/// highest numbers.
+pub fn is_for_requests(file: &impl AsRawFd) -> bool {
+    is_below(file.as_raw_fd(), limit())
+}
+
+fn limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+fn clients(limit: u64) -> u64 {
+    limit.saturating_sub(OWN) / 2
+}
+
+fn is_below(number: RawFd, limit: u64) -> bool {
+    u64::try_from(number).is_ok_and(|number| number < limit.saturating_sub(OWN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_get_half_of_what_the_proxy_does_not_need_itself() {
+        for (limit, expected) in [(0, 0), (OWN, 0), (128, 32), (1024, 480), (1 << 20, 524_256)] {
+            assert_eq!(clients(limit), expected, "{limit}");
+        }
+    }
+
+    #[test]
+    fn the_last_files_are_not_for_requests() {
+        for (number, limit, expected) in [
+            (0, OWN, false),
+            (959, 1024, true),
+            (960, 1024, false),
+            (1023, 1024, false),
+            (5, u64::MAX, true),
+            (-1, 1024, false),
+        ] {
+            assert_eq!(is_below(number, limit), expected, "{number} of {limit}");
+        }
+    }
+}
