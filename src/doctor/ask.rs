@@ -21,6 +21,8 @@ use crate::tls::credentials::{Credentials, Current, Trust};
 use crate::tls::reading::Reading;
 use crate::tls::store::TlsError;
 
+/// For one look.
+pub const PATIENCE: Duration = Duration::from_secs(5);
 /// A path that is exempt from everything but its form.
 const MALFORMED: &str = "/livez/%zz";
 

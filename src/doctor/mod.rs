@@ -22,6 +22,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use http::HeaderMap;
 use rustls::pki_types::CertificateDer;
 use tokio::time::timeout;
 
@@ -39,7 +40,6 @@ use crate::cluster::keys::{Keys, Topic};
 use crate::cluster::state::canonical;
 use crate::config::{self, Config, pem};
 use crate::publish::identity::host_name;
-use crate::relay::health;
 use crate::server::rotate;
 use crate::tls::credentials::Current;
 use crate::tls::reading::{File, Reading};
@@ -118,8 +118,14 @@ fn maker(
     credentials: Result<Current, TlsError>,
 ) -> Result<Arc<ClientMaker>, String> {
     let credentials = credentials.map_err(|error| error.to_string())?;
-    let maker = health::maker(config, credentials).map_err(|error| error.to_string())?;
-    Ok(Arc::new(maker))
+    let maker = ClientMaker::new(
+        &config.peer.server_name,
+        credentials,
+        |credentials| &credentials.peers,
+        HeaderMap::new(),
+        ask::PATIENCE,
+    );
+    Ok(Arc::new(maker.map_err(|error| error.to_string())?))
 }
 
 fn etcd_tls(config: &Config, reading: &Reading<'_>) -> Result<Tls, TlsError> {

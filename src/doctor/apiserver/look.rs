@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
@@ -11,13 +10,12 @@ use tokio::time::timeout;
 use super::Seen;
 use crate::client::Client;
 use crate::config::Config;
-use crate::doctor::ask;
+use crate::doctor::ask::{self, PATIENCE};
 use crate::doctor::trouble::Trouble;
 use crate::local;
 use crate::local::requestheader::check::check;
 use crate::tls::credentials::Current;
 
-const PATIENCE: Duration = Duration::from_secs(5);
 const DISCOVERY: [&str; 3] = ["/", "/api", "/apis"];
 const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints/kubernetes";
 

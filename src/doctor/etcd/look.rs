@@ -20,10 +20,9 @@ use crate::cluster::connector::{Connector, EtcdTls, within};
 use crate::cluster::etcd::WHOLE_STREAM;
 use crate::cluster::source::SourceError;
 use crate::config::Etcd;
+use crate::doctor::ask::PATIENCE;
 use crate::doctor::trouble::Trouble;
 
-/// For one look at one endpoint.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// What is waited for progress: a little more than kubeadm's cadence.
 pub const PROGRESS: Duration = Duration::from_secs(6);
 /// Then it is asked for it, and waited for so long.

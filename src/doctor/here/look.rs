@@ -5,7 +5,6 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
@@ -20,13 +19,12 @@ use tokio::time::timeout;
 use super::{Admin, Found, Place, Running, Seen};
 use crate::client::ClientMaker;
 use crate::config::Config;
-use crate::doctor::ask;
+use crate::doctor::ask::{self, PATIENCE};
 use crate::doctor::trouble::Trouble;
 
 /// The key of the address that is listened on.
 pub const BIND: &str = "serving.bindAddress";
 const ADVERTISE: &str = "peer.advertiseAddress";
-const PATIENCE: Duration = Duration::from_secs(5);
 const LONGEST: usize = 64 << 20;
 /// What counts the requests of [`ask::is_proxy`].
 const COUNTER: &str = "kube_interop_proxy_refusals_total{reason=\"bad_target\"} ";

@@ -19,8 +19,8 @@ use crate::local::requestheader::check::PATH;
 use crate::local::requestheader::findings::{Finding, Recognised, recognised};
 use crate::request::headers::{NOT_EXECUTED, PEER_PROXIED, REROUTED};
 
-/// For one look at one peer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// For one look at one peer: whether it answers, and how.
+const PATIENCE: Duration = Duration::from_secs(10);
 const ANONYMOUS: &str = "system:anonymous";
 
 /// Looks at a peer.
