@@ -7,6 +7,7 @@ use crate::cluster::{Cluster, Ground, HPAS, LONG};
 use crate::double::v1_20;
 use crate::support::missing;
 use crate::support::pki::LeafOptions;
+use crate::support::proxy::Proxy;
 use crate::support::wait::eventually;
 
 const USER: &str = "kube-interop-proxy";
@@ -118,11 +119,28 @@ async fn the_role_is_enough_to_find_each_other_and_for_nothing_else() {
             "{arguments:?}: {said}"
         );
     }
+    let log = std::fs::read_to_string(cluster.proxy_a.process().log()).unwrap();
+    assert!(!log.contains("ermission denied"), "{log}");
+    // What it may not read it says.
+    let other = ground.proxy("c", cluster.a.addr());
+    let mut other = Proxy::start(
+        other
+            .set("etcd.certFile", &cert)
+            .set("etcd.keyFile", &key)
+            .set("identity.leaseNamespaces", "[kube-system, elsewhere]"),
+    )
+    .await;
+    let log = other.process().log().to_owned();
+    eventually("the refusal is in the log", LONG, async || {
+        let log = std::fs::read_to_string(&log).unwrap();
+        log.contains("permission denied").then_some(()).ok_or(log)
+    })
+    .await;
+    assert!(!other.is_ready().await);
+    assert!(other.terminate().await.success());
     assert!(cluster.proxy_b.terminate().await.success());
     eventually("its live key is gone", LONG, async || {
         keys(&own("live/")) == [own("live/a")]
     })
     .await;
-    let log = std::fs::read_to_string(cluster.proxy_a.process().log()).unwrap();
-    assert!(!log.contains("ermission denied"), "{log}");
 }

@@ -167,7 +167,7 @@ impl Node {
                 "--kubeconfig={}",
                 self.path("admin.conf").display()
             ))
-            .arg("--request-timeout=5s")
+            .arg("--request-timeout=30s")
             .args(arguments);
         run(kubectl).await
     }
