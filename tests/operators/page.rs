@@ -9,8 +9,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::cluster::{Cluster, Ground, HPAS, LONG, Single};
+use crate::double::v1_20;
 use crate::support::chromium::Chromium;
-use crate::support::proxy::{Proxy, admin_get};
+use crate::support::proxy::{Proxy, ProxyOptions, admin_get};
 use crate::support::registry::Registry;
 use crate::support::wait::{eventually, holds};
 
@@ -57,7 +58,9 @@ async fn refreshed(chromium: &mut Chromium) {
 
 #[tokio::test]
 async fn the_page_shows_what_is_so_and_follows_it_without_being_loaded_again() {
-    let mut cluster = Cluster::new().await;
+    // Long enough for a request to find B dead before its live key is gone.
+    let patient = |options: ProxyOptions| options.set("peer.leaseTTL", "10s");
+    let mut cluster = Cluster::with(v1_20(), patient).await;
     let admin = cluster.client().cert("admin");
     let mut chromium = browse(&cluster.ground, &cluster.proxy_a).await;
     chromium.evaluate("window.loaded = 1").await;
