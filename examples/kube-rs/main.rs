@@ -24,24 +24,28 @@ pub fn client(mut config: Config) -> kube::Result<Client> {
     Ok(ClientBuilder::try_from(config)?.with_layer(&layer).build())
 }
 
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
-    let client = client(Config::infer().await?)?;
-
+/// Tells what there is, and what changes, until the connection to the cluster is lost for good.
+pub async fn follow(client: Client, mut say: impl FnMut(String)) -> Result<(), Box<dyn Error>> {
     let answer = client.send(Request::get("/api").body(Body::empty())?);
-    match is_ready(answer.await?.headers()) {
-        Some(ready) => println!("initialized: {ready}"),
-        None => println!("initialized: the server does not say"),
-    }
+    say(match is_ready(answer.await?.headers()) {
+        Some(ready) => format!("initialized: {ready}"),
+        None => "initialized: the server does not say".to_owned(),
+    });
 
     let api: Api<ConfigMap> = Api::default_namespaced(client);
     for found in api.list(&ListParams::default()).await? {
-        println!("there is {}", found.name_any());
+        say(format!("there is {}", found.name_any()));
     }
     let changes = watcher(api, watcher::Config::default());
     let mut changes = pin!(changes.default_backoff().touched_objects());
     while let Some(changed) = changes.try_next().await? {
-        println!("changed: {}", changed.name_any());
+        say(format!("changed: {}", changed.name_any()));
     }
     Ok(())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let client = client(Config::infer().await?)?;
+    follow(client, |line| println!("{line}")).await
 }

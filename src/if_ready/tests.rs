@@ -14,92 +14,12 @@ use tokio::time::Instant;
 
 use super::*;
 
+mod server;
+
+use server::{Server, Told};
+
 type Sent = Full<Bytes>;
 type Reply = Result<Response<Told>, BoxError>;
-
-/// An answer's body: some bytes, then its end or nothing for ever; counts what is read of it.
-#[derive(Debug, Default)]
-struct Told {
-    left: Bytes,
-    endless: bool,
-    length_told: bool,
-    read: Arc<AtomicUsize>,
-}
-
-impl Body for Told {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        if self.left.is_empty() {
-            return match self.endless {
-                true => Poll::Pending,
-                false => Poll::Ready(None),
-            };
-        }
-        let length = self.left.len().min(1000);
-        let piece = self.left.split_to(length);
-        self.read.fetch_add(length, Ordering::Relaxed);
-        Poll::Ready(Some(Ok(Frame::data(piece))))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self.length_told {
-            true => SizeHint::with_exact(self.left.len() as u64),
-            false => SizeHint::default(),
-        }
-    }
-}
-
-/// A server that gives these replies in order, then 200 for ever; and what arrived, with the time since it started.
-#[derive(Clone)]
-struct Server {
-    replies: Arc<StdMutex<VecDeque<Reply>>>,
-    seen: Arc<StdMutex<Vec<(Duration, Request<Bytes>)>>>,
-    start: Instant,
-}
-
-impl Server {
-    fn new(replies: Vec<Reply>) -> Self {
-        Self {
-            replies: Arc::new(StdMutex::new(replies.into())),
-            seen: Arc::default(),
-            start: Instant::now(),
-        }
-    }
-
-    fn times(&self) -> Vec<u64> {
-        let seen = self.seen.lock().unwrap();
-        seen.iter().map(|(at, _)| at.as_secs()).collect()
-    }
-}
-
-impl Service<Request<Sent>> for Server {
-    type Response = Response<Told>;
-    type Error = BoxError;
-    type Future = Ready<Reply>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Sent>) -> Self::Future {
-        let (head, body) = request.into_parts();
-        let mut body = pin!(body.collect());
-        let Poll::Ready(Ok(body)) = body.as_mut().poll(&mut Context::from_waker(Waker::noop()))
-        else {
-            panic!("the body is not there at once");
-        };
-        let request = Request::from_parts(head, body.to_bytes());
-        let at = self.start.elapsed();
-        self.seen.lock().unwrap().push((at, request));
-        let reply = self.replies.lock().unwrap().pop_front();
-        ready(reply.unwrap_or_else(|| says(200, None, "fine")))
-    }
-}
 
 fn says(status: u16, retry_after: Option<&'static str>, body: &'static str) -> Reply {
     let mut answer = Response::new(Told {

@@ -3,14 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::pin::pin;
+use std::sync::Mutex;
 
 use futures_util::TryStreamExt as _;
 use http::Request;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ListParams, PostParams, WatchEvent, WatchParams};
 use kube::client::Body;
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube_interop_proxy::if_ready::is_ready;
+use serde_json::json;
 
 use crate::cluster::{Ground, LONG, Single};
 use crate::double::{Double, DoubleOptions, Fault, Phase, v1_20};
@@ -65,14 +69,35 @@ impl Starting {
     }
 }
 
+/// The administrator's.
+pub fn kubeconfig(pki: &Pki, addr: SocketAddr) -> PathBuf {
+    let cluster = json!({
+        "server": format!("https://{addr}"),
+        "certificate-authority": pki.file("ca.crt"),
+        "tls-server-name": SERVER_NAME,
+    });
+    let user = json!({
+        "client-certificate": pki.file("admin.crt"),
+        "client-key": pki.file("admin.key"),
+    });
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "it", "cluster": cluster}],
+        "users": [{"name": "it", "user": user}],
+        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+        "current-context": "it",
+    });
+    let path = pki.path("kubeconfig");
+    std::fs::write(&path, config.to_string()).unwrap();
+    path
+}
+
 /// The example's client, as the administrator.
-fn client(addr: SocketAddr, pki: &Pki) -> kube::Client {
-    let mut config = kube::Config::new(format!("https://{addr}").parse().unwrap());
-    config.root_cert_file = Some(pki.path("ca.crt"));
-    config.tls_server_name = Some(SERVER_NAME.to_owned());
-    config.auth_info.client_certificate = Some(pki.file("admin.crt"));
-    config.auth_info.client_key = Some(pki.file("admin.key"));
-    example::client(config).unwrap()
+async fn client(addr: SocketAddr, pki: &Pki) -> kube::Client {
+    let file = Kubeconfig::read_from(kubeconfig(pki, addr)).unwrap();
+    let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default());
+    example::client(config.await.unwrap()).unwrap()
 }
 
 fn config_map(name: &str) -> ConfigMap {
@@ -94,7 +119,7 @@ fn status<T: std::fmt::Debug>(result: kube::Result<T>) -> (u16, String) {
 #[tokio::test]
 async fn whoever_asks_a_starting_server_gets_one_answer_once_it_is_initialized() {
     let starting = Starting::new().await;
-    let client = client(starting.proxy.addr(), &starting.ground.pki);
+    let client = client(starting.proxy.addr(), &starting.ground.pki).await;
     let api: Api<ConfigMap> = Api::default_namespaced(client.clone());
     let (post, list) = (PostParams::default(), ListParams::default());
     let object = config_map("made");
@@ -116,7 +141,7 @@ async fn whoever_asks_a_starting_server_gets_one_answer_once_it_is_initialized()
 #[tokio::test]
 async fn a_write_that_is_told_to_wait_is_repeated_with_its_body() {
     let single = Single::new().await;
-    let client = client(single.proxy.addr(), &single.ground.pki);
+    let client = client(single.proxy.addr(), &single.ground.pki).await;
     let api: Api<ConfigMap> = Api::default_namespaced(client);
     for (code, name) in [(429, "a"), (500, "b"), (503, "c")] {
         let fault = Fault::Status(code, Some(1));
@@ -140,7 +165,7 @@ async fn a_write_that_is_told_to_wait_is_repeated_with_its_body() {
 #[tokio::test]
 async fn after_ten_retries_the_servers_last_answer_is_the_error() {
     let single = Single::new().await;
-    let client = client(single.proxy.addr(), &single.ground.pki);
+    let client = client(single.proxy.addr(), &single.ground.pki).await;
     let api: Api<ConfigMap> = Api::default_namespaced(client);
     for (retry_after, tries) in [(Some(0), 11), (None, 1)] {
         single.double.take_requests();
@@ -158,7 +183,7 @@ async fn a_write_whose_connection_breaks_is_sent_once_and_a_read_is_repeated() {
     let double = &single.double;
     // Without the proxy, which never breaks off itself; and with it.
     for (addr, proxied) in [(double.addr(), false), (single.proxy.addr(), true)] {
-        let api: Api<ConfigMap> = Api::default_namespaced(client(addr, &single.ground.pki));
+        let api: Api<ConfigMap> = Api::default_namespaced(client(addr, &single.ground.pki).await);
         double.set_fault(CONFIG_MAPS, Some(Fault::Reset));
         let made = api.create(&PostParams::default(), &config_map("a")).await;
         match proxied {
@@ -182,7 +207,7 @@ async fn a_write_whose_connection_breaks_is_sent_once_and_a_read_is_repeated() {
 #[tokio::test]
 async fn watches_and_upgrades_pass_through_it() {
     let single = Single::new().await;
-    let client = client(single.proxy.addr(), &single.ground.pki);
+    let client = client(single.proxy.addr(), &single.ground.pki).await;
     let api: Api<ConfigMap> = Api::default_namespaced(client.clone());
     let mut events = pin!(api.watch(&WatchParams::default(), "0").await.unwrap());
     api.create(&PostParams::default(), &config_map("a"))
@@ -202,4 +227,32 @@ async fn watches_and_upgrades_pass_through_it() {
     let answer = client.send(upgrade.unwrap()).await.unwrap();
     assert_eq!(answer.status(), 101);
     assert_eq!(is_ready(answer.headers()), Some(true));
+}
+
+#[tokio::test]
+async fn the_example_lists_and_follows() {
+    let single = Single::new().await;
+    let client = client(single.proxy.addr(), &single.ground.pki).await;
+    let api: Api<ConfigMap> = Api::default_namespaced(client.clone());
+    let post = PostParams::default();
+    api.create(&post, &config_map("found")).await.unwrap();
+    let said = Mutex::new(Vec::new());
+    let says = async |line: &str| {
+        eventually(line, LONG, async || {
+            let said = said.lock().unwrap();
+            said.iter().any(|found| found == line)
+        })
+        .await;
+    };
+    let script = async {
+        says("changed: found").await;
+        api.create(&post, &config_map("later")).await.unwrap();
+        says("changed: later").await;
+    };
+    tokio::select! {
+        end = example::follow(client, |line| said.lock().unwrap().push(line)) => panic!("{end:?}"),
+        () = script => {}
+    }
+    let said = said.into_inner().unwrap();
+    assert_eq!(said[..2], ["initialized: true", "there is found"]);
 }

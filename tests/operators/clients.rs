@@ -1,5 +1,5 @@
-//! `docs/clients.md`: the programs that it quotes are those of `examples/`, and the Go and the Python one do what it says.
-//! The Rust one is in [`super::client_layer`].
+//! `docs/clients.md`: the programs that it quotes are those of `examples/`, and they do what it says.
+//! More of the Rust one is in [`super::client_layer`].
 
 use std::fs::read_to_string;
 use std::net::SocketAddr;
@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::client_layer::{CONFIG_MAPS, Starting};
+use crate::client_layer::{CONFIG_MAPS, Starting, kubeconfig};
 use crate::cluster::{Ground, LONG};
 use crate::double::{Fault, v1_20};
 use crate::support::kube::cache;
-use crate::support::pki::{Pki, SERVER_NAME};
+use crate::support::pki::SERVER_NAME;
 use crate::support::process::{NotFound, Process};
 use crate::support::wait::eventually;
 
@@ -47,30 +47,6 @@ fn the_document_quotes_programs_that_are_compiled_and_run_here() {
             assert!(program.contains(&block), "not in {file}:\n{block}");
         }
     }
-}
-
-/// Of the administrator.
-fn kubeconfig(pki: &Pki, addr: SocketAddr) -> PathBuf {
-    let cluster = json!({
-        "server": format!("https://{addr}"),
-        "certificate-authority": pki.file("ca.crt"),
-        "tls-server-name": SERVER_NAME,
-    });
-    let user = json!({
-        "client-certificate": pki.file("admin.crt"),
-        "client-key": pki.file("admin.key"),
-    });
-    let config = json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "it", "cluster": cluster}],
-        "users": [{"name": "it", "user": user}],
-        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-        "current-context": "it",
-    });
-    let path = pki.path("kubeconfig");
-    std::fs::write(&path, config.to_string()).unwrap();
-    path
 }
 
 /// Output of a program, which must succeed.
