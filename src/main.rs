@@ -216,7 +216,9 @@ fn start_logging(format: LogFormat) -> Result<(), ()> {
     };
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+        .with_writer(std::io::stderr)
+        // It would say so on stderr, and panic: whoever reads the log is gone, or the disk is full.
+        .log_internal_errors(false);
     match format {
         LogFormat::Text => logs.with_ansi(false).init(),
         LogFormat::Json => logs.json().init(),

@@ -31,3 +31,4 @@ mod manifests;
 mod monitoring;
 mod page;
 mod status;
+mod unwritable;
