@@ -134,6 +134,41 @@ async fn chains_and_purposes_are_judged_as_gos_x509_judges_them() {
 }
 
 #[tokio::test]
+async fn many_certificates_of_one_name_cost_little() {
+    let world = world(&["ca.crt"], |ground| {
+        let pki = &mut ground.pki;
+        let alice = LeafOptions::client("alice");
+        let names: Vec<_> = (0..10).map(|number| format!("between-{number}")).collect();
+        for name in &names {
+            pki.add_ca_under("rogue-ca", name, "between");
+        }
+        pki.add_ca_under("rogue-ca", "hidden", "between");
+        pki.leaf("leaf", "hidden", &alice);
+        pki.leaf("past", "rogue-ca", &alice.expired());
+        let files: Vec<_> = names.iter().map(|name| format!("{name}.crt")).collect();
+        let mut chain = vec!["leaf.crt"];
+        chain.extend(files.iter().map(String::as_str));
+        chain.extend(["past.crt"; 100]);
+        pki.join("many.crt", &chain);
+        pki.join("many.key", &["leaf.key"]);
+    })
+    .await;
+    let client = world.proxy.client(&world.ground.pki);
+    let many = client.cert("many");
+    let asking = async {
+        for client in [many.http1(), many.http2()] {
+            for _ in 0..10 {
+                assert_eq!(asks_as(&client).await, "401");
+            }
+        }
+        assert_eq!(asks_as(&client.cert("alice")).await, "alice");
+    };
+    // Each is a minute if all ways through the chain are tried.
+    let done = tokio::time::timeout(LONG, asking).await;
+    assert!(done.is_ok(), "it takes too long");
+}
+
+#[tokio::test]
 async fn names_that_are_no_plain_text_never_become_a_header() {
     let bmp = |text: &str| DnValue::BmpString(text.try_into().unwrap());
     let t61 = |text: &str| DnValue::TeletexString(text.try_into().unwrap());
