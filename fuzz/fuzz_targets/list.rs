@@ -1,14 +1,23 @@
-//! The beginning of a list: whatever it is, what is believed of it is of the version that was asked for.
+//! The beginning of a list: whatever it is, what is believed of it is of the version that was asked for. The first byte
+//! says what it is said to be.
 #![no_main]
 
 use kube_interop_proxy::watches::samples::look::{Encoded, Form};
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: (bool, bool, Vec<u8>)| {
-    let (protobuf, gzip, head) = data;
-    let form = if protobuf { Form::Protobuf } else { Form::Json };
-    if let Some(sample) = (Encoded { form, gzip }).read(&head, "v1") {
+fuzz_target!(|data: &[u8]| {
+    let Some((said, head)) = data.split_first() else {
+        return;
+    };
+    let form = if said & 1 == 0 {
+        Form::Json
+    } else {
+        Form::Protobuf
+    };
+    let gzip = said & 2 != 0;
+    if let Some(sample) = (Encoded { form, gzip }).read(head, "v1") {
         assert_eq!(sample.type_meta.api_version, "v1");
-        assert!(sample.witnesses.iter().all(|witness| witness.revision > 0 && !witness.key.is_empty()));
+        let mut witnesses = sample.witnesses.iter();
+        assert!(witnesses.all(|witness| witness.revision > 0 && !witness.key.is_empty()));
     }
 });

@@ -1,17 +1,21 @@
-//! OpenAPI documents of two servers, in whatever form the bytes may be.
+//! OpenAPI documents of two servers, in whatever form the bytes may be. The first two bytes say how long the first is.
 #![no_main]
 
 use kube_interop_proxy::discovery::openapi::{Form, merge};
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: (Vec<u8>, Vec<u8>)| {
-    let (local, peer) = data;
+fuzz_target!(|data: &[u8]| {
+    let Some((length, both)) = data.split_first_chunk() else {
+        return;
+    };
+    let length = usize::from(u16::from_be_bytes(*length));
+    let (local, peer) = both.split_at(length.min(both.len()));
     for form in [Form::V2Json, Form::V2Protobuf, Form::V3Index] {
-        let add = |local: &[u8]| merge(form, local, &[&peer], |_| true);
-        if let Ok(Some(merged)) = add(&local) {
+        let add = |local: &[u8]| merge(form, local, &[peer], |_| true);
+        if let Ok(Some(merged)) = add(local) {
             assert!(matches!(add(&merged), Ok(None)));
         }
-        if let Ok(added) = merge(form, &local, &[&local], |_| true) {
+        if let Ok(added) = merge(form, local, &[local], |_| true) {
             assert_eq!(added, None);
         }
     }

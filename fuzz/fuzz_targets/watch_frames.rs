@@ -1,4 +1,5 @@
-//! The answer to a watch: however it is split, it reads as the whole.
+//! The answer to a watch: however it is split, it reads as the whole. The first bytes say what it is said to be, in how
+//! many pieces it comes, and how long each of them is.
 #![no_main]
 
 use bytes::Bytes;
@@ -6,14 +7,21 @@ use kube_interop_proxy::watches::follower::Follower;
 use kube_interop_proxy::watches::frames::{Format, Frames};
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: (bool, Vec<u8>, Vec<u8>)| {
-    let (protobuf, stream, lengths) = data;
-    let format = if protobuf { Format::Protobuf } else { Format::Json };
-    let stream = Bytes::from(stream);
+fuzz_target!(|data: &[u8]| {
+    let [said, count, rest @ ..] = data else {
+        return;
+    };
+    let format = if said & 1 == 0 {
+        Format::Json
+    } else {
+        Format::Protobuf
+    };
+    let (lengths, stream) = rest.split_at(usize::from(*count).min(rest.len()));
+    let stream = Bytes::copy_from_slice(stream);
     let mut pieces = Vec::new();
     let mut rest = stream.clone();
     for length in lengths {
-        pieces.push(rest.split_to(usize::from(length).min(rest.len())));
+        pieces.push(rest.split_to(usize::from(*length).min(rest.len())));
     }
     pieces.push(rest);
     assert_eq!(read(format, &pieces), read(format, &[stream]));
