@@ -226,7 +226,7 @@ async fn every_kind_of_patch_and_verbs_nobody_knows_arrive_as_they_are() {
 }
 
 /// The most memory that the process ever had, in KiB.
-fn peak(pid: u32) -> u64 {
+pub fn peak(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:"));
     let number = line.and_then(|line| line.split_whitespace().nth(1));
