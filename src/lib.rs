@@ -25,7 +25,8 @@ pub mod if_ready;
 pub mod local;
 #[cfg(feature = "proxy")]
 pub mod publish;
-#[cfg(all(test, feature = "proxy"))]
+#[cfg(test)]
+#[cfg(feature = "proxy")]
 mod reference;
 #[cfg(feature = "proxy")]
 pub mod relay;

@@ -96,7 +96,8 @@ pub fn kubeconfig(pki: &Pki, addr: SocketAddr) -> PathBuf {
 /// The example's client, as the administrator.
 async fn client(addr: SocketAddr, pki: &Pki) -> kube::Client {
     let file = Kubeconfig::read_from(kubeconfig(pki, addr)).unwrap();
-    let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default());
+    let options = KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(file, &options);
     example::client(config.await.unwrap()).unwrap()
 }
 

@@ -21,7 +21,7 @@ async fn after(written: &[u8]) -> hyper::Error {
     let (mut sender, connection) = made.unwrap();
     let connection = tokio::spawn(connection);
     let server = async {
-        there.read(&mut [0; 1024]).await.unwrap();
+        assert!(there.read(&mut [0; 1024]).await.unwrap() > 0);
         there.write_all(written).await.unwrap();
         drop(there);
     };

@@ -39,11 +39,14 @@ impl Body for Told {
     }
 }
 
-/// A server that gives these replies in order, then 200 for ever; and what arrived, with the time since it started.
+/// What arrived, with the time since the server's start.
+type Seen = Arc<StdMutex<Vec<(Duration, Request<Bytes>)>>>;
+
+/// A server that gives these replies in order, then 200 for ever.
 #[derive(Clone)]
 pub(super) struct Server {
     replies: Arc<StdMutex<VecDeque<Reply>>>,
-    pub(super) seen: Arc<StdMutex<Vec<(Duration, Request<Bytes>)>>>,
+    pub(super) seen: Seen,
     pub(super) start: Instant,
 }
 
