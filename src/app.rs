@@ -3,7 +3,6 @@
 //! [`build`] binds ports and starts everything; [`Bound`] tells the real addresses and stops it again. Control
 //! work (etcd, probe, discovery, admin port) has one runtime, serving has one for each core.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -17,24 +16,11 @@ use tokio::task::JoinSet;
 use crate::admin::pages::Pages;
 use crate::admin::{self, metrics::Metrics};
 use crate::client::MakerError;
-use crate::cluster::catalog::{Catalog, Ends, Own, Published};
+use crate::cluster::catalog::{Own, Published};
 use crate::cluster::connector::{Connector, EtcdTls};
-use crate::cluster::etcd::EtcdSource;
-use crate::cluster::keys::{Keys, Topic};
-use crate::cluster::native;
-use crate::cluster::state::State;
-use crate::cluster::watch::follow;
-use crate::config::{Config, PublishLease};
-use crate::discovery::clients::Clients;
-use crate::discovery::gather::Gather;
-use crate::local::discovery::{self, LocalView};
+use crate::cluster::keys::Keys;
+use crate::config::Config;
 use crate::local::state::LocalState;
-use crate::local::{self, probe, requestheader};
-use crate::publish::identify::Identify;
-use crate::publish::identity::host_name;
-use crate::publish::lease::LeaseKeeper;
-use crate::publish::record::Publisher;
-use crate::publish::rhythm;
 use crate::relay::files;
 use crate::relay::health::{self, Health};
 use crate::relay::overlay::cache::Cache;
@@ -45,10 +31,10 @@ use crate::routing::decide::Policy;
 use crate::server::rotate;
 use crate::server::worker::{self, Common};
 use crate::tls::store::TlsError;
-use crate::watches::archive::{self, Archive};
-use crate::watches::book::Book;
-use crate::watches::history;
+use crate::watches::archive::Archive;
 use crate::watches::samples::Samples;
+
+mod control;
 
 /// Why the program cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -77,8 +63,6 @@ pub enum BuildError {
 
 /// Longest wait for own keys to leave etcd.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// Messages of one list that may wait to be read.
-const QUEUE: usize = 4096;
 
 /// A running proxy.
 pub struct Bound {
@@ -94,6 +78,7 @@ pub struct Bound {
     workers: Vec<JoinHandle<()>>,
     stop_publishing: Vec<oneshot::Sender<()>>,
     publishers: Vec<tokio::task::JoinHandle<()>>,
+    /// Ends all control work with it.
     _control: JoinSet<()>,
 }
 
@@ -144,6 +129,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         merges: Cache::default(),
         archive,
         samples: Samples::default(),
+        crippled: Arc::default(),
         recent: admin::recent::Recent::default(),
         metrics: Arc::new(Metrics::new()?),
         phase: phases,
@@ -155,7 +141,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     let mut control = JoinSet::new();
     rotations.start(&shared, &tls, &etcd, &mut control);
     let connector = Connector::new(&shared.config.etcd, etcd);
-    let (publisher, keeper) = start_control(
+    let (publisher, keeper) = control::start_control(
         &shared,
         connector,
         keys,
@@ -198,6 +184,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         .map_err(BuildError::Thread)?;
     let version = env!("CARGO_PKG_VERSION");
     tracing::info!(version, %serving, %admin, threads, "serving");
+    let control = control::watched(control, shared.crippled.clone());
     Ok(Bound {
         serving,
         admin,
@@ -211,147 +198,6 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         publishers,
         _control: control,
     })
-}
-
-/// Followers of etcd, the catalog, the probe and discovery; those that tell others of us are returned, because they end
-/// in their own way. With `identity.publishLease: Never` nobody keeps or collects Leases.
-fn start_control(
-    shared: &Arc<Shared>,
-    connector: Connector,
-    keys: Keys,
-    id: watch::Sender<Option<Arc<str>>>,
-    ends: Ends,
-    books: mpsc::Receiver<Arc<Book>>,
-    control: &mut JoinSet<()>,
-) -> Result<(Publisher, Option<LeaseKeeper>), BuildError> {
-    let config = &shared.config;
-    let (view_sender, view) = watch::channel(LocalView::default());
-    let (custom_sender, custom) = watch::channel(None);
-    let (peers_sender, native_peers) = watch::channel(BTreeMap::new());
-    let (natives_sender, natives) = mpsc::channel(QUEUE);
-    let (leases_sender, leases) = watch::channel(None);
-    let (wanted_sender, wanted) = watch::channel(false);
-    let (observed_sender, observed) = watch::channel(Arc::default());
-
-    let (sink, messages) = mpsc::channel(QUEUE);
-    let trouble = Arc::default();
-    for topic in keys.topics() {
-        let connector = connector.starting_at(topic.index());
-        let source = EtcdSource::new(connector, config.peer.lease_ttl);
-        let keys_only = topic == Topic::Definitions;
-        control.spawn(follow(
-            source,
-            topic,
-            keys.of(topic),
-            keys_only,
-            sink.clone(),
-            Arc::clone(&trouble),
-        ));
-    }
-    let catalog = Catalog {
-        own: shared.own.clone(),
-        messages,
-        local: view.clone(),
-        natives,
-        refused: ends.refused,
-        reports: ends.reports,
-        custom: custom_sender,
-        native_peers: peers_sender,
-        leases: leases_sender,
-        published: shared.published.clone(),
-        state: State::new(
-            shared.own.endpoint,
-            config.identity.lease_namespaces.len(),
-            config.peer.lease_ttl,
-            config.rerouting.absent_server_grace,
-        ),
-    };
-    control.spawn(catalog.run());
-    control.spawn(archive::run(connector.clone(), books));
-    control.spawn(history::run(
-        connector.starting_at(keys.topics().count() + 1),
-        keys.of(Topic::Servers),
-        shared.local.clone(),
-    ));
-    control.spawn(native::run(
-        Arc::new(native::maker(config, shared.credentials.clone())?),
-        config.api_server.discovery_interval,
-        native_peers,
-        natives_sender,
-    ));
-    let gather = Gather {
-        published: shared.published.clone(),
-        view: view.clone(),
-        gathering: shared.gathering.clone(),
-        clients: Clients::new(config, &shared.credentials)?,
-        discovery_interval: config.api_server.discovery_interval,
-        metrics: shared.metrics.gathering.clone(),
-    };
-    control.spawn(gather.run());
-    let identify = Identify {
-        config: config.identity.clone(),
-        host: host_name(),
-        leases,
-        state: shared.local.clone(),
-        id,
-        wanted: wanted_sender,
-        observed: observed_sender,
-        metrics: shared.metrics.clone(),
-    };
-    control.spawn(identify.run());
-
-    let maker = Arc::new(local::maker(config, shared.credentials.clone())?);
-    let api_server = config.api_server.address;
-    control.spawn(probe::run(
-        maker.client(api_server),
-        shared.local.clone(),
-        config.api_server.probe_interval,
-    ));
-    control.spawn(discovery::run(
-        maker.client(api_server),
-        shared.local.clone(),
-        config.api_server.discovery_interval,
-        custom.clone(),
-        view_sender,
-    ));
-    control.spawn(requestheader::run(
-        config.clone(),
-        shared.credentials.clone(),
-        shared.local.clone(),
-    ));
-    let identity = &config.identity;
-    let keeper = (identity.publish_lease != PublishLease::Never).then(|| LeaseKeeper {
-        client: maker.client(api_server),
-        namespace: identity
-            .lease_namespaces
-            .first()
-            .cloned()
-            .unwrap_or_default(),
-        renew_interval: identity.renew_interval,
-        lease_duration: identity.lease_duration,
-        hostname: host_name(),
-        endpoint: shared.own.endpoint,
-        id: shared.own.id.clone(),
-        wanted,
-        view: view.clone(),
-        state: shared.local.clone(),
-        leases: observed,
-        metrics: shared.metrics.lease.clone(),
-    });
-    let publisher = Publisher {
-        connector: connector
-            .starting_at(keys.topics().count())
-            .limited(rhythm::request_limit(config.peer.lease_ttl)),
-        keys,
-        own: shared.own.clone(),
-        state: shared.local.clone(),
-        view,
-        custom,
-        duplicate: shared.metrics.duplicate_id.clone(),
-        live_ttl: config.peer.lease_ttl,
-        record_ttl: config.rerouting.absent_server_grace,
-    };
-    Ok((publisher, keeper))
 }
 
 impl Bound {

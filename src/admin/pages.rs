@@ -1,6 +1,7 @@
 //! The operator's port: `/livez`, `/readyz`, `/metrics`, `/statusz`. Plain HTTP, loopback only.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
@@ -41,7 +42,7 @@ impl Pages {
     async fn answer(&self, request: &RequestHeader) -> Answer {
         let query = request.uri.query();
         match request.uri.path() {
-            "/livez" => (StatusCode::OK, TEXT, "ok\n".to_owned()),
+            "/livez" => self.livez(),
             "/readyz" => self.readyz(query_values(query, "verbose").next().is_some()),
             "/metrics" => match self.shared.metrics.render(self.status.gauges()) {
                 Ok(text) => (StatusCode::OK, PROMETHEUS, text),
@@ -74,6 +75,17 @@ impl Pages {
         match form(request) {
             Form::Json => (StatusCode::OK, JSON, format!("{status:#}\n")),
             Form::Page => (StatusCode::OK, HTML, page::with(&status)),
+        }
+    }
+
+    /// Alive as long as nothing has panicked that runs beside the requests: only a restart mends that.
+    fn livez(&self) -> Answer {
+        match self.shared.crippled.load(Ordering::Relaxed) {
+            false => (StatusCode::OK, TEXT, "ok\n".to_owned()),
+            true => {
+                let text = "[-]control failed: a task has panicked\nlivez check failed\n";
+                (StatusCode::INTERNAL_SERVER_ERROR, TEXT, text.to_owned())
+            }
         }
     }
 

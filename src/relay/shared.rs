@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -58,6 +59,8 @@ pub struct Shared {
     pub samples: Samples,
     /// Reroutes and refusals, for the status page.
     pub recent: Recent,
+    /// A control task has panicked.
+    pub crippled: Arc<AtomicBool>,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// How far a stop has come.

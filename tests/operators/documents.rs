@@ -289,7 +289,7 @@ fn what_the_proxy_answers_itself_is_in_the_troubleshooting_page() {
     for text in messages.iter().chain(&names) {
         assert!(page.contains(text.as_str()), "{text:?} is not explained");
     }
-    let pages = read(&root().join("src/admin/pages.rs"));
+    let pages = read(&root().join("src/admin/status.rs"));
     let checks = texts(&pages, "fn checks(&self)");
     assert!(checks.len() > 8, "{checks:?}");
     for text in checks {

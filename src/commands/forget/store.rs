@@ -60,19 +60,12 @@ impl fmt::Display for Unanswered {
 
 impl Error for Unanswered {}
 
-/// What is at the bottom of an error: the client library's own words repeat it several times.
+/// Why etcd could not be asked, with a hint where the certificate may be to blame.
 fn reason(error: &SourceError) -> String {
-    let SourceError::Failed(failed) = error else {
-        return error.to_string();
+    let said = match error {
+        SourceError::Failed(failed) => bottom(&**failed),
+        other => other.to_string(),
     };
-    let Some(etcd_client::Error::GRpcStatus(status)) = failed.downcast_ref() else {
-        return failed.to_string();
-    };
-    let mut bottom = status.source();
-    while let Some(below) = bottom.and_then(Error::source) {
-        bottom = Some(below);
-    }
-    let said = bottom.map_or_else(|| status.message().to_owned(), ToString::to_string);
     let low = said.to_ascii_lowercase();
     let hung_up = ["fatal alert", "closed", "reset", "broken pipe"];
     match hung_up.iter().any(|how| low.contains(how)) {
@@ -81,6 +74,18 @@ fn reason(error: &SourceError) -> String {
         true => format!("{said}: does it take the client certificate, etcd.certFile?"),
         false => said,
     }
+}
+
+/// What is at the bottom of an error: the client library's own words repeat it several times.
+fn bottom(error: &(dyn Error + Send + Sync + 'static)) -> String {
+    let Some(etcd_client::Error::GRpcStatus(status)) = error.downcast_ref() else {
+        return error.to_string();
+    };
+    let mut bottom = status.source();
+    while let Some(below) = bottom.and_then(Error::source) {
+        bottom = Some(below);
+    }
+    bottom.map_or_else(|| status.message().to_owned(), ToString::to_string)
 }
 
 /// What was found.
