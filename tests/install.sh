@@ -35,9 +35,8 @@ chromium chromium
 promtool prometheus
 systemd-analyze systemd
 ip iproute2
-nsenter util-linux"
-c++ g++
-h2load nghttp2-client"
+nsenter util-linux
+c++ g++"
 kubernetes='/usr/lib/go/bin/go golang-go
 /usr/share/gocode/src/github.com/modern-go/reflect2 golang-github-modern-go-reflect2-dev
 rsync rsync
