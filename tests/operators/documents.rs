@@ -296,23 +296,3 @@ fn what_the_proxy_answers_itself_is_in_the_troubleshooting_page() {
         assert!(page.contains(&text), "{text:?} of /readyz is not explained");
     }
 }
-
-#[test]
-fn each_likely_alert_has_a_heading() {
-    let anchors = anchors(&read(&root().join("docs/troubleshooting.md")));
-    for alert in [
-        "NotReady",
-        "EtcdStale",
-        "PeerUnreachable",
-        "CertificateExpiring",
-        "CertificateBroken",
-        "DuplicateID",
-        "UnreachableResources",
-        "ForgedHeaders",
-        "Refusals",
-        "Down",
-    ] {
-        let anchor = format!("KubeInteropProxy{alert}").to_lowercase();
-        assert!(anchors.contains(&anchor), "{anchor}");
-    }
-}
