@@ -13,21 +13,14 @@ limits=(-max_total_time="${1:-20}")
 mapfile -t targets < <(sed -n 's/^name = "\([a-z_]*\)"$/\1/p' Cargo.toml)
 [ $# -lt 2 ] || targets=("${@:2}")
 
-# What cargo-fuzz passes, without a sanitizer: only that would need a nightly toolchain. With --target, build scripts
-# and macros are built without it.
-coverage='-Cpasses=sancov-module'
-for option in level=4 inline-8bit-counters pc-table trace-compares; do
-    coverage+=" -Cllvm-args=-sanitizer-coverage-$option"
-done
-host=$(rustc -vV | sed -n 's/^host: //p')
-RUSTFLAGS=$coverage cargo build --quiet --locked --target "$host" "${targets[@]/#/--bin=}"
+RUSTC_WRAPPER=$PWD/coverage.sh cargo build --quiet --locked "${targets[@]/#/--bin=}"
 printf 'fuzz/smoke.sh: built in %d s\n' "$SECONDS"
 
 found=$(mktemp -d)
 trap 'rm -rf "$found"' EXIT
 run() { # TARGET: its figures in one line, or all that it said
     mkdir -p "$found/$1" "artifacts/$1"
-    if "target/$host/debug/$1" "${limits[@]}" -timeout=10 -rss_limit_mb=2048 -artifact_prefix="artifacts/$1/" \
+    if "target/debug/$1" "${limits[@]}" -timeout=10 -rss_limit_mb=2048 -artifact_prefix="artifacts/$1/" \
         "$found/$1" "corpus/$1" >"$found/$1.log" 2>&1; then
         sed -n "s/^Done \(.*\)/$1: \1/p" "$found/$1.log"
     else

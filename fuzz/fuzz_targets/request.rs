@@ -81,6 +81,7 @@ fn write(mut header: RequestHeader, upgrade: bool) {
         user: HeaderValue::from_static("somebody"),
         groups: vec![HeaderValue::from_static("some")],
         credential: HeaderValue::from_static("X509SHA256=0"),
+        uid: None,
     };
     privileged.strip(&mut header);
     assert_eq!(privileged.strip(&mut header), 0);
