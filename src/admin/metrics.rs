@@ -48,6 +48,7 @@ pub struct Metrics {
     etcd_synced: IntGauge,
     peers: prometheus::IntGaugeVec,
     initialized: IntGauge,
+    crippled: IntGauge,
     identity: prometheus::IntGaugeVec,
     /// Discovery documents.
     pub documents: DocumentMetrics,
@@ -82,6 +83,8 @@ pub struct Gauges {
     pub absent: usize,
     /// The local apiserver is initialized.
     pub initialized: bool,
+    /// A control task has panicked.
+    pub crippled: bool,
 }
 
 impl Metrics {
@@ -203,6 +206,10 @@ impl Metrics {
                 "kube_interop_proxy_apiserver_initialized",
                 "1 while the local apiserver is initialized (KEP-3028).",
             )?,
+            crippled: gauge(
+                "kube_interop_proxy_control_panicked",
+                "1 once a task that runs beside the requests has panicked: only a restart helps.",
+            )?,
             identity,
             documents: DocumentMetrics::new(&registry)?,
             lease,
@@ -253,6 +260,7 @@ impl Metrics {
         self.etcd_restores.set(saturating(gauges.etcd_restores));
         self.etcd_synced.set(gauges.etcd_synced.into());
         self.initialized.set(gauges.initialized.into());
+        self.crippled.set(gauges.crippled.into());
         for (state, count) in [
             ("target", gauges.targets),
             ("live", gauges.live),

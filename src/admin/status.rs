@@ -99,6 +99,7 @@ impl Status {
             live: count(|server| server.live && !server.target),
             absent: count(|server| !server.live),
             initialized: self.shared.local.is_initialized(),
+            crippled: self.shared.crippled.load(Relaxed),
         }
     }
 
