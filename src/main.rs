@@ -1,14 +1,13 @@
 //! Command line: `run`, `check`, `status`, `forget`, `version`. Exit codes: 0 clean stop, 1 failure, 64 bad usage or
 //! configuration.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand, ValueEnum};
 use kube_interop_proxy::commands::status::Form;
-use kube_interop_proxy::commands::{self, Ending};
+use kube_interop_proxy::commands::{self, Ending, terminal};
 use kube_interop_proxy::config::{self, Config, Problem};
 use kube_interop_proxy::doctor::{
     self,
@@ -130,8 +129,8 @@ fn main() -> ExitCode {
             Err(()) => ExitCode::from(USAGE),
         },
         Command::Version => {
-            println!("kube-interop-proxy {}", env!("CARGO_PKG_VERSION"));
-            ExitCode::SUCCESS
+            let text = concat!("kube-interop-proxy ", env!("CARGO_PKG_VERSION"), "\n");
+            said(text, ExitCode::SUCCESS)
         }
     }
 }
@@ -147,8 +146,8 @@ fn code(ending: Ending) -> ExitCode {
 fn check(path: &Path) -> ExitCode {
     match loaded(config::check(path)) {
         Ok(_) => {
-            println!("{}: no problems", path.display());
-            ExitCode::SUCCESS
+            let text = format!("{}: no problems\n", path.display());
+            said(&text, ExitCode::SUCCESS)
         }
         Err(()) => ExitCode::from(FAILURE),
     }
@@ -168,17 +167,26 @@ fn examine(path: &Path) -> ExitCode {
             findings
         }
         Err(error) => {
-            eprintln!("cannot start a runtime: {error}");
+            terminal::complain(format_args!("cannot start a runtime: {error}"));
             return ExitCode::from(FAILURE);
         }
     };
     let lines = findings.iter().map(|finding| format!("{finding}\n"));
     let text = lines.collect::<String>() + &summary(&findings) + "\n";
-    // Who has read enough closes it.
-    let _ = std::io::stdout().write_all(text.as_bytes());
     match findings.iter().any(|it| it.level == Level::Problem) {
-        true => ExitCode::from(FAILURE),
-        false => ExitCode::SUCCESS,
+        true => said(&text, ExitCode::from(FAILURE)),
+        false => said(&text, ExitCode::SUCCESS),
+    }
+}
+
+/// Writes an answer; `code` is how the command ended, unless nobody could be told.
+fn said(text: &str, code: ExitCode) -> ExitCode {
+    match terminal::say(text) {
+        Ok(()) => code,
+        Err(error) => {
+            terminal::complain(format_args!("cannot write: {error}"));
+            ExitCode::from(FAILURE)
+        }
     }
 }
 
@@ -186,7 +194,7 @@ fn examine(path: &Path) -> ExitCode {
 fn loaded(result: Result<Config, Vec<Problem>>) -> Result<Config, ()> {
     result.map_err(|problems| {
         for problem in &problems {
-            eprintln!("{problem}");
+            terminal::complain(problem);
         }
     })
 }
@@ -211,7 +219,8 @@ fn run(path: &Path, log_format: LogFormat) -> ExitCode {
 fn start_logging(format: LogFormat) -> Result<(), ()> {
     // Access lines cost on every request and are wanted by few.
     let filter = match std::env::var("RUST_LOG") {
-        Ok(wanted) => EnvFilter::try_new(wanted).map_err(|error| eprintln!("RUST_LOG: {error}"))?,
+        Ok(wanted) => EnvFilter::try_new(wanted)
+            .map_err(|error| terminal::complain(format_args!("RUST_LOG: {error}")))?,
         Err(_) => EnvFilter::new("info,access=off,pingora_core=warn"),
     };
     let logs = tracing_subscriber::fmt()

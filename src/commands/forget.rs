@@ -28,13 +28,13 @@ pub fn server_id(text: &str) -> Result<String, String> {
 /// Forgets `id`. `sure`: without asking.
 pub fn run(id: &str, config: &Config, sure: bool) -> Ending {
     if !sure && !terminal::can_ask() {
-        eprintln!("there is no terminal to ask at: --yes forgets without asking");
+        terminal::complain("there is no terminal to ask at: --yes forgets without asking");
         return Ending::Usage;
     }
     match forget(id, config, sure) {
         Ok(()) => Ending::Good,
         Err(why) => {
-            eprintln!("{why}");
+            terminal::complain(why);
             Ending::Bad
         }
     }

@@ -5,8 +5,8 @@
 
 pub mod forget;
 pub mod status;
+pub mod terminal;
 
-mod terminal;
 mod text;
 
 use std::time::Duration;

@@ -28,7 +28,7 @@ pub fn run(admin: &str, form: Form) -> Ending {
     let status = match ask::ask(admin) {
         Ok(status) => status,
         Err(error) => {
-            eprintln!("{admin}: {error}");
+            terminal::complain(format_args!("{admin}: {error}"));
             return Ending::Bad;
         }
     };
@@ -40,7 +40,7 @@ pub fn run(admin: &str, form: Form) -> Ending {
         Ok(()) if is_ready(&status) => Ending::Good,
         Ok(()) => Ending::Bad,
         Err(error) => {
-            eprintln!("cannot write: {error}");
+            terminal::complain(format_args!("cannot write: {error}"));
             Ending::Bad
         }
     }

@@ -1,5 +1,7 @@
-//! The terminal that a command was called from, if it was one.
+//! The terminal that a command was called from, if it was one. Nothing here panics where nobody takes what is said, as
+//! `println!` and `eprintln!` do.
 
+use std::fmt::Display;
 use std::io::{self, BufRead, ErrorKind, IsTerminal, Write};
 
 /// Where a terminal does not say how wide it is.
@@ -21,13 +23,18 @@ pub(super) fn width() -> Option<usize> {
 }
 
 /// Writes to standard output. Whoever reads may have gone (`| head`), which is no failure.
-pub(super) fn say(text: &str) -> io::Result<()> {
+pub fn say(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(text.as_bytes());
     match written.and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written,
     }
+}
+
+/// Writes a line to standard error. If that cannot be done, there is nobody left to tell: the exit code says it.
+pub fn complain(problem: impl Display) {
+    let _ = writeln!(io::stderr(), "{problem}");
 }
 
 /// Whether somebody can be asked.
