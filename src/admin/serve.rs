@@ -1,5 +1,9 @@
 //! Serving the operator's port.
+//!
+//! Whoever is on this host may connect, and say nothing: the files that clients and etcd need are not theirs to use up. A
+//! new connection is always let in, so that probes are answered; where there are many, the oldest ends.
 
+use std::collections::VecDeque;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,9 +11,13 @@ use std::time::Duration;
 use pingora_core::apps::ServerApp;
 use pingora_core::protocols::l4::stream::Stream as TcpStream;
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
 use super::pages::Pages;
 use crate::trouble::Pace;
+
+/// Most connections at once: half of the files that requests leave alone (`relay::files`).
+const MOST: usize = 32;
 
 /// Serves `pages` until dropped.
 pub async fn run(listener: TcpListener, pages: Arc<Pages>) {
@@ -21,15 +29,18 @@ pub async fn run(listener: TcpListener, pages: Arc<Pages>) {
         }
     };
     let (_never, shutdown) = watch::channel(false);
+    let mut open = VecDeque::new();
     loop {
         match listener.accept().await {
             Ok((tcp, _)) => {
                 let (pages, shutdown) = (pages.clone(), shutdown.clone());
-                tokio::spawn(async move {
+                make_room(&mut open);
+                let serving = tokio::spawn(async move {
                     pages
                         .process_new(Box::new(TcpStream::from(tcp)), &shutdown)
                         .await
                 });
+                open.push_back(serving.abort_handle());
             }
             Err(error) => {
                 static PACE: Pace = Pace::new();
@@ -39,5 +50,15 @@ pub async fn run(listener: TcpListener, pages: Arc<Pages>) {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
+    }
+}
+
+/// For one more; the oldest come first.
+fn make_room(open: &mut VecDeque<AbortHandle>) {
+    open.retain(|connection| !connection.is_finished());
+    if open.len() >= MOST
+        && let Some(oldest) = open.pop_front()
+    {
+        oldest.abort();
     }
 }

@@ -17,6 +17,7 @@ mod double;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod admin_port;
 mod check;
 mod client_layer;
 mod clients;
