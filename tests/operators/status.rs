@@ -1,6 +1,6 @@
 //! `status`: what a running proxy says, for people and for scripts.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -207,6 +207,19 @@ async fn whoever_accepts_and_is_silent_is_not_waited_for_long() {
         ended.stderr
     );
     assert!(started.elapsed() < SOON);
+}
+
+#[tokio::test]
+async fn a_name_that_leads_there_will_do() {
+    let single = Single::new().await;
+    let admin = single.proxy.admin();
+    let IpAddr::V4(ip) = admin.ip() else {
+        panic!("{admin}");
+    };
+    // No address as the admin port takes one, and one to whoever looks up names: inet_aton(3).
+    let name = format!("127.{}:{}", ip.to_bits() & 0xff_ffff, admin.port());
+    let ended = run(&["status", "--admin", &name]).await;
+    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
 }
 
 #[tokio::test]

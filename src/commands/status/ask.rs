@@ -1,6 +1,7 @@
 //! One question to an admin port: plain HTTP/1.1, one connection.
 
 use std::io;
+use std::net::SocketAddr;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, HOST};
@@ -17,6 +18,8 @@ use super::super::PATIENCE;
 const PATH: &str = "/statusz?format=json";
 /// Largest answer.
 const LARGEST: usize = 64 << 20;
+/// Most values in it, each of which takes far more room here than there: a hundred servers of a large cluster have fewer.
+const MOST_VALUES: usize = 500_000;
 
 /// Why there is no answer; one line.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +36,8 @@ pub(super) enum AskError {
     Foreign(StatusCode),
     #[error("this is not kube-interop-proxy's admin port: what /statusz says is something else")]
     Strange,
+    #[error("this is not kube-interop-proxy's admin port: what /statusz says has no end")]
+    Endless,
     #[error("cannot start: {0}")]
     Start(#[source] io::Error),
 }
@@ -65,6 +70,9 @@ pub(super) fn ask(admin: &str) -> Result<Value, AskError> {
 }
 
 fn read(body: &[u8]) -> Result<Value, AskError> {
+    if body.iter().filter(|byte| **byte == b',').count() > MOST_VALUES {
+        return Err(AskError::Endless);
+    }
     match serde_json::from_slice::<Value>(body) {
         Ok(status) if status["server"].is_object() => Ok(status),
         _ => Err(AskError::Strange),
@@ -74,10 +82,13 @@ fn read(body: &[u8]) -> Result<Value, AskError> {
 async fn get(admin: &str) -> Result<(StatusCode, Bytes), AskError> {
     let broken = |error: hyper::Error| AskError::Broken(error.into());
     let tcp = TcpStream::connect(admin).await.map_err(AskError::Connect)?;
+    // The port is asked by its address: it refuses names, with which strangers' pages could lead browsers there.
+    let address = tcp.peer_addr().map_err(AskError::Connect)?;
+    let address = SocketAddr::new(address.ip(), address.port());
     let handshake = http1::handshake(TokioIo::new(tcp)).await;
     let (mut sender, connection) = handshake.map_err(broken)?;
     let request = Request::get(PATH)
-        .header(HOST, admin)
+        .header(HOST, address.to_string())
         .header(ACCEPT, "application/json")
         .body(Empty::<Bytes>::new())
         .map_err(|error| AskError::Broken(error.into()))?;
@@ -128,6 +139,14 @@ mod tests {
         ] {
             assert!(address(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn what_would_fill_the_memory_is_not_read() {
+        let many = |count| format!("{{\"server\": {{}}, \"peers\": [{}1]}}", "1,".repeat(count));
+        assert!(read(many(MOST_VALUES - 1).as_bytes()).is_ok());
+        let endless = read(many(MOST_VALUES).as_bytes());
+        assert!(matches!(endless, Err(AskError::Endless)));
     }
 
     #[test]
