@@ -26,6 +26,7 @@ use http::HeaderMap;
 use rustls::pki_types::CertificateDer;
 use tokio::time::timeout;
 
+use self::apiserver::authorities;
 use self::clock::Skew;
 use self::etcd::look::Tls;
 use self::etcd::store::{self, Store};
@@ -80,7 +81,7 @@ async fn live(config: &Config, file: &Path) -> Vec<Finding> {
     let etcd = etcd_tls(config, &reading);
     let user = etcd_user(config, &reading);
     let ((apiserver, apiserver_skew), here, (etcd, store)) = tokio::join!(
-        look_at_apiserver(config, local),
+        look_at_apiserver(config, local, &reading),
         here::look::look(config, maker.as_ref().ok()),
         look_at_etcd(config, etcd, user.as_deref()),
     );
@@ -161,6 +162,7 @@ fn passed_over(about: impl std::fmt::Display, why: impl std::fmt::Display) -> Fi
 async fn look_at_apiserver(
     config: &Config,
     credentials: Result<Current, TlsError>,
+    reading: &Reading<'_>,
 ) -> (Vec<Finding>, Option<(String, Skew)>) {
     let about = apiserver::about(config);
     let credentials = match credentials {
@@ -170,7 +172,11 @@ async fn look_at_apiserver(
     let seen = timeout(PATIENCE, apiserver::look::look(config, credentials)).await;
     let seen = seen.unwrap_or(Err(Trouble::Silent));
     let skew = seen.as_ref().ok().and_then(|seen| seen.ready.skew);
-    let findings = apiserver::findings(config, &seen);
+    let mut findings = apiserver::findings(config, &seen);
+    if let Ok(seen) = &seen {
+        let told = &seen.authorities;
+        findings.extend(authorities::findings(&about, config, reading, told));
+    }
     (findings, skew.map(|skew| (about, skew)))
 }
 

@@ -8,12 +8,13 @@ use serde::Deserialize;
 use tokio::time::timeout;
 
 use super::Seen;
+use super::authorities::Told;
 use crate::client::Client;
 use crate::config::Config;
 use crate::doctor::ask::{self, PATIENCE};
 use crate::doctor::trouble::Trouble;
 use crate::local;
-use crate::local::requestheader::check::check;
+use crate::local::requestheader::check::{PATH, check};
 use crate::tls::credentials::Current;
 
 const DISCOVERY: [&str; 3] = ["/", "/api", "/apis"];
@@ -47,6 +48,7 @@ pub async fn look(config: &Config, credentials: Current) -> Result<Seen, Trouble
         discovery: rest.discovery,
         doubts,
         endpoints: rest.endpoints,
+        authorities: rest.authorities,
     })
 }
 
@@ -55,6 +57,7 @@ struct Rest {
     version: Option<String>,
     discovery: Vec<(&'static str, Result<StatusCode, Trouble>)>,
     endpoints: Vec<SocketAddr>,
+    authorities: Told,
 }
 
 #[derive(Deserialize)]
@@ -77,6 +80,10 @@ async fn rest(client: &mut Client) -> Rest {
         endpoints: body(client, ENDPOINTS)
             .await
             .map(|body| addresses(&body))
+            .unwrap_or_default(),
+        authorities: body(client, PATH)
+            .await
+            .map(|body| Told::read(&body))
             .unwrap_or_default(),
     }
 }

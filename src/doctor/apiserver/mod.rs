@@ -1,12 +1,14 @@
 //! The kube-apiserver beside this proxy: whether it is one, is ready, and takes our word about users. Pure; [`look`]
 //! observes.
 
+pub mod authorities;
 pub mod look;
 
 use std::net::SocketAddr;
 
 use http::StatusCode;
 
+use self::authorities::Told;
 use super::ask::Ready;
 use super::finding::Finding;
 use super::trouble::{Keys, Trouble};
@@ -36,6 +38,8 @@ pub struct Seen {
     pub doubts: Result<Vec<String>, String>,
     /// Where the Service `kubernetes` leads, if anywhere.
     pub endpoints: Vec<SocketAddr>,
+    /// Who signs the certificates that it takes.
+    pub authorities: Told,
 }
 
 /// The name in each line.
@@ -188,6 +192,7 @@ mod tests {
             discovery: vec![("/apis", Ok(StatusCode::OK))],
             doubts: Ok(Vec::new()),
             endpoints: Vec::new(),
+            authorities: Told::default(),
         }
     }
 

@@ -195,6 +195,7 @@ async fn wrong_certificates_are_told_by_their_cause() {
     let nameless = about("nameless", "serving.certFile");
     let ours = about("front-proxy-client", client);
     let apiserver = format!("apiserver {}: the apiserver answers 401", cluster.a.addr());
+    let authorities = format!("apiserver {}: none of", cluster.a.addr());
     let apiserver_user = format!("apiserver {}: the apiserver takes users", cluster.a.addr());
     let peer = format!(
         "peer b {}: it does not believe this proxy",
@@ -285,6 +286,15 @@ async fn wrong_certificates_are_told_by_their_cause() {
             pair_of("serving", "nameless"),
             vec![],
             vec![vec![&nameless, "it lacks the name kubernetes.default.svc"]],
+        ),
+        (
+            "authority of other users than the apiserver's",
+            vec![("serving.clientCAFile", pki.file("etcd-ca.crt"))],
+            vec![vec![
+                &authorities,
+                "its authorities for users' certificates (--client-ca-file) is in serving.clientCAFile",
+            ]],
+            vec![],
         ),
         (
             "key of another certificate",
