@@ -285,6 +285,8 @@ fn the_systemd_unit_is_one_and_is_confined() {
         &binary().display().to_string(),
     );
     assert_ne!(unit, here);
+    let nothing_before = !unit.contains("ExecStartPre=") && !unit.contains("ExecCondition=");
+    assert!(nothing_before, "it starts where `check` fails");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kube-interop-proxy.service");
     std::fs::write(&path, here).unwrap();
