@@ -1,9 +1,10 @@
 //! Accepting connections and shaking hands.
 //!
 //! As many clients may be connected as [`files`] says; who comes after them is turned away, and nobody else is disturbed.
+//! Peers find room even then: with each of their connections come the requests of many.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,12 +29,16 @@ use crate::admin::metrics::Metrics;
 use crate::relay::files;
 use crate::relay::front::HEADER_TIMEOUT;
 use crate::request::who::Connection;
+use crate::routing::table::Snapshot;
 use crate::trouble::Pace;
 
 /// A handshake that takes longer is given up.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// After this long without resources (file descriptors), accepting is tried again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Of as many connections as all clients may have, this part is for peers besides.
+const PEERS_SHARE: usize = 8;
 
 /// What accepting a connection needs; held by every connection while it lives.
 pub struct Accepting<A> {
@@ -45,6 +50,8 @@ pub struct Accepting<A> {
     pub metrics: Arc<Metrics>,
     /// Most clients that may be connected at once, of all threads.
     pub most: usize,
+    /// What etcd says: where peers are.
+    pub snapshot: Arc<ArcSwap<Snapshot>>,
     /// Becomes true when connections are to end after their running requests.
     pub closing: watch::Receiver<bool>,
     /// Tells by its end that no connection is left.
@@ -60,7 +67,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Accepting<A> {
                 biased;
                 () = becomes_true(&mut closing) => return,
                 accepted = listener.accept() => match accepted {
-                    Ok((tcp, from)) if self.has_room_for(&tcp) => {
+                    Ok((tcp, from)) if self.has_room_for(&tcp, from.ip()) => {
                         let open = Open::new(self.metrics.clone());
                         tokio::spawn(self.clone().serve(tcp, from, open));
                     }
@@ -78,9 +85,19 @@ impl<A: HttpServerApp + Send + Sync + 'static> Accepting<A> {
         }
     }
 
-    fn has_room_for(&self, tcp: &tokio::net::TcpStream) -> bool {
+    fn has_room_for(&self, tcp: &tokio::net::TcpStream, from: IpAddr) -> bool {
         let open = usize::try_from(self.metrics.connections.get()).unwrap_or_default();
-        open < self.most && files::is_for_requests(tcp)
+        let room = open < self.most
+            || (open < self.most + self.most / PEERS_SHARE && self.is_a_peers(from));
+        room && files::is_for_requests(tcp)
+    }
+
+    /// What else is at a peer's address may come in with it: it is one of the cluster's own hosts.
+    fn is_a_peers(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        let snapshot = self.snapshot.load();
+        let mut servers = snapshot.servers.iter();
+        servers.any(|server| server.live && server.endpoint.ip().to_canonical() == address)
     }
 
     /// `_open`: counts this connection.

@@ -82,12 +82,14 @@ pub fn start(index: usize, listener: TcpListener, common: Common) -> io::Result<
                     }
                 };
                 let metrics = shared.metrics.clone();
+                let snapshot = shared.published.snapshot.clone();
                 let app = Arc::new(Front::new(shared));
                 let accepting = Accepting {
                     app,
                     tls,
                     metrics,
                     most,
+                    snapshot,
                     closing,
                     alive,
                 };

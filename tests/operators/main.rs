@@ -26,6 +26,7 @@ mod doctor;
 mod documents;
 mod etcd_role;
 mod forget;
+mod full;
 mod kubeadm;
 mod logs;
 mod manifests;
