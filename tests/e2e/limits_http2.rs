@@ -134,7 +134,7 @@ async fn streams_beyond_the_thousandth_are_refused_and_the_others_go_on() {
     })
     .await;
     drop(to);
-    ordeal.end(64).await;
+    ordeal.end(128).await;
 }
 
 #[tokio::test]
