@@ -63,6 +63,16 @@ pub enum SourceError {
     Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
+impl SourceError {
+    /// What happened; of a request, why it failed and not that it did.
+    pub fn said(&self) -> String {
+        match self {
+            Self::Failed(cause) => cause.to_string(),
+            other => other.to_string(),
+        }
+    }
+}
+
 /// Something that can be listed and watched.
 #[async_trait]
 pub trait Source: Send {

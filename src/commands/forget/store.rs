@@ -62,10 +62,7 @@ impl Error for Unanswered {}
 
 /// Why etcd could not be asked, with a hint where the certificate may be to blame.
 fn reason(error: &SourceError) -> String {
-    let said = match error {
-        SourceError::Failed(failed) => bottom(&**failed),
-        other => other.to_string(),
-    };
+    let said = error.said();
     let low = said.to_ascii_lowercase();
     let hung_up = ["fatal alert", "closed", "reset", "broken pipe"];
     match hung_up.iter().any(|how| low.contains(how)) {
@@ -74,18 +71,6 @@ fn reason(error: &SourceError) -> String {
         true => format!("{said}: does it take the client certificate, etcd.certFile?"),
         false => said,
     }
-}
-
-/// What is at the bottom of an error: the client library's own words repeat it several times.
-fn bottom(error: &(dyn Error + Send + Sync + 'static)) -> String {
-    let Some(etcd_client::Error::GRpcStatus(status)) = error.downcast_ref() else {
-        return error.to_string();
-    };
-    let mut bottom = status.source();
-    while let Some(below) = bottom.and_then(Error::source) {
-        bottom = Some(below);
-    }
-    bottom.map_or_else(|| status.message().to_owned(), ToString::to_string)
 }
 
 /// What was found.

@@ -116,20 +116,7 @@ async fn shake_hands(endpoint: &str, tls: Option<Arc<ClientConfig>>) -> Result<(
 pub fn trouble(error: &SourceError) -> Trouble {
     match error {
         SourceError::Timeout => Trouble::Silent,
-        error => Trouble::Other(reason(error)),
-    }
-}
-
-/// etcd's own words, as far as it said any.
-pub fn reason(error: &SourceError) -> String {
-    if let SourceError::Failed(cause) = error
-        && let Some(etcd_client::Error::GRpcStatus(status)) = cause.downcast_ref()
-    {
-        return status.message().to_owned();
-    }
-    match error {
-        SourceError::Failed(cause) => cause.to_string(),
-        error => error.to_string(),
+        error => Trouble::Other(error.said()),
     }
 }
 

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use etcd_client::{Client, Compare, CompareOp, GetOptions, Txn, TxnOp};
 
-use super::look::reason;
 use crate::cluster::codec::{self, Lease, PeerEndpoint};
 use crate::cluster::connector::{Connector, REQUEST_TIMEOUT, within};
 use crate::cluster::etcd::EtcdSource;
@@ -106,7 +105,7 @@ pub async fn look(config: &Config, connector: &Connector, client: &Client) -> St
 
 impl Store {
     fn failed(&mut self, to: &'static str, below: String, error: &SourceError) {
-        let why = reason(error);
+        let why = error.said();
         let mut known = self.failed.iter_mut();
         match known.find(|failed| failed.to == to && failed.why == why) {
             Some(failed) => failed.below.push(below),
@@ -172,7 +171,7 @@ async fn try_to_write(mut client: Client, below: &str) -> Result<(), SourceError
 }
 
 fn is_denied(error: &SourceError) -> bool {
-    reason(error).contains("permission denied")
+    error.said().contains("permission denied")
 }
 
 /// The first parts of some keys that are not ours; nothing if we may not see them.

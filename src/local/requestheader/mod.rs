@@ -7,7 +7,6 @@
 pub mod check;
 pub mod findings;
 
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use self::findings::Finding;
 use super::state::LocalState;
 use crate::config::Config;
 use crate::tls::credentials::Current;
+use crate::trouble::chain;
 
 /// The first pause after a check that was not good; doubles with each, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -114,7 +114,7 @@ async fn is_good(config: &Config, credentials: &Current, state: &LocalState, epo
         Ok(findings) => said(&findings),
         // Says nothing about an apiserver that was found to believe us.
         Err(_) if state.belief().is_given(epoch) => return false,
-        Err(error) => format!("the apiserver cannot be asked: {}", with_sources(&error)),
+        Err(error) => format!("the apiserver cannot be asked: {}", chain(&error)),
     };
     let good = doubts.is_empty();
     // Whatever was said before a restart says nothing of what is there now.
@@ -127,17 +127,6 @@ async fn is_good(config: &Config, credentials: &Current, state: &LocalState, epo
 fn said(findings: &[Finding]) -> String {
     let said: Vec<_> = findings.iter().map(Finding::to_string).collect();
     said.join("; ")
-}
-
-fn with_sources(error: &dyn Error) -> String {
-    let mut said = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        said.push_str(": ");
-        said.push_str(&error.to_string());
-        source = error.source();
-    }
-    said
 }
 
 /// Between half of the full pause and all of it, so that all proxies of a cluster do not ask at once.
