@@ -26,6 +26,8 @@ pub const USER: &str = "system:apiserver";
 pub const GROUP: &str = "system:authenticated";
 /// Longest wait for one document.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// How much later than its entry a proxy's other keys may be seen: etcd tells of each prefix by itself.
+const SETTLE: Duration = Duration::from_millis(250);
 
 /// Clients for native peers.
 pub fn maker(config: &Config, credentials: Current) -> Result<ClientMaker, MakerError> {
@@ -52,7 +54,6 @@ pub async fn run(
         asking.retain(|(id, address), _| now.get(id) == Some(address));
         for (id, address) in now {
             asking.entry((id.clone(), address)).or_insert_with(|| {
-                tracing::info!(id, %address, "asking a native peer for its discovery");
                 let reader = Reader::new(maker.client(address));
                 let task = tokio::spawn(ask(reader, every, id, address, found.clone()));
                 Asking(task.abort_handle())
@@ -81,6 +82,8 @@ async fn ask(
     found: mpsc::Sender<(String, Native)>,
 ) {
     let trouble = Trouble::default();
+    tokio::time::sleep(SETTLE).await;
+    tracing::info!(id, %address, "asking a native peer for its discovery");
     loop {
         match reader.read(&Custom::default()).await {
             Ok((served, versions)) => {
