@@ -9,6 +9,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// What requests must leave alone.
 const OWN: u64 = 64;
+/// Clients at once, however many files there are: container runtimes allow a million, and each client holds some 30 KiB.
+const MOST_CLIENTS: u64 = 1 << 17;
 
 /// Raises the limit as far as that needs no privilege, as every Go program does when it starts: systemd and many shells
 /// begin with 1024, for the sake of programs that use `select`.
@@ -39,7 +41,7 @@ fn limit() -> u64 {
 }
 
 fn clients(limit: u64) -> u64 {
-    limit.saturating_sub(OWN) / 2
+    (limit.saturating_sub(OWN) / 2).min(MOST_CLIENTS)
 }
 
 fn is_below(number: RawFd, limit: u64) -> bool {
@@ -52,7 +54,7 @@ mod tests {
 
     #[test]
     fn clients_get_half_of_what_the_proxy_does_not_need_itself() {
-        for (limit, expected) in [(0, 0), (OWN, 0), (128, 32), (1024, 480), (1 << 20, 524_256)] {
+        for (limit, expected) in [(0, 0), (OWN, 0), (128, 32), (1024, 480), (1 << 20, 131_072)] {
             assert_eq!(clients(limit), expected, "{limit}");
         }
     }

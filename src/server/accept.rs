@@ -73,7 +73,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Accepting<A> {
                     }
                     Ok(_) => {
                         self.metrics.refused_connections.inc();
-                        not_let_in(&"as many are connected as the limit of open files allows");
+                        not_let_in(&"as many are connected as may be");
                     }
                     Err(error) => {
                         // Of one connection (reset while waiting) or of the process (too many open files).
