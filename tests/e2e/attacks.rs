@@ -9,13 +9,13 @@ use tokio::time::timeout;
 
 use crate::cluster::{Cluster, HPAS, HPAS_IN_DEFAULT, LONG, Single};
 use crate::double::{Fault, v1_20};
-use crate::scripted::{
-    DATA, END_HEADERS, END_STREAM, HEADERS, OK, SETTINGS, Script, WINDOW_UPDATE, frame, go_away,
-    reset, scripted,
-};
+use crate::scripted::{OK, Script, go_away, reset, scripted};
 use crate::support::client::Client;
 use crate::support::pki::SERVER_NAME;
 use crate::support::proxy::ProxyOptions;
+use crate::support::raw::{
+    DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW_UPDATE, frame,
+};
 use crate::support::wait::eventually;
 use crate::support::wire::{Pieces, Wire, request};
 
@@ -323,7 +323,7 @@ async fn streams_that_are_opened_and_reset_break_nobody_elses_connection() {
     // GET, https, and two literals that are not indexed.
     let block = [vec![0x82, 0x87], field(0x04, HPAS), field(0x01, "x")].concat();
     let opened = |stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, &block);
-    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    let mut bytes = PREFACE.to_vec();
     bytes.extend(frame(SETTINGS, 0, 0, &[]));
     for stream in (1..31).step_by(2) {
         bytes.extend(opened(stream));

@@ -1,6 +1,7 @@
 //! Two apiserver doubles that differ, real etcd, a proxy beside each.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_pb::apimachinery::pkg::apis::meta::v1::Status;
@@ -8,8 +9,12 @@ use k8s_pb::apimachinery::pkg::runtime::Unknown;
 use prost::Message as _;
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 
+use crate::double::tls::server_config;
 use crate::double::{Double, DoubleOptions, Preset, v1_20, v1_36};
+use crate::support::addr::Loopback;
 use crate::support::client::Client;
 use crate::support::etcd::Etcd;
 use crate::support::pki::Pki;
@@ -45,6 +50,14 @@ impl Ground {
 
     pub async fn double(&self, preset: Preset) -> Double {
         Double::start(DoubleOptions::new(self.pki.dir(), preset)).await
+    }
+
+    /// For servers made by hand: an address of its own, listened at, and the apiserver's certificate.
+    pub async fn listen(&self, alpn: &[&str]) -> (Loopback, TcpListener, TlsAcceptor) {
+        let address = Loopback::new();
+        let listener = TcpListener::bind(address.socket(6443)).await.unwrap();
+        let tls = server_config(self.pki.dir(), alpn);
+        (address, listener, TlsAcceptor::from(Arc::new(tls)))
     }
 
     pub fn proxy(&self, id: &str, api_server: std::net::SocketAddr) -> ProxyOptions {

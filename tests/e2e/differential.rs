@@ -214,5 +214,6 @@ async fn a_peers_apiserver_sees_what_it_sees_without_the_proxies() {
         let found = compare_all(For::Peer, version, 300, &direct, &through).await;
         none(&found);
     }
-    assert!(cluster.proxy_a.metric(REROUTED, &[]).await >= 600.0);
+    let all = |count| count >= 600.0;
+    cluster.proxy_a.until_metric(REROUTED, &[], all).await;
 }

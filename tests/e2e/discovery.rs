@@ -220,20 +220,13 @@ async fn a_version_that_only_the_peer_has_comes_from_it() {
             ("version", "v1"),
             ("resource", ""),
         ];
-        assert_eq!(
-            mixed
-                .proxy_a
-                .metric(crate::cluster::REROUTED, &labels)
-                .await,
-            1.0
-        );
-        assert_eq!(
-            mixed
-                .proxy_a
-                .metric(DISCOVERY, &[("how", "rerouted")])
-                .await,
-            1.0
-        );
+        for (name, labels) in [
+            (crate::cluster::REROUTED, &labels[..]),
+            (DISCOVERY, &[("how", "rerouted")]),
+        ] {
+            let once = |count| count == 1.0;
+            mixed.proxy_a.until_metric(name, labels, once).await;
+        }
         assert_eq!(mixed.admin().get("/apis/autoscaling/v9").await.code(), 404);
         assert_eq!(mixed.admin().get("/apis/nobodys/v1").await.code(), 404);
         assert_eq!(mixed.admin().get("/apis/nobodys").await.code(), 404);

@@ -4,13 +4,12 @@
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 
 use crate::cluster::{Ground, LONG, Single};
 use crate::support::addr::Loopback;
 use crate::support::client::Client;
 use crate::support::proxy::{Proxy, Until};
+use crate::support::raw::PREFACE;
 use crate::support::wait::eventually;
 
 /// An apiserver of HTTP/1.1 whose answers below `/told` are these bytes.
@@ -22,11 +21,8 @@ struct Verbatim {
 
 impl Verbatim {
     async fn start(ground: &Ground) -> Self {
-        let address = Loopback::new();
-        let addr = address.socket(6443);
-        let listener = TcpListener::bind(addr).await.unwrap();
-        let tls = crate::double::tls::server_config(ground.pki.dir(), &["http/1.1"]);
-        let acceptor = TlsAcceptor::from(Arc::new(tls));
+        let (address, listener, acceptor) = ground.listen(&["http/1.1"]).await;
+        let addr = listener.local_addr().unwrap();
         let answer = Arc::new(Mutex::new(Vec::new()));
         let told = Arc::clone(&answer);
         tokio::spawn(async move {
@@ -233,7 +229,7 @@ async fn over_http2_what_follows_a_hash_sign_is_lost() {
     };
     // GET, https, and two literals that are not indexed.
     let block = [vec![0x82, 0x87], field(0x04, path), field(0x01, "x")].concat();
-    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    let mut bytes = PREFACE.to_vec();
     bytes.extend([0, 0, 0, 4, 0, 0, 0, 0, 0]);
     bytes.extend([0, 0, u8::try_from(block.len()).unwrap(), 1, 5, 0, 0, 0, 1]);
     bytes.extend(block);

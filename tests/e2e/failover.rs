@@ -180,7 +180,10 @@ async fn a_local_apiserver_that_dies_is_not_noticed() {
     }
     // It is a rerouted request like any other.
     let labels = [("resource", "pods"), ("code", "200")];
-    assert!(three.proxies[0].metric(REROUTED, &labels).await >= 2.0);
+    let twice = |count| count >= 2.0;
+    three.proxies[0]
+        .until_metric(REROUTED, &labels, twice)
+        .await;
     // What no peer is asked for.
     assert_refused(&three.admin().get("/version").await, FAILED);
 }

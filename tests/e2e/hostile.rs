@@ -4,8 +4,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, split};
-use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 
 use crate::cluster::{Ground, LONG, Single};
 use crate::double::{Double, DoubleOptions, v1_20};
@@ -25,11 +23,8 @@ struct Hasty {
 
 impl Hasty {
     async fn start(ground: &Ground) -> Self {
-        let address = Loopback::new();
-        let addr = address.socket(6443);
-        let listener = TcpListener::bind(addr).await.unwrap();
-        let tls = crate::double::tls::server_config(ground.pki.dir(), &["http/1.1"]);
-        let acceptor = TlsAcceptor::from(Arc::new(tls));
+        let (address, listener, acceptor) = ground.listen(&["http/1.1"]).await;
+        let addr = listener.local_addr().unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&seen);
         tokio::spawn(async move {

@@ -12,17 +12,15 @@ use tokio_rustls::client::TlsStream;
 use crate::bodies::peak;
 use crate::cluster::{LONG, Single};
 use crate::outages::asking;
-use crate::scripted::{END_STREAM, HEADERS, SETTINGS, frame};
 use crate::support::client::Client;
 use crate::support::process::Process;
 use crate::support::proxy::ProxyOptions;
+use crate::support::raw::{END_STREAM, HEADERS, PREFACE, SETTINGS, frame};
 use crate::support::registry::Registry;
 use crate::support::steady::Steady;
 use crate::support::upgraded::Upgraded;
 use crate::support::wait::eventually;
 
-/// What a client of HTTP/2 begins with.
-pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// For a handshake, for a header, and between two requests.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 const HEADER: Duration = Duration::from_secs(32);

@@ -9,9 +9,10 @@ use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 
 use crate::cluster::LONG;
-use crate::limits::{MIB, Ordeal, PREFACE, beginning};
-use crate::scripted::{
-    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RESET, SETTINGS, WINDOW_UPDATE, frame, reset,
+use crate::limits::{MIB, Ordeal, beginning};
+use crate::scripted::reset;
+use crate::support::raw::{
+    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, RESET, SETTINGS, WINDOW_UPDATE, frame,
 };
 use crate::support::wait::{eventually, holds};
 
@@ -219,9 +220,9 @@ async fn answers_that_nobody_takes_hold_little() {
     const STALLED: usize = 100;
     /// 128 KiB of each wait for the client, 256 KiB to be read by the proxy; and what holds them.
     const MOST: u64 = 60;
-    let mut ordeal = Ordeal::begin().await;
-    // No window at all, and then one that is filled at once.
+    // No window at all, and one that is filled at once.
     for window in [0, 65_535] {
+        let mut ordeal = Ordeal::begin().await;
         let settings = [&[0, 4][..], &u32::to_be_bytes(window)].concat();
         let first = [PREFACE, &frame(SETTINGS, 0, 0, &settings)].concat();
         let (from, mut to) = attack(&ordeal, &first).await;
@@ -243,8 +244,8 @@ async fn answers_that_nobody_takes_hold_little() {
         })
         .await;
         drop(to);
+        ordeal.end(MOST).await;
     }
-    ordeal.end(MOST).await;
 }
 
 #[tokio::test]

@@ -4,33 +4,20 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
 use crate::cluster::{Ground, LONG};
 use crate::support::addr::Loopback;
 use crate::support::proxy::{Proxy, Until};
+use crate::support::raw::{GOAWAY, HEADERS, RESET, SETTINGS, frame};
 use crate::support::wait::eventually;
 
 /// What a server of HTTP/2 writes, in one piece, when it has read the header of a request on this stream.
 pub type Script = fn(u32) -> Vec<u8>;
 
-pub const END_STREAM: u8 = 1;
-pub const END_HEADERS: u8 = 4;
-pub const HEADERS: u8 = 1;
-pub const DATA: u8 = 0;
-pub const RESET: u8 = 3;
-pub const SETTINGS: u8 = 4;
-pub const GOAWAY: u8 = 7;
-pub const WINDOW_UPDATE: u8 = 8;
 /// `:status: 200`
 pub const OK: &[u8] = &[0x88];
-
-pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
-    [head, payload.to_vec()].concat()
-}
 
 pub fn reset(stream: u32, reason: h2::Reason) -> Vec<u8> {
     frame(RESET, 0, stream, &u32::from(reason).to_be_bytes())
@@ -50,11 +37,8 @@ pub struct Scripted {
 
 impl Scripted {
     async fn start(ground: &Ground, script: Script) -> Self {
-        let address = Loopback::new();
-        let addr = address.socket(6443);
-        let listener = TcpListener::bind(addr).await.unwrap();
-        let tls = crate::double::tls::server_config(ground.pki.dir(), &["h2", "http/1.1"]);
-        let acceptor = TlsAcceptor::from(Arc::new(tls));
+        let (address, listener, acceptor) = ground.listen(&["h2", "http/1.1"]).await;
+        let addr = listener.local_addr().unwrap();
         let asked = Arc::new(Mutex::new(0));
         let counter = Arc::clone(&asked);
         tokio::spawn(async move {

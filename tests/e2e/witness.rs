@@ -6,8 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsAcceptor;
+use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
 use crate::cluster::Ground;
@@ -23,11 +22,8 @@ pub struct Witness {
 
 impl Witness {
     pub async fn start(ground: &Ground) -> Self {
-        let address = Loopback::new();
-        let addr = address.socket(6443);
-        let listener = TcpListener::bind(addr).await.unwrap();
-        let tls = crate::double::tls::server_config(ground.pki.dir(), &["http/1.1"]);
-        let acceptor = TlsAcceptor::from(Arc::new(tls));
+        let (address, listener, acceptor) = ground.listen(&["http/1.1"]).await;
+        let addr = listener.local_addr().unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&seen);
         tokio::spawn(async move {

@@ -14,11 +14,10 @@ use kube::api::{Api, ListParams, PostParams, WatchEvent, WatchParams};
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube_interop_proxy::if_ready::is_ready;
-use serde_json::json;
 
 use crate::cluster::{Ground, LONG, Single};
 use crate::double::{Double, DoubleOptions, Fault, Phase, v1_20};
-use crate::support::pki::{Pki, SERVER_NAME};
+use crate::support::pki::Pki;
 use crate::support::proxy::{Proxy, Until};
 use crate::support::wait::eventually;
 
@@ -71,25 +70,8 @@ impl Starting {
 
 /// The administrator's.
 pub fn kubeconfig(pki: &Pki, addr: SocketAddr) -> PathBuf {
-    let cluster = json!({
-        "server": format!("https://{addr}"),
-        "certificate-authority": pki.file("ca.crt"),
-        "tls-server-name": SERVER_NAME,
-    });
-    let user = json!({
-        "client-certificate": pki.file("admin.crt"),
-        "client-key": pki.file("admin.key"),
-    });
-    let config = json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "it", "cluster": cluster}],
-        "users": [{"name": "it", "user": user}],
-        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-        "current-context": "it",
-    });
     let path = pki.path("kubeconfig");
-    std::fs::write(&path, config.to_string()).unwrap();
+    std::fs::write(&path, pki.kubeconfig(addr)).unwrap();
     path
 }
 

@@ -6,12 +6,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use serde_json::json;
-
 use super::addr::Loopback;
 use super::client::Client;
 use super::kube::cache;
-use super::pki::{Pki, SERVER_NAME};
+use super::pki::Pki;
 use super::process::{NotFound, Process};
 
 const PORT: u16 = 10257;
@@ -36,7 +34,7 @@ impl ControllerManager {
         let binary = cache().join("kube-controller-manager");
         let address = Loopback::new();
         let kubeconfig = dir.join("kube-controller-manager.kubeconfig");
-        std::fs::write(&kubeconfig, config(pki, api_server)).expect("write a kubeconfig");
+        std::fs::write(&kubeconfig, pki.kubeconfig(api_server)).expect("write a kubeconfig");
         let mut command = Command::new(&binary);
         command.args([
             format!("--kubeconfig={}", kubeconfig.display()),
@@ -77,26 +75,4 @@ impl ControllerManager {
     pub fn log_tail(&self) -> String {
         self.process.log_tail()
     }
-}
-
-/// JSON is YAML.
-fn config(pki: &Pki, api_server: SocketAddr) -> String {
-    let cluster = json!({
-        "server": format!("https://{api_server}"),
-        "certificate-authority": pki.file("ca.crt"),
-        "tls-server-name": SERVER_NAME,
-    });
-    let user = json!({
-        "client-certificate": pki.file("admin.crt"),
-        "client-key": pki.file("admin.key"),
-    });
-    let config = json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "it", "cluster": cluster}],
-        "users": [{"name": "it", "user": user}],
-        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-        "current-context": "it",
-    });
-    config.to_string()
 }

@@ -1,7 +1,7 @@
 //! A PKI as kubeadm lays it out, flat in one directory, plus the certificates that nobody should be handed.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose,
 };
+use serde_json::json;
 use time::OffsetDateTime;
 
 /// What kube-apiserver is called by those who verify its certificate.
@@ -211,6 +212,28 @@ impl Pki {
         self.issuers
             .get(ca)
             .unwrap_or_else(|| panic!("no CA {ca:?}"))
+    }
+
+    /// A kubeconfig of the administrator. JSON is YAML.
+    pub fn kubeconfig(&self, api_server: SocketAddr) -> String {
+        let cluster = json!({
+            "server": format!("https://{api_server}"),
+            "certificate-authority": self.file("ca.crt"),
+            "tls-server-name": SERVER_NAME,
+        });
+        let user = json!({
+            "client-certificate": self.file("admin.crt"),
+            "client-key": self.file("admin.key"),
+        });
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "it", "cluster": cluster}],
+            "users": [{"name": "it", "user": user}],
+            "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+            "current-context": "it",
+        });
+        config.to_string()
     }
 
     /// Issues `NAME.crt` and `NAME.key` from `ca`; an older pair of that name is replaced, each file at once.

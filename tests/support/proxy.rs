@@ -18,6 +18,7 @@ use super::client::Client;
 use super::pki::Pki;
 use super::process::{NotFound, Process, Signal};
 use super::streaming::{Response, Streaming};
+use super::wait::eventually;
 
 const PORT: u16 = 6443;
 const ADMIN_PORT: u16 = 10260;
@@ -171,6 +172,21 @@ impl Proxy {
     /// The sum of a metric's samples that carry all of `labels`; 0 if there are none.
     pub async fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         sum(&self.admin_get("/metrics").await.text(), name, labels)
+    }
+
+    /// Waits until a metric is `expected`: what is counted at the end of a request its client may have seen before.
+    pub async fn until_metric(
+        &self,
+        name: &str,
+        labels: &[(&str, &str)],
+        expected: impl Fn(f64) -> bool,
+    ) {
+        let what = format!("{name}{labels:?} is as expected");
+        eventually(&what, START, async || {
+            let value = self.metric(name, labels).await;
+            expected(value).then_some(()).ok_or(value)
+        })
+        .await;
     }
 
     /// The sum of a metric's samples, unless the admin port is closed.

@@ -12,13 +12,19 @@ use super::client::Client;
 /// For a whole exchange; nothing that is asked here takes long.
 const LIMIT: Duration = Duration::from_secs(20);
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RESET: u8 = 3;
-const SETTINGS: u8 = 4;
-const GOAWAY: u8 = 7;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+/// What a client's connection of HTTP/2 begins with (RFC 9113 §3.4).
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+// Types and flags of frames (RFC 9113 §6).
+pub const DATA: u8 = 0;
+pub const HEADERS: u8 = 1;
+pub const RESET: u8 = 3;
+pub const SETTINGS: u8 = 4;
+pub const GOAWAY: u8 = 7;
+pub const WINDOW_UPDATE: u8 = 8;
+pub const END_STREAM: u8 = 1;
+pub const END_HEADERS: u8 = 4;
+
 const STREAM: u32 = 1;
 
 /// Writes `bytes` on a connection of their own; everything that came until it was closed. Panics if it stays open.
@@ -56,7 +62,7 @@ pub async fn http2(client: &Client, fields: &[(&[u8], &[u8])], body: Option<&[u8
     let mut tls = client.connect_raw(&["h2"]).await.unwrap();
     let block: Vec<u8> = fields.iter().flat_map(|field| literal(*field)).collect();
     let end = if body.is_none() { END_STREAM } else { 0 };
-    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    let mut bytes = PREFACE.to_vec();
     bytes.extend(frame(SETTINGS, 0, 0, &[]));
     bytes.extend(frame(HEADERS, END_HEADERS | end, STREAM, &block));
     if let Some(body) = body {
@@ -88,7 +94,8 @@ async fn outcome(tls: &mut TlsStream<TcpStream>) -> Option<Outcome> {
     }
 }
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+/// One frame of HTTP/2.
+pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
     [head, payload.to_vec()].concat()
