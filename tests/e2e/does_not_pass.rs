@@ -9,7 +9,7 @@ use crate::cluster::{Ground, LONG, Single};
 use crate::support::addr::Loopback;
 use crate::support::client::Client;
 use crate::support::proxy::{Proxy, Until};
-use crate::support::raw::PREFACE;
+use crate::support::raw::{END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame};
 use crate::support::wait::eventually;
 
 /// An apiserver of HTTP/1.1 whose answers below `/told` are these bytes.
@@ -230,9 +230,8 @@ async fn over_http2_what_follows_a_hash_sign_is_lost() {
     // GET, https, and two literals that are not indexed.
     let block = [vec![0x82, 0x87], field(0x04, path), field(0x01, "x")].concat();
     let mut bytes = PREFACE.to_vec();
-    bytes.extend([0, 0, 0, 4, 0, 0, 0, 0, 0]);
-    bytes.extend([0, 0, u8::try_from(block.len()).unwrap(), 1, 5, 0, 0, 0, 1]);
-    bytes.extend(block);
+    bytes.extend(frame(SETTINGS, 0, 0, &[]));
+    bytes.extend(frame(HEADERS, END_HEADERS | END_STREAM, 1, &block));
     let admin = world.client().cert("admin");
     let mut tls = admin.connect_raw(&["h2"]).await.unwrap();
     tls.write_all(&bytes).await.unwrap();
