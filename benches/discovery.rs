@@ -1,7 +1,7 @@
-//! What merging discovery takes, in time and memory, when servers differ in everything they can.
+//! Time and memory of merging discovery when servers differ as much as possible.
 //!
-//! Ten servers list 500 groups of 10 versions of 20 resources, 100,000 resources each. Each server has groups, versions
-//! and resources of its own among them. The memory is that of the whole process.
+//! Ten servers list 500 groups of 10 versions of 20 resources, 100,000 resources each. Each server has some unique
+//! groups, versions and resources. The memory is that of the whole process.
 #![allow(
     clippy::expect_used,
     reason = "a benchmark: a failure is a panic with a message"
@@ -12,16 +12,19 @@ use std::time::{Duration, Instant};
 
 use http::HeaderValue;
 use http::header::ETAG;
-use kube_interop_proxy::discovery::aggregated::{self, Part};
-use kube_interop_proxy::discovery::forms::{self, Form, What};
-use kube_interop_proxy::discovery::model::{Document, served};
-use kube_interop_proxy::discovery::others::{Others, Peer, union};
-use kube_interop_proxy::discovery::pool::Pool;
-use kube_interop_proxy::discovery::read;
+use kube_interop_proxy::discovery::aggregated;
+use kube_interop_proxy::discovery::document::{
+    AggregatedDocument, DiscoveryDocument, DocumentFormat,
+};
+use kube_interop_proxy::discovery::merge;
+use kube_interop_proxy::discovery::peer_union::{PeerUnion, UnionMember, union};
+use kube_interop_proxy::kube::discovery::model::{Document, served};
+use kube_interop_proxy::kube::discovery::pool::Pool;
+use kube_interop_proxy::kube::discovery::read;
+use kube_interop_proxy::kube::gvr::Custom;
 use kube_interop_proxy::relay::overlay::cache::Cache;
-use kube_interop_proxy::relay::overlay::entity::{self, Entity, Source};
-use kube_interop_proxy::routing::documents::Document as Asked;
-use kube_interop_proxy::routing::table::Custom;
+use kube_interop_proxy::relay::overlay::entity::{Entity, EntityFormat, EntitySource};
+use kube_interop_proxy::routing::documents::DocumentRequest;
 use pingora_http::ResponseHeader;
 use serde_json::{Value, json};
 
@@ -51,10 +54,10 @@ fn main() {
         .collect();
     drop(pool);
     let ids: Vec<String> = (1..=SERVERS).map(|id| format!("server-{id}")).collect();
-    let peers: Vec<Peer<'_>> = documents
+    let peers: Vec<UnionMember<'_>> = documents
         .iter()
         .zip(&ids)
-        .map(|(document, id)| Peer {
+        .map(|(document, id)| UnionMember {
             id,
             compatibility: Some("1.36"),
             document,
@@ -72,7 +75,7 @@ fn main() {
         merged.len() >> 20
     );
     let nothing = timed("merge again, nothing to add", || {
-        aggregated::merge(Part::Groups, &merged, &others)
+        aggregated::merge(AggregatedDocument::Groups, &merged, &others)
     });
     assert_eq!(nothing.expect("a document"), None);
     let groups = read::groups(&mut Pool::default(), &merged).expect("a document");
@@ -81,15 +84,20 @@ fn main() {
 
     let list = br#"{"kind":"APIGroupList","apiVersion":"v1","groups":[]}"#;
     timed("merge, legacy list of groups", || {
-        forms::merge(What::Groups, Form::Json, Some(list), &others)
+        merge::merge(
+            DiscoveryDocument::Groups,
+            DocumentFormat::Json,
+            Some(list),
+            &others,
+        )
     })
     .expect("a document");
-    let what = What::Resources {
+    let what = DiscoveryDocument::Resources {
         group: "group-0",
         version: "v0",
     };
     timed("legacy document of a group version", || {
-        forms::merge(what, Form::Json, None, &others)
+        merge::merge(what, DocumentFormat::Json, None, &others)
     })
     .expect("a document");
 
@@ -99,18 +107,24 @@ fn main() {
 /// What a request costs whose document is there already, as a whole and as 304; the apiserver's part is not in it.
 fn from_cache() {
     let accept = HeaderValue::from_static("application/json;g=apidiscovery.k8s.io;v=v2");
-    let form = entity::Form {
+    let format = EntityFormat {
         content_type: accept.clone(),
         for_one: false,
     };
-    let source = Source::Etag(HeaderValue::from_static("\"local\""));
-    let entity = Entity::new(Asked::Groups, form, source, Vec::new(), Some(USUAL.into()));
+    let source = EntitySource::Etag(HeaderValue::from_static("\"local\""));
+    let entity = Entity::new(
+        DocumentRequest::Groups,
+        format,
+        source,
+        Vec::new(),
+        Some(USUAL.into()),
+    );
     let cache = Cache::default();
     cache.keep(1, Some(&accept), &Arc::new(entity));
     let mut answer = ResponseHeader::build(200, None).expect("a header");
     let start = Instant::now();
     for _ in 0..REQUESTS {
-        let entity = cache.accepted(1, &Asked::Groups, Some(&accept));
+        let entity = cache.accepted(1, &DocumentRequest::Groups, Some(&accept));
         let entity = entity.expect("the document");
         entity.write(&mut answer, false).expect("a body");
     }
@@ -118,7 +132,7 @@ fn from_cache() {
     let known = [answer.headers[ETAG].clone()];
     let start = Instant::now();
     for _ in 0..REQUESTS {
-        let entity = cache.accepted(1, &Asked::Groups, Some(&accept));
+        let entity = cache.accepted(1, &DocumentRequest::Groups, Some(&accept));
         let entity = entity.expect("the document");
         assert!(entity.is_known(&known));
         entity.write_not_modified(&mut answer).expect("a header");
@@ -127,8 +141,8 @@ fn from_cache() {
     println!("a request from the cache: {whole:.1?}; not modified: {not_modified:.1?}");
 }
 
-fn merge(local: &[u8], others: &Others) -> Vec<u8> {
-    let merged = aggregated::merge(Part::Groups, local, others);
+fn merge(local: &[u8], others: &PeerUnion) -> Vec<u8> {
+    let merged = aggregated::merge(AggregatedDocument::Groups, local, others);
     merged.expect("a document").expect("something to add")
 }
 

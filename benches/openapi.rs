@@ -1,10 +1,10 @@
-//! What it costs to add to an OpenAPI document what a peer serves besides, by the size of the documents.
+//! The cost of adding a peer's paths to an OpenAPI document, by the size of the documents.
 #![allow(missing_docs, reason = "criterion's macros make the items")]
 
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use kube_interop_proxy::discovery::openapi::{Form, merge};
+use kube_interop_proxy::discovery::openapi::{OpenApiFormat, merge};
 use prost::encoding::{bytes, string};
 
 /// About as large as kube-apiserver's: 454 paths have 2.6 MB of JSON.
@@ -26,11 +26,11 @@ fn entries(group: &str, count: usize) -> [Vec<(String, String)>; 2] {
 }
 
 /// A document of two groups.
-fn document(form: Form, sizes: [(&str, usize); 2]) -> Vec<u8> {
+fn document(form: OpenApiFormat, sizes: [(&str, usize); 2]) -> Vec<u8> {
     let [one, other] = sizes.map(|(group, count)| entries(group, count));
     let [paths, definitions] = [0, 1].map(|part| [one[part].as_slice(), &other[part]].concat());
     match form {
-        Form::V2Protobuf => {
+        OpenApiFormat::V2Protobuf => {
             let mut out = Vec::new();
             for (part, number, entries) in [(8, 2, paths), (9, 1, definitions)] {
                 let mut whole = Vec::new();
@@ -44,7 +44,7 @@ fn document(form: Form, sizes: [(&str, usize); 2]) -> Vec<u8> {
             }
             out
         }
-        Form::V2Json | Form::V3Index => {
+        OpenApiFormat::V2Json | OpenApiFormat::V3Index => {
             let [paths, definitions] = [paths, definitions].map(|entries| {
                 let members = entries
                     .iter()
@@ -59,7 +59,10 @@ fn document(form: Form, sizes: [(&str, usize); 2]) -> Vec<u8> {
 
 fn add(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("merge_openapi");
-    for (name, form) in [("json", Form::V2Json), ("protobuf", Form::V2Protobuf)] {
+    for (name, form) in [
+        ("json", OpenApiFormat::V2Json),
+        ("protobuf", OpenApiFormat::V2Protobuf),
+    ] {
         for mebibytes in [1, 2, 5] {
             let count = mebibytes * (1 << 20) / (PATH + DEFINITION);
             let local = document(form, [("common", count), ("local", count / 20)]);

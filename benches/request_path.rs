@@ -1,4 +1,4 @@
-//! What the proxy itself computes for each request: reading it, looking it up, deciding.
+//! The proxy's own work per request: parsing, lookup, decision.
 #![allow(missing_docs, reason = "criterion's macros make the items")]
 
 use std::hint::black_box;
@@ -7,9 +7,10 @@ use std::sync::Arc;
 use criterion::{Criterion, criterion_group, criterion_main};
 use http::Method;
 use kube_interop_proxy::config::Unsynced;
+use kube_interop_proxy::kube::gvr::{Custom, Gvr, GvrRef, Pair, ServedSet};
 use kube_interop_proxy::request::info::{self, RequestInfo, Target};
-use kube_interop_proxy::routing::decide::{Local, Policy, Question, decide};
-use kube_interop_proxy::routing::table::{Custom, Gvr, GvrRef, Pair, ServedSet, Server, Snapshot};
+use kube_interop_proxy::routing::decide::{LocalServer, Policy, RoutingInput, decide};
+use kube_interop_proxy::routing::table::{Server, Snapshot};
 
 const PATHS: [(&str, &str); 4] = [
     ("get", "/api/v1/namespaces/default/configmaps/x"),
@@ -84,7 +85,7 @@ fn request_path(criterion: &mut Criterion) {
         rerouting: true,
         unsynced: Unsynced::Reject,
     };
-    let local = Local {
+    let local = LocalServer {
         initialized: true,
         history_start: 1,
     };
@@ -95,7 +96,7 @@ fn request_path(criterion: &mut Criterion) {
         criterion.bench_function(&format!("read_and_decide/{name}"), |bencher| {
             bencher.iter(|| {
                 let info = info::read(&Method::GET, black_box(path), None);
-                let question = Question {
+                let question = RoutingInput {
                     resource: resource(&info),
                     rerouted: false,
                     resume: None,

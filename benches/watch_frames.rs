@@ -1,4 +1,4 @@
-//! What following a watch costs for each event that passes.
+//! The cost of following a watch, per event.
 #![allow(missing_docs, reason = "criterion's macros make the items")]
 
 use std::hint::black_box;
@@ -9,7 +9,7 @@ use k8s_pb::api::core::v1::ConfigMap;
 use k8s_pb::apimachinery::pkg::apis::meta::v1::{ObjectMeta, WatchEvent};
 use k8s_pb::apimachinery::pkg::runtime::{RawExtension, TypeMeta, Unknown};
 use kube_interop_proxy::watches::follower::Follower;
-use kube_interop_proxy::watches::frames::Format;
+use kube_interop_proxy::watches::frames::FrameFormat;
 use prost::Message;
 
 /// An event with so many bytes of data, about as a Pod has them: many short fields.
@@ -68,15 +68,15 @@ fn follow(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("follow_watch");
     for size in [400, 4_000, 40_000] {
         for (name, format, frame) in [
-            ("json", Format::Json, json(size)),
-            ("protobuf", Format::Protobuf, protobuf(size)),
+            ("json", FrameFormat::Json, json(size)),
+            ("protobuf", FrameFormat::Protobuf, protobuf(size)),
         ] {
             group.throughput(Throughput::Bytes(frame.len() as u64));
             let mut follower = Follower::new(format, None);
             group.bench_function(format!("{name}/{size}"), |bencher| {
                 bencher.iter(|| follower.passed(black_box(&frame)));
             });
-            assert!(follower.witness().is_some(), "the event was read");
+            assert!(follower.anchor().is_some(), "the event was read");
         }
     }
     group.finish();

@@ -6,13 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand, ValueEnum};
-use kube_interop_proxy::commands::status::Form;
-use kube_interop_proxy::commands::{self, Ending, terminal};
+use kube_interop_proxy::cli::doctor;
+use kube_interop_proxy::cli::doctor::finding::{Level, summary};
+use kube_interop_proxy::cli::status::OutputFormat;
+use kube_interop_proxy::cli::{self, Ending, terminal};
 use kube_interop_proxy::config::{self, Config, Problem};
-use kube_interop_proxy::doctor::{
-    self,
-    finding::{Level, summary},
-};
 use kube_interop_proxy::{app, tls};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -22,7 +20,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Bad usage or configuration (EX_USAGE of sysexits.h).
 const USAGE: u8 = 64;
-/// Something is wrong that is not the command line's fault.
+/// A failure that the command line did not cause.
 const FAILURE: u8 = 1;
 
 /// Sidecar reverse proxy that keeps kube-apiserver's answers right while the servers of a cluster differ.
@@ -58,7 +56,7 @@ enum Command {
     /// Show what a running proxy says of itself and of its peers; exit 0 if it is ready, else 1.
     Status {
         /// Its admin port (admin.bindAddress).
-        #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:10260", value_parser = commands::status::address)]
+        #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:10260", value_parser = cli::status::address)]
         admin: String,
         /// What to show.
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
@@ -67,7 +65,7 @@ enum Command {
     /// Drop what is known of a server that will not come back: what only it served is a 404 then, not a 503.
     Forget {
         /// Its server ID, as `status` shows it.
-        #[arg(value_name = "SERVERID", value_parser = commands::forget::server_id)]
+        #[arg(value_name = "SERVERID", value_parser = cli::forget::server_id)]
         server_id: String,
         /// Configuration file (YAML) of any proxy of the cluster; what it says of etcd is used.
         #[arg(long)]
@@ -97,7 +95,7 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Help that was asked for is no error. Nothing can be done about a closed stdout.
+            // Help was requested: no error. A closed stdout is ignored.
             let _ = error.print();
             return if error.use_stderr() {
                 ExitCode::from(USAGE)
@@ -115,17 +113,17 @@ fn main() -> ExitCode {
         } => check(&config),
         Command::Status { admin, output } => {
             let form = match output {
-                Output::Table => Form::Table,
-                Output::Json => Form::Json,
+                Output::Table => OutputFormat::Table,
+                Output::Json => OutputFormat::Json,
             };
-            code(commands::status::run(&admin, form))
+            code(cli::status::run(&admin, form))
         }
         Command::Forget {
             server_id,
             config,
             yes,
         } => match loaded(config::load(&config)) {
-            Ok(config) => code(commands::forget::run(&server_id, &config, yes)),
+            Ok(config) => code(cli::forget::run(&server_id, &config, yes)),
             Err(()) => ExitCode::from(USAGE),
         },
         Command::Version => {
@@ -153,7 +151,7 @@ fn check(path: &Path) -> ExitCode {
     }
 }
 
-/// Looks at everything that the file names, and says what was found.
+/// Checks everything that the file names, and prints the findings.
 fn examine(path: &Path) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -162,7 +160,7 @@ fn examine(path: &Path) -> ExitCode {
     let findings = match runtime {
         Ok(runtime) => {
             let findings = runtime.block_on(doctor::examine(path));
-            // Connections that nobody needs any more.
+            // Drops connections that are not needed any more.
             runtime.shutdown_background();
             findings
         }
@@ -179,7 +177,7 @@ fn examine(path: &Path) -> ExitCode {
     }
 }
 
-/// Writes an answer; `code` is how the command ended, unless nobody could be told.
+/// Prints text. Returns `code`, or a failure if stdout cannot be written.
 fn said(text: &str, code: ExitCode) -> ExitCode {
     match terminal::say(text) {
         Ok(()) => code,
@@ -190,7 +188,7 @@ fn said(text: &str, code: ExitCode) -> ExitCode {
     }
 }
 
-/// Says what is wrong, if anything.
+/// Prints the problems, if any.
 fn loaded(result: Result<Config, Vec<Problem>>) -> Result<Config, ()> {
     result.map_err(|problems| {
         for problem in &problems {
@@ -217,7 +215,7 @@ fn run(path: &Path, log_format: LogFormat) -> ExitCode {
 
 /// `Err`: RUST_LOG cannot be understood.
 fn start_logging(format: LogFormat) -> Result<(), ()> {
-    // Access lines cost on every request and are wanted by few.
+    // Access lines cost time on every request, and few operators need them.
     let filter = match std::env::var("RUST_LOG") {
         Ok(wanted) => EnvFilter::try_new(wanted)
             .map_err(|error| terminal::complain(format_args!("RUST_LOG: {error}")))?,
@@ -226,7 +224,7 @@ fn start_logging(format: LogFormat) -> Result<(), ()> {
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        // It would say so on stderr, and panic: whoever reads the log is gone, or the disk is full.
+        // Otherwise it would print to stderr and panic when the log's reader is gone or the disk is full.
         .log_internal_errors(false);
     match format {
         LogFormat::Text => logs.with_ansi(false).init(),
@@ -252,7 +250,7 @@ fn serve(config: Config) -> anyhow::Result<()> {
             () = either(&mut terminate, &mut interrupt) => anyhow::bail!("second signal, ending at once"),
         }
     });
-    // Whatever still runs has had its time.
+    // The remaining tasks had their time to stop.
     runtime.shutdown_background();
     result
 }

@@ -18,13 +18,9 @@ readonly programs='kube-apiserver kube-controller-manager'
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 cache=${XDG_CACHE_HOME:-${HOME:?}/.cache}/kube-interop-proxy/kubernetes-$version
-log=$cache/build.log
+name=build-kubernetes
+. "$here/build-lib.sh"
 
-say() { printf 'build-kubernetes: %s\n' "$*"; }
-die() {
-    printf 'build-kubernetes: %s\n' "$@" >&2
-    exit 1
-}
 usable() { # FILE: is it a Kubernetes binary of this version that runs here?
     [ -x "$1" ] && [ "$(timeout 60 "$1" --version 2>/dev/null)" = "Kubernetes v$version" ]
 }
@@ -51,50 +47,11 @@ done_already() {
 look
 [ ${#todo[@]} -gt 0 ] || done_already
 
-mkdir -p "$cache"
-exec 9>"$cache/lock"
-if ! flock -n 9; then
-    say "waiting for another build in $cache"
-    flock -w 5400 9 || die "another build holds $cache/lock for 90 minutes now"
+begin_again() {
     look
     [ ${#todo[@]} -gt 0 ] || done_already
-fi
-
-# From here on we are alone in $cache, so temporary files that are there are left over from an interrupted run.
-rm -rf "$cache"/tmp.*
-: >"$log"
-tmp=$(mktemp -d "$cache/tmp.XXXXXX")
-child=
-# shellcheck disable=SC2329  # called by the traps
-clean_up() {
-    # `timeout` passes the signal on to the whole group that it runs.
-    [ -z "$child" ] || kill "$child" 2>/dev/null || true
-    rm -rf "$tmp"
 }
-trap clean_up EXIT
-trap 'printf "build-kubernetes: failed at line %s; output so far: %s\n" "$LINENO" "$log" >&2' ERR
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
-
-# SECONDS COMMAND…: runs it in the background, so that a signal to this script ends both; its output goes to the log.
-# It inherits the lock: should this script be killed alone, the next one waits for what it left running.
-bounded() {
-    local limit=$1 status=0
-    shift
-    printf '\n--- %s\n' "$*" >>"$log"
-    timeout -k 20 "$limit" "$@" >>"$log" 2>&1 </dev/null &
-    child=$!
-    wait "$child" || status=$?
-    child=
-    [ "$status" -ne 124 ] || printf -- '--- stopped after %s s\n' "$limit" >>"$log"
-    return "$status"
-}
-# MESSAGE…: the log's end, then the message.
-failed() {
-    printf 'build-kubernetes: the end of %s:\n' "$log" >&2
-    tail -n 15 "$log" | sed 's/^/    /' >&2
-    die "$@" "All of the output: $log"
-}
+begin begin_again
 
 # ---- the source package ---------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ demo="$build
 etcd etcd-server
 curl curl"
 tests="$demo
+openssl openssl
 etcdctl etcd-client
 kubectl kubernetes-client
 h2load nghttp2-client

@@ -1,5 +1,5 @@
-//! What a large cluster has in etcd: CustomResourceDefinitions as kube-apiserver stores them, and what the proxies of
-//! many servers write.
+//! The contents of a large cluster's etcd: CustomResourceDefinitions as kube-apiserver stores them, and the keys of
+//! many proxies.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -8,19 +8,19 @@ use std::time::Instant;
 use data_encoding::BASE64;
 use etcd_client::{Client, Txn, TxnOp};
 use kube_interop_proxy::cluster::codec::{PeerEndpoint, encode_endpoints};
-use kube_interop_proxy::cluster::keys::{Keys, Topic};
-use kube_interop_proxy::cluster::record::{Live, Record, pack};
-use kube_interop_proxy::local::documents;
-use kube_interop_proxy::routing::table::{Gvr, ServedSet};
+use kube_interop_proxy::cluster::keys::{EtcdKeys, Topic};
+use kube_interop_proxy::cluster::record::{LiveKey, Record, pack};
+use kube_interop_proxy::kube::discovery::documents;
+use kube_interop_proxy::kube::gvr::{Gvr, ServedSet};
 use serde_json::{Value, json};
 
-use crate::support::addr::Loopback;
+use testkit::addr::Loopback;
 
 /// Puts of one transaction: etcd takes 128 at most, and 1.5 MiB.
 const TOGETHER: usize = 64;
 
 /// Writes `count` definitions of 3 to 8 KiB; the sum of their values' sizes.
-pub async fn write_definitions(client: &mut Client, keys: &Keys, count: usize) -> usize {
+pub async fn write_definitions(client: &mut Client, keys: &EtcdKeys, count: usize) -> usize {
     let prefix = keys.of(Topic::Definitions);
     let real = real_definition();
     let mut size = 0;
@@ -142,7 +142,7 @@ impl Peer {
     }
 
     /// First what is known, then that it lives and which record is true; when etcd had answered each.
-    pub async fn write(&mut self, client: &mut Client, keys: &Keys) -> [Instant; 2] {
+    pub async fn write(&mut self, client: &mut Client, keys: &EtcdKeys) -> [Instant; 2] {
         let record = Record {
             endpoint: self.endpoint,
             binary_version: Some("v1.36.0".to_owned()),
@@ -159,7 +159,7 @@ impl Peer {
     }
 
     /// What is written again and again while nothing changes.
-    pub async fn write_again(&mut self, client: &mut Client, keys: &Keys) {
+    pub async fn write_again(&mut self, client: &mut Client, keys: &EtcdKeys) {
         let live = self.live();
         put(client, keys, Topic::Live, &self.id, live).await;
         self.generation += 1;
@@ -172,7 +172,7 @@ impl Peer {
     }
 
     fn live(&self) -> Vec<u8> {
-        let live = Live {
+        let live = LiveKey {
             endpoint: self.endpoint,
             initialized: true,
             record_revision: Some(self.record_revision),
@@ -195,7 +195,7 @@ pub fn path(resource: &str) -> String {
     format!("/apis/convergence.example/v1/{resource}")
 }
 
-async fn put(client: &mut Client, keys: &Keys, topic: Topic, id: &str, value: Vec<u8>) -> i64 {
+async fn put(client: &mut Client, keys: &EtcdKeys, topic: Topic, id: &str, value: Vec<u8>) -> i64 {
     let key = format!("{}{id}", keys.of(topic));
     let answer = client.put(key, value, None).await.expect("a put");
     answer.header().expect("a header").revision()

@@ -11,13 +11,8 @@
 )]
 
 mod content;
-#[path = "../../tests/double/mod.rs"]
-mod double;
-#[path = "../../tests/support/mod.rs"]
-mod support;
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -25,21 +20,21 @@ use clap::Parser;
 use etcd_client::Client;
 use http::Method;
 use kube_interop_proxy::app::{self, Bound};
-use kube_interop_proxy::cluster::keys::Keys;
+use kube_interop_proxy::cluster::keys::EtcdKeys;
 use kube_interop_proxy::config;
-use kube_interop_proxy::relay::forward::Side;
-use kube_interop_proxy::relay::plan::{Asked, Step, plan};
+use kube_interop_proxy::relay::plan::plan;
+use kube_interop_proxy::relay::route::{Action, RouteRequest, ServerKind};
 use kube_interop_proxy::relay::shared::Shared;
+use kube_interop_proxy::request::caller::Caller;
 use kube_interop_proxy::request::info;
-use kube_interop_proxy::request::who::Caller;
 use tokio::task::JoinSet;
 
 use content::{Peer, path, write_definitions};
-use double::{Double, DoubleOptions, v1_36};
-use support::addr::Loopback;
-use support::etcd::Etcd;
-use support::pki::Pki;
-use support::proxy::{Proxy, ProxyOptions, Until, admin_get};
+use testkit::addr::Loopback;
+use testkit::double::{Double, DoubleOptions, v1_36};
+use testkit::etcd::Etcd;
+use testkit::pki::Pki;
+use testkit::proxy::{Proxy, ProxyOptions, Until, admin_get};
 
 /// The program's own allocator.
 #[global_allocator]
@@ -93,12 +88,12 @@ fn runtime() -> tokio::runtime::Runtime {
 
 /// Whether all bounds are kept.
 async fn measure(arguments: &Arguments) -> bool {
-    support::install_crypto_provider();
+    testkit::install_crypto_provider();
     let dir = tempfile::tempdir().expect("a directory");
     let pki = Pki::new(&dir.path().join("pki"));
     let etcd = Etcd::start(dir.path(), &pki).await;
     let double = Double::start(DoubleOptions::new(pki.dir(), v1_36())).await;
-    let binary = Path::new(env!("CARGO_BIN_EXE_kube-interop-proxy"));
+    let binary = testkit::cluster::binary();
     let options = |id| {
         ProxyOptions::new(binary, dir.path(), &pki, double.addr(), &etcd.endpoint())
             .server_id(id)
@@ -106,7 +101,7 @@ async fn measure(arguments: &Arguments) -> bool {
             .until(Until::Spawned)
     };
     let mut client = etcd.client().await;
-    let keys = Keys::new("/registry", &["kube-system".to_owned()]);
+    let keys = EtcdKeys::new("/registry", &["kube-system".to_owned()]);
 
     let mut proxy = Proxy::start(options("measured")).await;
     synced(&mut proxy).await;
@@ -254,7 +249,7 @@ struct Changes {
 
 /// Half of the servers change what they serve, one after the other, while the rest write that they live as often as
 /// all of them would.
-async fn change(bound: &Bound, mut peers: Vec<Peer>, client: Client, keys: Keys) -> Changes {
+async fn change(bound: &Bound, mut peers: Vec<Peer>, client: Client, keys: EtcdKeys) -> Changes {
     let shared = bound.shared();
     let others = peers.split_off(PEERS / 2);
     wait(|| {
@@ -304,7 +299,7 @@ async fn change(bound: &Bound, mut peers: Vec<Peer>, client: Client, keys: Keys)
     changes
 }
 
-async fn keep_writing(mut peers: Vec<Peer>, mut client: Client, keys: Keys) {
+async fn keep_writing(mut peers: Vec<Peer>, mut client: Client, keys: EtcdKeys) {
     let pause = LEASE_TTL / 3 / u32::try_from(PEERS).expect("a small number");
     let mut ticks = tokio::time::interval(pause);
     let deadline = Instant::now() + 10 * PATIENCE;
@@ -319,7 +314,7 @@ async fn keep_writing(mut peers: Vec<Peer>, mut client: Client, keys: Keys) {
 /// Where a request goes now, planned by what plans all requests: to a peer, or (`Some(None)`) to the apiserver beside
 /// us, whose 404 is believed. `None`: anything else.
 fn goes(shared: &Shared, path: &str) -> Option<Option<SocketAddr>> {
-    let asked = Asked {
+    let request = RouteRequest {
         method: &Method::GET,
         path,
         info: &info::read(&Method::GET, path, None),
@@ -331,9 +326,11 @@ fn goes(shared: &Shared, path: &str) -> Option<Option<SocketAddr>> {
         if_ready: false,
         seed: 0,
     };
-    match plan(shared, &asked).step {
-        Step::Forward(way) if way.side == Side::Peer => Some(Some(way.address)),
-        Step::Forward(way) if way.pass_no_such_resource => Some(None),
+    match plan(shared, &request).action {
+        Action::Forward(route) if route.server_kind == ServerKind::Peer => {
+            Some(Some(route.address))
+        }
+        Action::Forward(route) if route.pass_no_such_resource => Some(None),
         _ => None,
     }
 }

@@ -1,9 +1,9 @@
 //! A configuration file: a configuration that works, or what is wrong with it. The files that it names are not read.
 #![no_main]
 
-use kube_interop_proxy::cluster::keys::Keys;
+use kube_interop_proxy::cluster::keys::EtcdKeys;
 use kube_interop_proxy::config::parse;
-use kube_interop_proxy::request::headers::Privileged;
+use kube_interop_proxy::request::headers::PrivilegedHeaders;
 use kube_interop_proxy::watches::resume::Resume;
 use libfuzzer_sys::fuzz_target;
 
@@ -11,11 +11,11 @@ fuzz_target!(|text: &str| {
     match parse(text) {
         Ok(config) => {
             assert_eq!(parse(text).as_ref(), Ok(&config));
-            let keys = Keys::new(&config.etcd.prefix, &config.identity.lease_namespaces);
+            let keys = EtcdKeys::new(&config.etcd.prefix, &config.identity.lease_namespaces);
             for topic in keys.topics() {
                 assert!(keys.of(topic).ends_with('/'));
             }
-            let _ = Privileged::new(&config.serving.request_headers);
+            let _ = PrivilegedHeaders::new(&config.serving.request_headers);
             let _ = Resume::new(&config);
         }
         Err(problems) => {

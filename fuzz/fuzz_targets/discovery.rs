@@ -1,9 +1,9 @@
 //! Discovery documents, of whatever form the bytes may be.
 #![no_main]
 
-use kube_interop_proxy::local::documents::{
-    GroupVersion, aggregated, group_versions, resources, versions,
-};
+use kube_interop_proxy::kube::gvr::GroupVersion;
+use kube_interop_proxy::kube::discovery::documents::{aggregated, group_versions, resources};
+use kube_interop_proxy::kube::version::versions;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -2,7 +2,7 @@
 //! says what it is said to be.
 #![no_main]
 
-use kube_interop_proxy::watches::samples::look::{Encoded, Form};
+use kube_interop_proxy::watches::samples::sampler::{ListEncoding, ListFormat};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -10,14 +10,14 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let form = if said & 1 == 0 {
-        Form::Json
+        ListFormat::Json
     } else {
-        Form::Protobuf
+        ListFormat::Protobuf
     };
     let gzip = said & 2 != 0;
-    if let Some(sample) = (Encoded { form, gzip }).read(head, "v1") {
+    if let Some(sample) = (ListEncoding { form, gzip }).read(head, "v1") {
         assert_eq!(sample.type_meta.api_version, "v1");
-        let mut witnesses = sample.witnesses.iter();
+        let mut witnesses = sample.anchors.iter();
         assert!(witnesses.all(|witness| witness.revision > 0 && !witness.key.is_empty()));
     }
 });

@@ -1,7 +1,7 @@
 //! OpenAPI documents of two servers, in whatever form the bytes may be. The first two bytes say how long the first is.
 #![no_main]
 
-use kube_interop_proxy::discovery::openapi::{Form, merge};
+use kube_interop_proxy::discovery::openapi::{OpenApiFormat, merge};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -10,7 +10,7 @@ fuzz_target!(|data: &[u8]| {
     };
     let length = usize::from(u16::from_be_bytes(*length));
     let (local, peer) = both.split_at(length.min(both.len()));
-    for form in [Form::V2Json, Form::V2Protobuf, Form::V3Index] {
+    for form in [OpenApiFormat::V2Json, OpenApiFormat::V2Protobuf, OpenApiFormat::V3Index] {
         let add = |local: &[u8]| merge(form, local, &[peer], |_| true);
         if let Ok(Some(merged)) = add(local) {
             assert!(matches!(add(&merged), Ok(None)));

@@ -6,15 +6,15 @@ use std::sync::LazyLock;
 
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use kube_interop_proxy::config::{Config, parse};
-use kube_interop_proxy::relay::accept::{Form, is_for_one_server};
+use kube_interop_proxy::relay::accept::{StatusFormat, is_for_one_server};
 use kube_interop_proxy::relay::framing::{has_one_length, is_hosted, names_a_path};
 use kube_interop_proxy::relay::if_ready::{Gate, gate};
 use kube_interop_proxy::request::headers::{
-    IF_READY, Privileged, stamp_address, strip_hop_by_hop, version_asked,
+    IF_READY, PrivilegedHeaders, stamp_address, strip_hop_by_hop, version_asked,
 };
 use kube_interop_proxy::request::info::{self, Target};
 use kube_interop_proxy::request::token;
-use kube_interop_proxy::request::who::UserHeaders;
+use kube_interop_proxy::request::caller::UserHeaders;
 use kube_interop_proxy::watches::resume::Resume;
 use libfuzzer_sys::fuzz_target;
 use pingora_core::protocols::http::ServerSession;
@@ -60,7 +60,7 @@ fn look(header: &RequestHeader, path: &str, query: Option<&str>) {
     let revision = Resume::new(&CONFIG).of(&info, query);
     assert!(revision.is_none_or(|revision| revision > 0));
     let accept = header.headers.get(ACCEPT);
-    let _ = Form::accepted(accept);
+    let _ = StatusFormat::accepted(accept);
     let kind = header.headers.get(CONTENT_TYPE);
     let _ = is_for_one_server(
         accept,
@@ -76,7 +76,7 @@ fn look(header: &RequestHeader, path: &str, query: Option<&str>) {
 
 /// Whatever there was, it is this user's request afterwards, and nobody else's.
 fn write(mut header: RequestHeader, upgrade: bool) {
-    let privileged = Privileged::new(&CONFIG.serving.request_headers);
+    let privileged = PrivilegedHeaders::new(&CONFIG.serving.request_headers);
     let who = UserHeaders {
         user: HeaderValue::from_static("somebody"),
         groups: vec![HeaderValue::from_static("some")],

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use kube_interop_proxy::watches::follower::Follower;
-use kube_interop_proxy::watches::frames::{Format, Frames};
+use kube_interop_proxy::watches::frames::{FrameFormat, Frames};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -12,9 +12,9 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let format = if said & 1 == 0 {
-        Format::Json
+        FrameFormat::Json
     } else {
-        Format::Protobuf
+        FrameFormat::Protobuf
     };
     let (lengths, stream) = rest.split_at(usize::from(*count).min(rest.len()));
     let stream = Bytes::copy_from_slice(stream);
@@ -32,7 +32,7 @@ fuzz_target!(|data: &[u8]| {
 });
 
 /// The revisions of the events, and whether it was understood and ends with a frame.
-fn read(format: Format, pieces: &[Bytes]) -> (Vec<i64>, Option<bool>) {
+fn read(format: FrameFormat, pieces: &[Bytes]) -> (Vec<i64>, Option<bool>) {
     let mut frames = Frames::new(format);
     let mut events = Vec::new();
     for piece in pieces {
@@ -44,6 +44,6 @@ fn read(format: Format, pieces: &[Bytes]) -> (Vec<i64>, Option<bool>) {
             return (events, None);
         }
     }
-    let border = frames.at_border();
+    let border = frames.at_boundary();
     (events, Some(border))
 }

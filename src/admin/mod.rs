@@ -1,15 +1,14 @@
-//! What operators see: metrics, health, and the status page, on a loopback port of its own.
+//! The admin port (loopback only): metrics, health, and the status page.
 
-pub mod certificates;
-pub mod documents;
-pub mod gathering;
-pub mod lease;
+pub mod document;
+mod lenient;
 pub mod metrics;
 pub mod page;
 pub mod pages;
-pub mod recent;
 #[cfg(test)]
 mod reference;
 pub mod serve;
+mod start;
 pub mod status;
-pub mod watches;
+
+pub use self::start::start;

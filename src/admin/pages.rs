@@ -10,47 +10,58 @@ use pingora_core::apps::http_app::ServeHttp;
 use pingora_core::protocols::http::ServerSession;
 use pingora_http::RequestHeader;
 
+use prometheus::Registry;
+
+use super::metrics::Gauges;
 use super::page;
-use super::page::accept::{Form, form};
+use super::page::accept::{StatusFormat, preferred_format};
 use super::page::host::is_by_address;
-use super::status::Status;
+use super::status::StatusReader;
+use crate::metrics;
+use crate::publish::metrics::LeaseMetrics;
 use crate::relay::shared::Shared;
 use crate::request::info::query_values;
+use crate::tls::metrics::CertificateMetrics;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
 const JSON: &str = "application/json";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-type Answer = (StatusCode, &'static str, String);
+/// Status, content type, body.
+type AdminResponse = (StatusCode, &'static str, String);
 
-/// Answers on the admin port.
+/// Responds to requests on the admin port.
 pub struct Pages {
     shared: Arc<Shared>,
-    status: Status,
+    status: StatusReader,
+    registry: Registry,
+    gauges: Gauges,
 }
 
 impl Pages {
-    /// Reads from what the serving threads share.
-    pub fn new(shared: Arc<Shared>) -> Self {
-        Self {
-            status: Status::new(shared.clone()),
+    pub fn new(
+        shared: Arc<Shared>,
+        registry: Registry,
+        certificates: Arc<CertificateMetrics>,
+        lease: LeaseMetrics,
+    ) -> Result<Self, prometheus::Error> {
+        Ok(Self {
+            status: StatusReader::new(shared.clone(), certificates, lease),
             shared,
-        }
+            gauges: Gauges::new(&registry)?,
+            registry,
+        })
     }
 
-    async fn answer(&self, request: &RequestHeader) -> Answer {
+    async fn answer(&self, request: &RequestHeader) -> AdminResponse {
         let query = request.uri.query();
         match request.uri.path() {
             "/livez" => self.livez(),
             "/readyz" => self.readyz(query_values(query, "verbose").next().is_some()),
-            "/metrics" => match self.shared.metrics.render(self.status.gauges()) {
+            "/metrics" => match self.metrics() {
                 Ok(text) => (StatusCode::OK, PROMETHEUS, text),
-                Err(error) => (
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    TEXT,
-                    format!("{error}\n"),
-                ),
+                Err(error) => internal_error(error),
             },
             "/statusz" => self.statusz(request).await,
             "/" => (
@@ -66,21 +77,31 @@ impl Pages {
         }
     }
 
-    async fn statusz(&self, request: &RequestHeader) -> Answer {
+    fn metrics(&self) -> Result<String, prometheus::Error> {
+        self.gauges.set(self.status.gauge_values());
+        metrics::text(&self.registry)
+    }
+
+    async fn statusz(&self, request: &RequestHeader) -> AdminResponse {
         if !is_by_address(request) {
             let text = "ask for it by an IP address or as localhost\n";
             return (StatusCode::MISDIRECTED_REQUEST, TEXT, text.to_owned());
         }
-        let status = self.status.json().await;
-        match form(request) {
-            Form::Json => (StatusCode::OK, JSON, format!("{status:#}\n")),
-            Form::Page => (StatusCode::OK, HTML, page::with(&status)),
+        let status = self.status.document().await;
+        let (content_type, text) = match preferred_format(request) {
+            StatusFormat::Json => (JSON, serde_json::to_string_pretty(&status)),
+            StatusFormat::Page => (HTML, page::with(&status)),
+        };
+        match text {
+            Ok(text) if content_type == JSON => (StatusCode::OK, JSON, text + "\n"),
+            Ok(text) => (StatusCode::OK, content_type, text),
+            Err(error) => internal_error(error),
         }
     }
 
-    /// Alive as long as nothing has panicked that runs beside the requests: only a restart mends that.
-    fn livez(&self) -> Answer {
-        match self.shared.crippled.load(Ordering::Relaxed) {
+    /// 500 once a background task has panicked: only a restart helps.
+    fn livez(&self) -> AdminResponse {
+        match self.shared.control_panicked.load(Ordering::Relaxed) {
             false => (StatusCode::OK, TEXT, "ok\n".to_owned()),
             true => {
                 let text = "[-]control failed: a task has panicked\nlivez check failed\n";
@@ -89,8 +110,8 @@ impl Pages {
         }
     }
 
-    /// In kube-apiserver's own form; what is missing is always named, the rest when asked for.
-    fn readyz(&self, verbose: bool) -> Answer {
+    /// The same text as kube-apiserver's `/readyz`: failed checks are always named, all checks with `?verbose`.
+    fn readyz(&self, verbose: bool) -> AdminResponse {
         let checks = self.status.checks();
         let ready = checks.iter().all(|check| check.missing.is_none());
         if ready && !verbose {
@@ -118,6 +139,11 @@ impl Pages {
             text,
         )
     }
+}
+
+fn internal_error(error: impl std::fmt::Display) -> AdminResponse {
+    let text = format!("{error}\n");
+    (StatusCode::INTERNAL_SERVER_ERROR, TEXT, text)
 }
 
 #[async_trait]

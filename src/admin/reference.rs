@@ -1,74 +1,58 @@
-//! `docs/metrics.md`: what is registered, as the collectors describe it, with the values of labels.
+//! Generates `docs/metrics.md` from the registered collectors, and checks that it is current.
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use prometheus::core::Collector;
+use prometheus::Registry;
 
-use super::documents::How;
-use super::lease::LeaseOwner;
-use super::metrics::Metrics;
-use crate::reference::{assert_current, cell, code};
+use super::metrics::Gauges;
+use crate::discovery::metrics::PeerDiscoveryMetrics;
+use crate::publish::metrics::{IdentityMetrics, LeaseMetrics, LeaseOwner};
+use crate::reference::{REGISTERED, RegisteredMetric, assert_current, cell, code};
+use crate::relay::metrics::Metrics;
+use crate::relay::overlay::metrics::DocumentOutcome;
+use crate::relay::unread::ResetReason;
 use crate::routing::decide::Row;
+use crate::server::metrics::ConnectionMetrics;
+use crate::tls::metrics::CertificateMetrics;
 use crate::watches::proof::Withheld;
 
 const INTRODUCTION: &str = "\
 # Metrics reference
 
-<!-- Made of the code; do not edit. UPDATE_DOCS=1 cargo test --lib reference -->
+<!-- Generated from the code; do not edit. UPDATE_DOCS=1 cargo test --lib reference -->
 
 Prometheus' text format at `/metrics` of the admin port (`admin.bindAddress`, by default `127.0.0.1:10260`), plain HTTP.
-Label values come from what is known of the cluster or from fixed lists, never from a request: nobody can make series
-without end. What to do about them is in [troubleshooting.md](troubleshooting.md).
+Label values come from fixed lists or from the cluster, never from a request, so the number of series is bounded. How to
+react to them: [troubleshooting.md](troubleshooting.md).
 
 | metric | type | labels | meaning |
 |---|---|---|---|
 ";
 
-struct Described {
-    name: String,
-    kind: String,
-    labels: Vec<String>,
-    help: String,
-}
-
-thread_local! {
-    static SEEN: RefCell<Vec<Described>> = const { RefCell::new(Vec::new()) };
-}
-
-/// A metric was registered.
-pub(super) fn note(collector: &impl Collector) {
-    let families = collector.collect();
-    let kinds = families
-        .iter()
-        .map(|it| format!("{:?}", it.get_field_type()));
-    let seen = collector.desc().into_iter().zip(kinds);
-    let seen = seen.map(|(desc, kind)| Described {
-        name: desc.fq_name.clone(),
-        kind: kind.to_lowercase(),
-        labels: desc.variable_labels.clone(),
-        help: desc.help.clone(),
-    });
-    SEEN.with_borrow_mut(|all| all.extend(seen));
-}
-
-fn all() -> Vec<Described> {
-    SEEN.take();
-    Metrics::new().unwrap();
-    let mut all = SEEN.take();
+fn all() -> Vec<RegisteredMetric> {
+    REGISTERED.take();
+    let registry = Registry::new();
+    Gauges::new(&registry).unwrap();
+    ConnectionMetrics::new(&registry).unwrap();
+    Metrics::new(&registry).unwrap();
+    PeerDiscoveryMetrics::new(&registry).unwrap();
+    IdentityMetrics::new(&registry).unwrap();
+    LeaseMetrics::new(&registry).unwrap();
+    CertificateMetrics::new(&registry).unwrap();
+    let mut all = REGISTERED.take();
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
 }
 
-/// The texts in quotes in the function of `source` that begins like this.
+/// The string literals in the function of `source` that begins with this text.
 pub(crate) fn texts<'s>(source: &'s str, function: &str) -> Vec<&'s str> {
     let (_, body) = source.split_once(function).expect(function);
     let (body, _) = body.split_once("\n    }\n").expect("its end");
     body.split('"').skip(1).step_by(2).collect()
 }
 
-/// What a label's values are.
+/// Describes the values of a label.
 fn values(metric: &str, label: &str) -> String {
     let short = metric.trim_start_matches("kube_interop_proxy_");
     match (short, label) {
@@ -78,12 +62,13 @@ fn values(metric: &str, label: &str) -> String {
             "pub fn name(self)",
         )),
         ("failovers_total", "reason") => code(texts(
-            include_str!("../relay/forward.rs"),
+            include_str!("../relay/outcome.rs"),
             "pub fn name(&self)",
         )),
-        ("discovery_total", "how") => code(How::ALL.map(|(_, name)| name)),
+        ("discovery_total", "how") => code(DocumentOutcome::ALL.map(|(_, name)| name)),
         ("identity_lease", "kept_by") => code(LeaseOwner::ALL.map(LeaseOwner::name)),
         ("last_bookmarks_withheld_total", "reason") => code(Withheld::ALL.map(Withheld::name)),
+        ("unread_resets_total", "reason") => code(ResetReason::ALL.map(ResetReason::name)),
         ("watches", "bookmarks") => code(["false", "true"]),
         ("peers", "state") => code(["target", "live", "absent"]),
         ("discovery_sources", "state") => code(["read", "failing", "unreachable"]),
@@ -103,21 +88,21 @@ fn values(metric: &str, label: &str) -> String {
     }
 }
 
-fn labels(metric: &Described) -> String {
-    // Labels that mean the same are named together.
-    let mut said: Vec<(Vec<&str>, String)> = Vec::new();
+fn labels(metric: &RegisteredMetric) -> String {
+    // Labels with the same values share one description.
+    let mut described: Vec<(Vec<&str>, String)> = Vec::new();
     for label in &metric.labels {
         let values = values(&metric.name, label);
-        match said.iter_mut().find(|(_, other)| *other == values) {
+        match described.iter_mut().find(|(_, other)| *other == values) {
             Some((names, _)) => names.push(label),
-            None => said.push((vec![label], values)),
+            None => described.push((vec![label], values)),
         }
     }
-    let said = said.iter();
-    let said: Vec<_> = said
+    let described = described.iter();
+    let described: Vec<_> = described
         .map(|(names, values)| format!("{}: {values}", code(names.iter().copied())))
         .collect();
-    said.join("; ")
+    described.join("; ")
 }
 
 #[test]
@@ -143,11 +128,15 @@ fn every_metric_passes_where_it_is_noted() {
     let noted = all().len();
     let sources = [
         include_str!("metrics.rs"),
-        include_str!("certificates.rs"),
-        include_str!("documents.rs"),
-        include_str!("gathering.rs"),
-        include_str!("lease.rs"),
-        include_str!("watches.rs"),
+        include_str!("../discovery/metrics.rs"),
+        include_str!("../metrics.rs"),
+        include_str!("../publish/metrics.rs"),
+        include_str!("../relay/metrics.rs"),
+        include_str!("../relay/overlay/metrics.rs"),
+        include_str!("../relay/unread/metrics.rs"),
+        include_str!("../server/metrics.rs"),
+        include_str!("../tls/metrics.rs"),
+        include_str!("../watches/metrics.rs"),
     ];
     let direct: usize = sources
         .iter()
@@ -156,6 +145,6 @@ fn every_metric_passes_where_it_is_noted() {
     assert_eq!(
         (direct, noted > 30),
         (1, true),
-        "registered past admin::metrics::register"
+        "registered past metrics::register"
     );
 }

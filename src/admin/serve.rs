@@ -1,7 +1,7 @@
-//! Serving the operator's port.
+//! Serves the admin port.
 //!
-//! Whoever is on this host may connect, and say nothing: the files that clients and etcd need are not theirs to use up. A
-//! new connection is always let in, so that probes are answered; where there are many, the oldest ends.
+//! Any local process may connect and stay idle; it must not use up the file descriptors that clients and etcd need. New
+//! connections are always accepted, so that probes get responses; above the limit the oldest connection is closed.
 
 use std::collections::VecDeque;
 use std::net::TcpListener;
@@ -14,10 +14,10 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::pages::Pages;
-use crate::trouble::Pace;
+use crate::log_throttle::LogRateLimit;
 
-/// Most connections at once: half of the files that requests leave alone (`relay::files`).
-const MOST: usize = 32;
+/// Most connections at once: half of the file descriptors that requests leave free (`relay::files`).
+const MAX_CONNECTIONS: usize = 32;
 
 /// Serves `pages` until dropped.
 pub async fn run(listener: TcpListener, pages: Arc<Pages>) {
@@ -43,7 +43,7 @@ pub async fn run(listener: TcpListener, pages: Arc<Pages>) {
                 open.push_back(serving.abort_handle());
             }
             Err(error) => {
-                static PACE: Pace = Pace::new();
+                static PACE: LogRateLimit = LogRateLimit::new();
                 if let Some(left_out) = PACE.admit() {
                     tracing::warn!(%error, left_out, "cannot accept on the admin port");
                 }
@@ -53,10 +53,10 @@ pub async fn run(listener: TcpListener, pages: Arc<Pages>) {
     }
 }
 
-/// For one more; the oldest come first.
+/// Closes the oldest connection if there is no room for another. The oldest come first.
 fn make_room(open: &mut VecDeque<AbortHandle>) {
     open.retain(|connection| !connection.is_finished());
-    if open.len() >= MOST
+    if open.len() >= MAX_CONNECTIONS
         && let Some(oldest) = open.pop_front()
     {
         oldest.abort();

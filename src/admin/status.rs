@@ -1,45 +1,60 @@
-//! What the status page says: everything that is known, as JSON. Read for each answer, written nowhere.
+//! Reads the state that the serving threads share: for `/statusz`, `/readyz` and the gauges. Read anew for each
+//! response.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::oneshot;
 
-use super::certificates::rfc3339;
-use super::lease::LeaseOwner;
-use super::metrics::Gauges;
-use super::recent::unix;
-use crate::discovery::gathered::Source;
+use super::document::{
+    AddedGroupVersion, CertificatesStatus, CheckStatus, CustomStatus, DiscoverySourceStatus,
+    DiscoveryStatus, EtcdStatus, PeerStatus, RecentStatus, ResourceStatus, ServerStatus,
+    StatusDocument,
+};
+use super::metrics::GaugeValues;
+use crate::discovery::peer_discovery::SourceStatus;
+use crate::kube::gvr::{Custom, Gvr, Pair, api_version};
+use crate::publish::metrics::LeaseMetrics;
 use crate::relay::health::Health;
-use crate::relay::shared::{Phase, Shared};
-use crate::routing::table::{Custom, Gvr, Holders, Pair, Server, Snapshot, api_version};
+use crate::relay::recent::unix;
+use crate::relay::shared::{Shared, ShutdownPhase};
+use crate::routing::table::{Holders, Server, Snapshot};
+use crate::tls::metrics::{CertificateMetrics, rfc3339};
 
-/// Reads from what the serving threads share.
-pub struct Status {
+/// Reads what the serving threads share.
+pub struct StatusReader {
     shared: Arc<Shared>,
+    certificates: Arc<CertificateMetrics>,
+    lease: LeaseMetrics,
 }
 
-/// One named condition of readiness.
-pub struct Check {
-    /// As in `/readyz?verbose`.
+/// One check of `/readyz?verbose`.
+pub struct ReadinessCheck {
     pub name: &'static str,
-    /// What is missing, if anything.
+    /// Why it fails; `None`: it passes.
     pub missing: Option<String>,
 }
 
-impl Status {
-    /// Of this proxy.
-    pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+impl StatusReader {
+    pub fn new(
+        shared: Arc<Shared>,
+        certificates: Arc<CertificateMetrics>,
+        lease: LeaseMetrics,
+    ) -> Self {
+        Self {
+            shared,
+            certificates,
+            lease,
+        }
     }
 
-    /// All conditions of readiness.
-    pub fn checks(&self) -> [Check; 6] {
+    /// The proxy is ready while none of these fails.
+    pub fn checks(&self) -> [ReadinessCheck; 6] {
         let shared = &self.shared;
         let snapshot = shared.published.snapshot.load();
-        let check = |name, ok: bool, missing: &str| Check {
+        let check = |name, ok: bool, missing: &str| ReadinessCheck {
             name,
             missing: (!ok).then(|| missing.to_owned()),
         };
@@ -59,9 +74,9 @@ impl Status {
                 shared.local.is_ready(),
                 "the last /readyz of the apiserver was not 200",
             ),
-            Check {
+            ReadinessCheck {
                 name: "requestheader",
-                missing: shared.local.doubts_about_us(),
+                missing: shared.local.trust_problems(),
             },
             check(
                 "discovery-read",
@@ -70,14 +85,14 @@ impl Status {
             ),
             check(
                 "serving",
-                *shared.phase.borrow() == Phase::Serving,
+                *shared.phase.borrow() == ShutdownPhase::Serving,
                 "stopping",
             ),
         ]
     }
 
-    /// What metrics are to say of this moment.
-    pub fn gauges(&self) -> Gauges {
+    /// The current values of the gauges.
+    pub fn gauge_values(&self) -> GaugeValues {
         use std::sync::atomic::Ordering::Relaxed;
         let published = &self.shared.published;
         let snapshot = published.snapshot.load();
@@ -88,95 +103,108 @@ impl Status {
                 .filter(|server| wanted(server))
                 .count()
         };
-        Gauges {
+        GaugeValues {
             etcd_age: published.freshness.age(),
-            etcd_revision: published.told.revision.load(Relaxed),
-            etcd_lists: published.told.lists.load(Relaxed),
-            etcd_undecodable: published.told.undecodable.load(Relaxed),
-            etcd_restores: published.told.restores.load(Relaxed),
+            etcd_revision: published.counters.revision.load(Relaxed),
+            etcd_lists: published.counters.lists.load(Relaxed),
+            etcd_undecodable: published.counters.undecodable.load(Relaxed),
+            etcd_restores: published.counters.restores.load(Relaxed),
             etcd_synced: snapshot.synced,
             targets: snapshot.targets.len(),
             live: count(|server| server.live && !server.target),
             absent: count(|server| !server.live),
             initialized: self.shared.local.is_initialized(),
-            crippled: self.shared.crippled.load(Relaxed),
+            control_panicked: self.shared.control_panicked.load(Relaxed),
         }
     }
 
-    /// Every fact that is known, from the catalog itself.
+    /// What the catalog knows, server by server; null where its task has ended.
     async fn facts(&self) -> Value {
         let (reply, facts) = oneshot::channel();
-        let asked = self.shared.published.reports.send(reply).await;
-        match asked {
+        let sent = self.shared.published.reports.send(reply).await;
+        match sent {
             Ok(()) => facts.await.unwrap_or_default(),
             Err(_) => Value::Null,
         }
     }
 
-    /// Everything.
-    pub async fn json(&self) -> Value {
+    /// Everything that `/statusz` shows.
+    pub async fn document(&self) -> StatusDocument {
         let facts = self.facts().await;
         let shared = &self.shared;
         let snapshot = shared.published.snapshot.load();
-        let gauges = self.gauges();
+        let values = self.gauge_values();
+        let peers = snapshot.servers.iter();
+        let resources = snapshot.resources().into_iter();
+        StatusDocument {
+            certificates: certificates(&self.certificates),
+            custom: custom(&snapshot.custom),
+            discovery: discovery(shared),
+            etcd: etcd(&values),
+            facts,
+            peers: peers.map(|server| peer(server, &shared.health)).collect(),
+            recent: recent(shared, &snapshot),
+            resources: resources
+                .map(|(gvr, holders)| resource(gvr, holders, &snapshot))
+                .collect(),
+            server: self.server(&snapshot, &values),
+            time: rfc3339(unix(SystemTime::now())),
+        }
+    }
+
+    fn server(&self, snapshot: &Snapshot, values: &GaugeValues) -> ServerStatus {
+        let shared = &self.shared;
         let checks = self.checks();
         let missing: Vec<_> = checks
             .iter()
-            .filter_map(|check| check.missing.as_ref())
+            .filter_map(|check| check.missing.clone())
             .collect();
-        let local = shared.config.api_server.address;
-        let name = |address| {
-            let mut servers = snapshot.servers.iter();
-            let at = servers.find(|server| server.endpoint == address);
-            let own =
-                || (address == local).then(|| shared.own.id.borrow().as_deref().map(str::to_owned));
-            at.map(|server| server.id.to_string())
-                .or_else(|| own().flatten())
-        };
-        json!({
-            "time": rfc3339(unix(SystemTime::now())),
-            "server": {
-                "id": shared.own.id.borrow().as_deref(),
-                "endpoint": shared.own.endpoint,
-                "version": env!("CARGO_PKG_VERSION"),
-                "compatibilityVersion": snapshot.local_version.map(|version| version.to_string()),
-                "ready": missing.is_empty(),
-                "missing": missing,
-                "checks": checks.iter().map(|check| json!({"name": check.name, "missing": check.missing})).collect::<Vec<_>>(),
-                "initialized": gauges.initialized,
-                "discoveryKnown": snapshot.local_known,
-                "historyStart": Some(shared.local.history_start()).filter(|start| *start != i64::MAX),
-                "identityLeaseKeptBy": shared.metrics.lease.owner().map(LeaseOwner::name),
-            },
-            "etcd": {
-                "synced": gauges.etcd_synced,
-                "revision": gauges.etcd_revision,
-                "ageSeconds": gauges.etcd_age.as_secs_f64(),
-                "lists": gauges.etcd_lists,
-                "undecodable": gauges.etcd_undecodable,
-                "restores": gauges.etcd_restores,
-            },
-            "certificates": shared.metrics.certificates.status(),
-            "facts": facts,
-            "discovery": discovery(shared),
-            "peers": snapshot.servers.iter().map(|server| peer(server, &shared.health)).collect::<Vec<_>>(),
-            "resources": snapshot
-                .resources()
+        let history_start = Some(shared.local.history_start()).filter(|start| *start != i64::MAX);
+        ServerStatus {
+            checks: checks
                 .into_iter()
-                .map(|(gvr, holders)| resource(gvr, holders, &snapshot))
-                .collect::<Vec<_>>(),
-            "custom": custom(&snapshot.custom),
-            "recent": {
-                "rerouted": shared.recent.rerouted.status(name),
-                "refused": shared.recent.refused.status(name),
-            },
-        })
+                .map(|check| CheckStatus {
+                    missing: check.missing,
+                    name: check.name.to_owned(),
+                })
+                .collect(),
+            compatibility_version: snapshot.local_version.map(|version| version.to_string()),
+            discovery_known: snapshot.local_known,
+            endpoint: shared.own.endpoint.to_string(),
+            history_start,
+            id: shared.own.id.borrow().as_deref().map(str::to_owned),
+            identity_lease_kept_by: self.lease.owner().map(|owner| owner.name().to_owned()),
+            initialized: values.initialized,
+            ready: missing.is_empty(),
+            missing,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
     }
 }
 
-/// Resources that every apiserver serves, because objects in etcd define them: groups with the resources of CRDs, group
-/// versions that an aggregated API is asked for.
-fn custom(custom: &Custom) -> Value {
+fn etcd(values: &GaugeValues) -> EtcdStatus {
+    EtcdStatus {
+        age_seconds: Some(values.etcd_age.as_secs_f64()),
+        lists: values.etcd_lists,
+        restores: values.etcd_restores,
+        revision: Some(values.etcd_revision),
+        synced: values.etcd_synced,
+        undecodable: values.etcd_undecodable,
+    }
+}
+
+fn certificates(metrics: &CertificateMetrics) -> CertificatesStatus {
+    let files = metrics.files();
+    let ends = files.expirations.into_iter();
+    CertificatesStatus {
+        broken: strings(files.broken),
+        expire: ends
+            .map(|(key, end)| (key.to_owned(), rfc3339(end)))
+            .collect(),
+    }
+}
+
+fn custom(custom: &Custom) -> CustomStatus {
     let mut definitions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for Pair(group, resource) in &custom.definitions {
         definitions.entry(group).or_default().insert(resource);
@@ -185,87 +213,114 @@ fn custom(custom: &Custom) -> Value {
     let aggregated: BTreeSet<_> = aggregated
         .map(|Pair(group, version)| api_version(group, version))
         .collect();
-    json!({"definitions": definitions, "aggregated": aggregated})
+    CustomStatus {
+        aggregated: aggregated.into_iter().collect(),
+        definitions: definitions
+            .into_iter()
+            .map(|(group, resources)| (group.to_owned(), strings(resources)))
+            .collect(),
+    }
 }
 
-/// What others list and the local apiserver does not, and whose documents say so.
-fn discovery(shared: &Shared) -> Value {
-    let gathered = shared.gathering.load();
+/// What peers serve and the local apiserver does not, and whose documents say so.
+fn discovery(shared: &Shared) -> DiscoveryStatus {
+    let peer_discovery = shared.peer_discovery.load();
     let mut added = Vec::new();
-    for group in &gathered.others.document.groups {
+    for group in &peer_discovery.others.document.groups {
         added.extend(group.versions.iter().map(|version| {
-            json!({
-                "group": &*group.name,
-                "version": &*version.name,
-                "stale": version.stale,
-                "resources": version.resources.iter().map(|resource| &*resource.name).collect::<Vec<_>>(),
-            })
+            let resources = version.resources.iter();
+            AddedGroupVersion {
+                group: group.name.to_string(),
+                resources: strings(resources.map(|resource| &*resource.name)),
+                stale: version.stale,
+                version: version.name.to_string(),
+            }
         }));
     }
-    let sources = shared.gathering.sources();
-    json!({
-        "generation": gathered.generation,
-        "current": gathered.is_of(&shared.local),
-        "added": added,
-        "openapiBytes": gathered.openapi.bytes(),
-        "sources": sources.iter().map(source).collect::<Vec<_>>(),
-    })
+    let sources = shared.peer_discovery.sources();
+    DiscoveryStatus {
+        added,
+        current: peer_discovery.is_current_for(&shared.local),
+        generation: peer_discovery.generation,
+        openapi_bytes: peer_discovery.openapi.bytes() as u64,
+        sources: sources.iter().map(source).collect(),
+    }
 }
 
-fn source(source: &Source) -> Value {
+fn source(source: &SourceStatus) -> DiscoverySourceStatus {
     let since = |at: SystemTime| at.elapsed().unwrap_or_default().as_secs_f64();
-    json!({
-        "servers": source.servers.iter().map(|id| &**id).collect::<Vec<_>>(),
-        "binaryVersion": source.version,
-        "state": source.state(),
-        "groupVersions": source.group_versions,
-        "undescribed": source.by_name,
-        "readSecondsAgo": source.read.map(since),
-        "error": source.error,
-    })
+    DiscoverySourceStatus {
+        binary_version: source.version.clone(),
+        error: source.error.clone(),
+        group_versions: source.group_versions as u64,
+        read_seconds_ago: source.read.map(since),
+        servers: strings(source.servers.iter().map(|id| &**id)),
+        state: source.state().to_owned(),
+        undescribed: source.by_name as u64,
+    }
 }
 
-fn peer(server: &Server, health: &Health) -> Value {
-    json!({
-        "id": &*server.id,
-        "endpoint": server.endpoint,
-        "native": server.native,
-        "live": server.live,
-        "initialized": server.initialized,
-        "target": server.target,
-        "unhealthy": health.is_suspect(server.endpoint),
-        "known": server.known,
-        "binaryVersion": server.binary_version,
-        "compatibilityVersion": server.version.map(|version| version.to_string()),
-        "historyStart": server.history_start,
-        "resources": server.served.as_ref().map(|served| served.len()),
-    })
+fn peer(server: &Server, health: &Health) -> PeerStatus {
+    PeerStatus {
+        binary_version: server.binary_version.clone(),
+        compatibility_version: server.version.map(|version| version.to_string()),
+        endpoint: server.endpoint.to_string(),
+        history_start: server.history_start,
+        id: server.id.to_string(),
+        initialized: server.initialized,
+        known: Some(server.known),
+        live: server.live,
+        native: server.native,
+        resources: server.served.as_ref().map(|served| served.len() as u64),
+        target: server.target,
+        unhealthy: health.is_suspect(server.endpoint),
+    }
 }
 
-fn resource(gvr: &Gvr, holders: &Holders, snapshot: &Snapshot) -> Value {
-    let peers: Vec<_> = holders
-        .targets
-        .iter()
-        .map(|index| &*snapshot.servers[*index].id)
-        .collect();
-    // Together with those before, all that list it; most often there are none.
+fn resource(gvr: &Gvr, holders: &Holders, snapshot: &Snapshot) -> ResourceStatus {
+    let peers = holders.targets.iter();
+    // Together with the targets these are all that list it; most often there are none.
     let absent = snapshot.servers.iter().filter(|server| {
         let served = server.served.as_ref();
         !server.target && served.is_some_and(|served| served.contains(gvr))
     });
-    json!({
-        "group": gvr.group,
-        "version": gvr.version,
-        "resource": gvr.resource,
-        "subresource": gvr.subresource,
-        "local": holders.local,
-        "peers": peers,
-        "absent": absent.map(|server| &*server.id).collect::<Vec<_>>(),
-    })
+    ResourceStatus {
+        absent: strings(absent.map(|server| &*server.id)),
+        group: gvr.group.clone(),
+        local: holders.local,
+        peers: strings(peers.map(|index| &*snapshot.servers[*index].id)),
+        resource: gvr.resource.clone(),
+        subresource: gvr.subresource.clone(),
+        version: gvr.version.clone(),
+    }
+}
+
+fn recent(shared: &Shared, snapshot: &Snapshot) -> RecentStatus {
+    let local = shared.config.api_server.address;
+    let server_id = |address| {
+        let mut servers = snapshot.servers.iter();
+        let peer = servers.find(|server| server.endpoint == address);
+        match peer {
+            Some(server) => Some(server.id.to_string()),
+            None if address == local => shared.own.id.borrow().as_deref().map(str::to_owned),
+            None => None,
+        }
+    };
+    RecentStatus {
+        refused: shared.recent.refused.status(server_id),
+        rerouted: shared.recent.rerouted.status(server_id),
+    }
+}
+
+fn strings<'a>(texts: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    texts.into_iter().map(str::to_owned).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use prometheus::Registry;
+    use serde_json::{json, to_value};
+
     use super::*;
 
     #[test]
@@ -277,11 +332,23 @@ mod tests {
             aggregated: [pair("metrics.k8s.io", "v1beta1")].into(),
         };
         assert_eq!(
-            custom(&known),
+            to_value(custom(&known)).unwrap(),
             json!({
                 "definitions": {"example.com": ["gadgets", "widgets"]},
                 "aggregated": ["metrics.k8s.io/v1beta1"],
             })
+        );
+    }
+
+    #[test]
+    fn the_status_page_names_what_is_broken_and_when_files_expire() {
+        let metrics = CertificateMetrics::new(&Registry::new()).unwrap();
+        metrics.in_use("serving", false, &[]);
+        metrics.in_use("etcd", true, &[("etcd.caFile", 0)]);
+        metrics.broken("etcd", true);
+        assert_eq!(
+            to_value(certificates(&metrics)).unwrap(),
+            json!({"broken": ["etcd"], "expire": {"etcd.caFile": "1970-01-01T00:00:00Z"}})
         );
     }
 }

@@ -1,4 +1,4 @@
-//! A TLS server that answers as a test says, and a client for it.
+//! A TLS server with scripted answers, and a client for it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use tokio_rustls::TlsAcceptor;
 use super::{Client, ClientMaker};
 use crate::config::KeyPair;
 use crate::tls::credentials::{Credentials, Current, Trust};
-use crate::tls::reading::{File, Reading};
+use crate::tls::files::{FileSnapshot, TlsFile};
 use crate::tls::store;
 
-/// What becomes of a request.
+/// How the server reacts to a request.
 pub(crate) enum Reply {
-    Answer(Response<Bytes>),
+    ClientResponse(Response<Bytes>),
     /// The connection is closed instead of an answer.
     Break,
-    /// No answer, and the connection stays.
+    /// No answer; the connection stays open.
     Silence,
 }
 
@@ -42,13 +42,13 @@ impl Reply {
                 .headers_mut()
                 .append(name, HeaderValue::from_str(value).unwrap());
         }
-        Self::Answer(answer)
+        Self::ClientResponse(answer)
     }
 }
 
 type Handler = Arc<dyn Fn(Request<Bytes>) -> Reply + Send + Sync>;
 
-/// The server; ends when dropped.
+/// The server; stops when dropped.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -57,7 +57,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// `handler` sees every request that arrives.
+    /// Starts it. `handler` gets every request.
     pub(crate) async fn start(
         handler: impl Fn(Request<Bytes>) -> Reply + Send + Sync + 'static,
     ) -> Self {
@@ -90,7 +90,7 @@ impl Server {
         }
     }
 
-    /// Connections so far.
+    /// The number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
@@ -122,17 +122,17 @@ impl Server {
         Arc::new(maker.unwrap()).client(address)
     }
 
-    /// That the server is believed with.
+    /// The CA of the server's certificate.
     pub(crate) fn credentials(&self) -> Credentials {
         let pair = KeyPair {
             cert_file: self.files.path().join("cert"),
             key_file: self.files.path().join("key"),
         };
         let files = [
-            File::certificates("cert", &pair.cert_file),
-            File::key("key", &pair.key_file),
+            TlsFile::certificates("cert", &pair.cert_file),
+            TlsFile::key("key", &pair.key_file),
         ];
-        let trust = Trust::read(&pair.cert_file, &pair, &Reading::of(&files)).unwrap();
+        let trust = Trust::read(&pair.cert_file, &pair, &FileSnapshot::read(&files)).unwrap();
         let trust = Arc::new(trust);
         Credentials {
             local: trust.clone(),
@@ -153,12 +153,12 @@ async fn accept(
         connections.fetch_add(1, Ordering::SeqCst);
         let (tls, handler) = (tls.clone(), handler.clone());
         open.spawn(async move {
-            // A client that does not believe us goes away here.
+            // A client that does not trust the certificate disconnects here.
             let Ok(stream) = tls.accept(tcp).await else {
                 return;
             };
             let service = service_fn(|request| answer(request, handler.clone()));
-            // Ends in an error where the test says so.
+            // Fails if the test wants it to.
             let _ = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service)
                 .await;
@@ -173,7 +173,7 @@ async fn answer(
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(std::io::Error::other)?;
     match handler(Request::from_parts(head, body.to_bytes())) {
-        Reply::Answer(answer) => Ok(answer.map(Full::new)),
+        Reply::ClientResponse(answer) => Ok(answer.map(Full::new)),
         Reply::Break => Err(std::io::Error::other("as the test says")),
         Reply::Silence => std::future::pending().await,
     }

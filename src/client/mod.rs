@@ -1,9 +1,9 @@
 //! The one HTTP client for requests that the proxy makes itself.
 //!
-//! A [`ClientMaker`] knows what servers are trusted, the proxy client certificate and the identity that is asserted with
-//! it; a [`Client`] has one connection to one of them, made anew when it broke. [`Client::get`] tries once,
-//! [`Client::call`] as often as client-go would ([`retry`]); [`Client::ended`] tells of the connection's end while nothing
-//! is asked. A request after new certificates is made with them, over a new connection.
+//! A [`ClientMaker`] has the trusted CAs, the proxy client certificate and the identity that it asserts. A [`Client`]
+//! has one connection to one server and reconnects when it breaks. [`Client::get`] tries once; [`Client::call`] retries
+//! like client-go ([`retry`]); [`Client::ended`] reports the end of an idle connection. After a rotation of
+//! certificates the next request uses the new ones, over a new connection.
 
 pub mod retry;
 
@@ -32,34 +32,34 @@ use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
 use crate::config::RequestHeaders;
+use crate::kube::media_type;
 use crate::tls::credentials::{Credentials, Current, Trust};
 
-/// Largest answer read. The biggest discovery documents have some hundred KiB.
+/// Largest body that is read, in bytes. The largest discovery documents have some hundred KiB.
 const MAX_BODY: usize = 64 << 20;
-const JSON: &str = "application/json";
 
 /// A connection to the server.
 struct Connection {
     sender: SendRequest<Full<Bytes>>,
     /// Ends with the sender, or with the server.
     task: JoinHandle<hyper::Result<()>>,
-    /// What it was made with.
+    /// The credentials that it was made with.
     tls: Arc<ClientConfig>,
 }
 
-/// How a connection ended that we did not end.
+/// How the server ended a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// The server said farewell (TLS close_notify), as Go's does when it closes a connection for whatever reason.
+pub enum ConnectionEnd {
+    /// The server closed it with TLS close_notify, as Go's server always does.
     Closed,
-    /// It did not: the process died, or the network cut in.
+    /// Without close_notify: the process died, or the network failed.
     Broken,
 }
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens: the process is gone.
+    /// Connection refused: the process is gone.
     #[error("connection refused")]
     Refused,
     /// No answer in time.
@@ -68,23 +68,20 @@ pub enum ClientError {
     /// TCP or TLS failed.
     #[error("cannot connect")]
     Connect(#[source] io::Error),
-    /// The exchange broke off.
+    /// The connection broke during the exchange.
     #[error("broken exchange")]
     Exchange(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// An answer, read completely.
 #[derive(Debug)]
-pub struct Answer {
-    /// HTTP status.
+pub struct ClientResponse {
     pub status: StatusCode,
-    /// Headers.
     pub headers: HeaderMap,
-    /// Body.
     pub body: Bytes,
 }
 
-/// Makes clients for servers that are trusted alike.
+/// Makes clients for servers with the same trusted CAs.
 pub struct ClientMaker {
     name: ServerName<'static>,
     credentials: Current,
@@ -93,10 +90,10 @@ pub struct ClientMaker {
     timeout: Duration,
 }
 
-/// Why there can be no client. The configuration is checked for all of it.
+/// Why no client can be made. Validation of the configuration excludes these errors.
 #[derive(Debug, thiserror::Error)]
 pub enum MakerError {
-    /// Not a name that a certificate could have.
+    /// Not a valid name for a certificate.
     #[error("{0:?} is no server name")]
     Name(String),
     /// Not a header value.
@@ -104,7 +101,7 @@ pub enum MakerError {
     Identity(String),
 }
 
-/// Headers that say who asks, by the first of the requestheader names of each kind.
+/// Headers that assert the identity, with the first requestheader name of each kind.
 pub fn identity(
     names: &RequestHeaders,
     user: &str,
@@ -125,7 +122,8 @@ pub fn identity(
 }
 
 impl ClientMaker {
-    /// `trust`: what of the credentials is for these servers; `identity`: headers of every request; `timeout`: of one try.
+    /// `trust`: selects the credentials for these servers. `identity`: headers of every request. `timeout`: of one
+    /// attempt.
     pub fn new(
         server_name: &str,
         credentials: Current,
@@ -154,7 +152,7 @@ impl ClientMaker {
         }
     }
 
-    /// What connections are made with now.
+    /// The current credentials.
     fn tls(&self) -> Arc<ClientConfig> {
         (self.trust)(&self.credentials.load())
             .with_certificate
@@ -199,9 +197,9 @@ impl ClientMaker {
                 USER_AGENT,
                 concat!("kube-interop-proxy/", env!("CARGO_PKG_VERSION")),
             )
-            .header(ACCEPT, JSON);
+            .header(ACCEPT, media_type::JSON);
         if body.is_some() {
-            request = request.header(CONTENT_TYPE, JSON);
+            request = request.header(CONTENT_TYPE, media_type::JSON);
         }
         if let Some(map) = request.headers_mut() {
             for (name, value) in headers {
@@ -215,28 +213,28 @@ impl ClientMaker {
     }
 }
 
-/// One keep-alive connection's worth of requests.
+/// Sends requests over one keep-alive connection at a time.
 pub struct Client {
     maker: Arc<ClientMaker>,
     address: SocketAddr,
     connection: Option<Connection>,
-    /// How a connection ended that was found dead, or died under a request.
-    end: Option<End>,
+    /// How the last connection ended, if it was found dead or died during a request.
+    end: Option<ConnectionEnd>,
 }
 
 impl Client {
-    /// GET, tried once, within the configured time.
+    /// Sends a GET once, with the configured timeout.
     pub async fn get(
         &mut self,
         path: &str,
         headers: &[(HeaderName, HeaderValue)],
-    ) -> Result<Answer, ClientError> {
+    ) -> Result<ClientResponse, ClientError> {
         let request = self.maker.request(Method::GET, path, headers, None)?;
         self.once(request, self.maker.timeout).await
     }
 
-    /// Any request, tried until there is an answer that stands, but not beyond `deadline`; then the last answer or error
-    /// counts. What is tried again, and when, says [`retry::pause`]. A body is JSON unless `headers` say otherwise.
+    /// Sends a request and retries it ([`retry::pause`]) until the result is final or `deadline` is reached. Returns
+    /// the last answer or error. The body is JSON unless `headers` say otherwise.
     pub async fn call(
         &mut self,
         method: Method,
@@ -244,7 +242,7 @@ impl Client {
         headers: &[(HeaderName, HeaderValue)],
         body: Option<Bytes>,
         deadline: Instant,
-    ) -> Result<Answer, ClientError> {
+    ) -> Result<ClientResponse, ClientError> {
         let request = self.maker.request(method, path, headers, body)?;
         let mut tries = 0;
         loop {
@@ -265,16 +263,16 @@ impl Client {
         self.end = None;
     }
 
-    /// Resolves when the server has ended the connection, once for each end; also when that was found out by a request.
-    /// Does not resolve while there is no connection. May be given up and called again.
-    pub async fn ended(&mut self) -> End {
+    /// Resolves when the server has ended the connection, once for each end, also if a request found out. Does not
+    /// resolve while there is no connection. Cancel safe.
+    pub async fn ended(&mut self) -> ConnectionEnd {
         if let Some(end) = self.end.take() {
             return end;
         }
         let Some(connection) = &mut self.connection else {
             return std::future::pending().await;
         };
-        let end = End::of((&mut connection.task).await);
+        let end = ConnectionEnd::of((&mut connection.task).await);
         self.connection = None;
         end
     }
@@ -283,20 +281,20 @@ impl Client {
         &mut self,
         request: Request<Full<Bytes>>,
         time: Duration,
-    ) -> Result<Answer, ClientError> {
-        // A connection with half an exchange on it is of no use: `exchange` puts it back only at its end.
+    ) -> Result<ClientResponse, ClientError> {
+        // A connection with an unfinished exchange cannot be reused: `exchange` puts it back only at its end.
         let outcome = tokio::time::timeout(time, self.exchange(request))
             .await
             .unwrap_or(Err(ClientError::Timeout(time)));
         if let Err(error) = &outcome
             && is_cut(error)
         {
-            self.end = Some(End::Broken);
+            self.end = Some(ConnectionEnd::Broken);
         }
         outcome
     }
 
-    /// The connection of the exchange before, if it is still good.
+    /// The previous connection, if it is still usable.
     async fn reused(&mut self) -> Option<Connection> {
         let mut connection = self.connection.take()?;
         if !Arc::ptr_eq(&connection.tls, &self.maker.tls()) {
@@ -305,11 +303,14 @@ impl Client {
         if connection.sender.ready().await.is_ok() {
             return Some(connection);
         }
-        self.end = Some(End::of(connection.task.await));
+        self.end = Some(ConnectionEnd::of(connection.task.await));
         None
     }
 
-    async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, ClientError> {
+    async fn exchange(
+        &mut self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<ClientResponse, ClientError> {
         let mut connection = match self.reused().await {
             Some(connection) => connection,
             None => self.maker.connect(self.address).await?,
@@ -326,7 +327,7 @@ impl Client {
             .map_err(ClientError::Exchange)?
             .to_bytes();
         self.connection = Some(connection);
-        Ok(Answer {
+        Ok(ClientResponse {
             status: head.status,
             headers: head.headers,
             body,
@@ -334,16 +335,16 @@ impl Client {
     }
 }
 
-impl End {
+impl ConnectionEnd {
     fn of(task: Result<hyper::Result<()>, tokio::task::JoinError>) -> Self {
         match task {
-            Ok(Err(error)) if is_cut(&error) => End::Broken,
-            _ => End::Closed,
+            Ok(Err(error)) if is_cut(&error) => ConnectionEnd::Broken,
+            _ => ConnectionEnd::Closed,
         }
     }
 }
 
-/// Whether an error comes from a connection that was cut, and not closed.
+/// Whether the connection was cut without close_notify.
 fn is_cut(error: &(dyn std::error::Error + 'static)) -> bool {
     let sources = std::iter::successors(Some(error), |error| error.source());
     let kinds = sources.filter_map(|error| error.downcast_ref().map(io::Error::kind));

@@ -1,53 +1,49 @@
-//! When one of the proxy's own requests is tried once more: client-go's contract ([`crate::retry`]) within a caller's
-//! deadline. Pure.
+//! Whether one of the proxy's own requests is retried, and when: client-go's rules ([`if_ready::retry`]) within a
+//! caller's deadline. Pure.
 
 use std::io;
 use std::time::Duration;
 
 use http::Method;
 
-use super::{Answer, ClientError};
-use crate::retry::{self, MOST_RETRIES, Outcome};
+use super::{ClientError, ClientResponse};
+use crate::retry::Backoff;
+use if_ready::retry::{self, MOST_RETRIES, Outcome};
 
-/// Longest wait after the first broken exchange; doubles with each, up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The pause after a broken connection.
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(100),
+    longest: Duration::from_secs(5),
+    jitter: 0.5,
+};
 
-/// How long to wait before the request is tried again; `None`: `outcome` is what it comes to.
+/// How long to wait before the next attempt; `None`: `outcome` is final.
 ///
-/// `tries`: how often it was tried, the last time included. `left`: time to the caller's deadline; a wait that would
-/// reach it is not worth beginning. `random`: from 0 up to 1.
+/// `tries`: attempts so far. `left`: time to the caller's deadline; a wait must end before it. `random`: in `0..1`.
 pub fn pause(
     method: &Method,
     tries: u32,
-    outcome: &Result<Answer, ClientError>,
+    outcome: &Result<ClientResponse, ClientError>,
     left: Duration,
     random: f64,
 ) -> Option<Duration> {
     let outcome = match outcome {
         Ok(answer) => Outcome::Answer(answer.status, &answer.headers),
-        Err(error) if is_passing(error) => Outcome::Broken(backoff(tries, random)),
+        Err(error) if is_passing(error) => Outcome::Broken(BACKOFF.pause(tries, random)),
         Err(_) => Outcome::Failed,
     };
     let wait = retry::pause(method, tries, MOST_RETRIES, outcome)?;
     (wait < left).then_some(wait)
 }
 
-/// Whether the same exchange may go well a moment later. A refused connection is news that callers want at once, what
-/// takes too long has taken long enough, and a certificate that is not good stays so.
+/// Whether a retry may succeed. A refused connection is reported at once, a timeout took long already, and an invalid
+/// certificate stays invalid.
 fn is_passing(error: &ClientError) -> bool {
     match error {
         ClientError::Exchange(_) => true,
         ClientError::Connect(error) => error.kind() != io::ErrorKind::InvalidData,
         ClientError::Refused | ClientError::Timeout(_) => false,
     }
-}
-
-/// Between half of the full wait and all of it, so that not everybody comes back at once.
-fn backoff(tries: u32, random: f64) -> Duration {
-    let doublings = tries.saturating_sub(1).min(16);
-    let full = (FIRST_PAUSE * 2_u32.pow(doublings)).min(LONGEST_PAUSE);
-    full.mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 type Seen = Arc<Mutex<Vec<Request<Bytes>>>>;
 
-/// A server that gives these replies in order, then 200 for ever; and what arrived.
+/// A server that gives these replies in order, then always 200; and the requests that arrived.
 async fn server(replies: Vec<Reply>) -> (Server, Seen) {
     let replies = Mutex::new(VecDeque::from(replies));
     let seen = Seen::default();
@@ -36,7 +36,7 @@ async fn call(
     client: &mut Client,
     method: Method,
     body: Option<&'static str>,
-) -> Result<Answer, ClientError> {
+) -> Result<ClientResponse, ClientError> {
     let deadline = Instant::now() + MINUTE;
     client
         .call(method, "/x?y=1", &[], body.map(Bytes::from), deadline)
@@ -61,7 +61,7 @@ async fn after_new_credentials_the_next_request_opens_a_new_connection() {
         client.get("/x", &[]).await.unwrap();
         assert_eq!(server.connections(), connections);
     }
-    // Nothing that the probe would take for the server's doing.
+    // The probe must not blame the server for it.
     assert!(client.end.is_none());
 }
 
@@ -80,7 +80,7 @@ async fn a_write_is_sent_again_with_its_body_when_the_server_says_when() {
     for request in &*seen {
         assert_eq!(request.method(), Method::PUT);
         assert_eq!(request.uri(), "/x?y=1");
-        assert_eq!(request.headers()[CONTENT_TYPE], JSON);
+        assert_eq!(request.headers()[CONTENT_TYPE], media_type::JSON);
         assert_eq!(request.body(), "{}");
     }
     assert_eq!(server.connections(), 1);
@@ -178,7 +178,7 @@ async fn a_deadline_shortens_a_try() {
 #[tokio::test]
 async fn a_refused_connection_is_told_at_once() {
     let (server, _seen) = server(vec![]).await;
-    // Bound, so that nobody else takes the port, and not listening.
+    // Bound but not listening: no other process can take the port.
     let nobody = tokio::net::TcpSocket::new_v4().unwrap();
     nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = nobody.local_addr().unwrap();
@@ -262,10 +262,10 @@ async fn a_cut_connection_is_told_from_a_closed_one() {
     let (server, _) = server(vec![close(), Reply::Break]).await;
     let mut client = plain(&server);
     client.get("/x", &[]).await.unwrap();
-    assert_eq!(client.ended().await, End::Closed);
-    // Under a request, and told afterwards.
+    assert_eq!(client.ended().await, ConnectionEnd::Closed);
+    // It ends during a request and is reported afterwards.
     client.get("/x", &[]).await.unwrap_err();
-    assert_eq!(client.ended().await, End::Broken);
+    assert_eq!(client.ended().await, ConnectionEnd::Broken);
 }
 
 #[tokio::test]
@@ -275,9 +275,9 @@ async fn the_end_of_an_idle_connection_is_told_once() {
     client.get("/x", &[]).await.unwrap();
     let early = tokio::time::timeout(Duration::from_millis(50), client.ended()).await;
     assert!(early.is_err(), "{early:?}");
-    // It goes with all its connections.
+    // The server stops with all its connections.
     drop(server);
-    assert_eq!(client.ended().await, End::Broken);
+    assert_eq!(client.ended().await, ConnectionEnd::Broken);
     let again = tokio::time::timeout(Duration::from_millis(50), client.ended()).await;
     assert!(again.is_err(), "{again:?}");
 }

@@ -1,8 +1,7 @@
-//! The one writer of the snapshot: takes what etcd, the local apiserver and native peers tell, and publishes what
-//! follows from it.
+//! The only writer of the snapshot: takes events from etcd, the local apiserver and native peers, and publishes the result.
 //!
-//! Readers ([`crate::relay`], the status page) load the snapshot without locks. A new one is compiled when something
-//! changed, once for all messages that are waiting, but for so many at most that no burst keeps a change from readers.
+//! Readers ([`crate::relay`], the status page) load the snapshot without locks. A new one is compiled after a change, once
+//! for all waiting messages, up to a limit, so that no burst delays a change for long.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,48 +15,47 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::codec::Lease;
 use super::freshness::Freshness;
-use super::listed::At;
-use super::news;
-use super::state::{Native, State};
+use super::prefix::Versioned;
+use super::state::{ClusterState, NativePeer};
 use super::watch::{Event, Message};
+use crate::cluster::transitions;
+use crate::kube::gvr::Custom;
 use crate::local::discovery::LocalView;
-use crate::routing::table::{Custom, Snapshot};
+use crate::routing::table::Snapshot;
 
-/// Messages that are taken in before readers are told.
+/// Messages that are taken before a snapshot is published.
 const BATCH: usize = 512;
 
-/// Counts of what etcd told, for metrics.
+/// Counts of events from etcd, for metrics.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct EtcdCounters {
     /// Complete lists.
     pub lists: AtomicU64,
     /// Values that could not be decoded.
     pub undecodable: AtomicU64,
-    /// Watches that found etcd with another history than before.
+    /// Watches that found that etcd was restored or replaced.
     pub restores: AtomicU64,
-    /// Newest revision known of.
+    /// The newest known revision.
     pub revision: AtomicI64,
 }
 
-/// What the catalog publishes to.
+/// What the catalog publishes, and how others reach it.
 #[derive(Debug, Clone)]
 pub struct Published {
     /// The snapshot that requests read.
     pub snapshot: Arc<ArcSwap<Snapshot>>,
-    /// Tells that there is another snapshot.
+    /// Notifies of every new snapshot.
     pub changed: watch::Sender<()>,
-    /// When etcd was last heard of.
     pub freshness: Arc<Freshness>,
-    /// Counts.
-    pub told: Arc<Told>,
-    /// To the catalog: connections to these peers were refused. What cannot be taken is dropped.
+    pub counters: Arc<EtcdCounters>,
+    /// To the catalog: connections to these peers were refused. Dropped if the channel is full.
     pub refused: mpsc::Sender<SocketAddr>,
-    /// To the catalog: an operator wants to see everything.
+    /// To the catalog: requests for a report of its whole state.
     pub reports: mpsc::Sender<oneshot::Sender<Value>>,
 }
 
-/// The catalog's ends of what is [`Published`].
-pub struct Ends {
+/// The catalog's receivers of the channels in [`Published`].
+pub struct CatalogInputs {
     /// See [`Published::refused`].
     pub refused: mpsc::Receiver<SocketAddr>,
     /// See [`Published::reports`].
@@ -65,66 +63,61 @@ pub struct Ends {
 }
 
 impl Published {
-    /// Nothing is known of so many topics yet.
-    pub fn new(topics: usize) -> (Self, Ends) {
+    /// `topics`: number of topics.
+    pub fn new(topics: usize) -> (Self, CatalogInputs) {
         let (refused_sender, refused) = mpsc::channel(16);
         let (report_sender, reports) = mpsc::channel(16);
         let published = Self {
             snapshot: Arc::default(),
             changed: watch::channel(()).0,
             freshness: Arc::new(Freshness::new(topics)),
-            told: Arc::default(),
+            counters: Arc::default(),
             refused: refused_sender,
             reports: report_sender,
         };
-        (published, Ends { refused, reports })
+        (published, CatalogInputs { refused, reports })
     }
 }
 
-/// Who we are: our own record is not a peer's.
+/// This server's ID and address: its own record is not a peer's.
 #[derive(Debug, Clone)]
-pub struct Own {
-    /// Our server ID, once it is found.
+pub struct OwnServer {
+    /// Server ID, once it is found.
     pub id: watch::Receiver<Option<Arc<str>>>,
-    /// Where peers reach us.
+    /// Where peers reach this proxy.
     pub endpoint: SocketAddr,
 }
 
-/// An identity lease as it was seen in etcd.
+/// An identity lease in etcd.
 #[derive(Debug, Clone)]
-pub struct SeenLease {
-    /// Its namespace, by its place in `identity.leaseNamespaces`.
+pub struct NamedLease {
+    /// Index of its namespace in `identity.leaseNamespaces`.
     pub namespace: usize,
-    /// Its name.
     pub name: String,
-    /// What it says, and the revision of it.
-    pub at: At<Lease>,
+    pub at: Versioned<Lease>,
 }
 
-/// What the catalog is told, and whom it tells.
+/// The catalog task: its inputs and outputs.
 pub struct Catalog {
-    /// Who we are.
-    pub own: Own,
-    /// From etcd.
+    pub own: OwnServer,
+    /// Events from etcd.
     pub messages: mpsc::Receiver<Message>,
-    /// From the local apiserver.
+    /// The local apiserver's discovery.
     pub local: watch::Receiver<LocalView>,
-    /// From native peers, by their server ID.
-    pub natives: mpsc::Receiver<(String, Native)>,
+    /// Discovery of native peers, by server ID.
+    pub natives: mpsc::Receiver<(String, NativePeer)>,
     /// See [`Published::refused`].
     pub refused: mpsc::Receiver<SocketAddr>,
     /// See [`Published::reports`].
     pub reports: mpsc::Receiver<oneshot::Sender<Value>>,
-    /// What is known of CRDs and aggregated APIs.
+    /// CRDs and aggregated APIs; `None` until etcd was read.
     pub custom: watch::Sender<Option<Arc<Custom>>>,
-    /// Native peers that should be asked for their discovery.
+    /// Native peers whose discovery is to be read, by server ID.
     pub native_peers: watch::Sender<BTreeMap<String, SocketAddr>>,
     /// Identity leases; `None` until they were listed.
-    pub leases: watch::Sender<Option<Arc<Vec<SeenLease>>>>,
-    /// Readers.
+    pub leases: watch::Sender<Option<Arc<Vec<NamedLease>>>>,
     pub published: Published,
-    /// What is known so far: nothing.
-    pub state: State,
+    pub state: ClusterState,
 }
 
 impl Catalog {
@@ -155,7 +148,7 @@ impl Catalog {
                 }
                 Some(address) = self.refused.recv() => self.state.refused(address),
                 Some(reply) = self.reports.recv() => {
-                    // Whoever asked may have gone away.
+                    // The receiver may be gone.
                     let _ = reply.send(self.state.report(&self.published.freshness));
                     false
                 }
@@ -167,26 +160,28 @@ impl Catalog {
         }
     }
 
-    /// Takes a message and those that wait behind it; whether a new snapshot is due.
+    /// Takes a message and those that wait behind it. Returns whether a new snapshot is due.
     fn take(&mut self, first: Message) -> bool {
-        let told = &self.published.told;
+        let counters = &self.published.counters;
         let (mut snapshot, mut leases) = (false, false);
         let waiting = std::iter::from_fn(|| self.messages.try_recv().ok());
         for message in std::iter::once(first).chain(waiting).take(BATCH) {
             self.published.freshness.touch(message.0.index());
             let listed = matches!(message.1, Event::InitDone(_));
-            told.lists.fetch_add(listed.into(), Ordering::Relaxed);
+            counters.lists.fetch_add(listed.into(), Ordering::Relaxed);
             let other = matches!(message.1, Event::OtherHistory);
-            told.restores.fetch_add(other.into(), Ordering::Relaxed);
+            counters.restores.fetch_add(other.into(), Ordering::Relaxed);
             let changes = self.state.take(message, Instant::now());
-            told.undecodable
+            counters
+                .undecodable
                 .fetch_add(changes.undecodable.into(), Ordering::Relaxed);
             snapshot |= changes.snapshot;
             leases |= changes.leases;
         }
-        told.revision
+        counters
+            .revision
             .store(self.state.revision(), Ordering::Relaxed);
-        if leases && let Some(seen) = self.state.seen_leases() {
+        if leases && let Some(seen) = self.state.named_leases() {
             self.leases.send_replace(Some(Arc::new(seen)));
         }
         snapshot
@@ -197,18 +192,18 @@ impl Catalog {
         let own = self.own.id.borrow_and_update().clone();
         self.state.settle(view.reads);
         let custom = self.state.synced().then(|| self.state.custom().clone());
-        tell(&self.custom, custom);
-        tell(&self.native_peers, self.state.native_peers(own.as_deref()));
+        send_if_changed(&self.custom, custom);
+        send_if_changed(&self.native_peers, self.state.native_peers(own.as_deref()));
         let snapshot = self.state.compile(own.as_deref(), &view);
         let snapshot = Arc::new(snapshot);
         let before = self.published.snapshot.swap(snapshot.clone());
-        news::tell(&before, &snapshot);
+        transitions::log(&before, &snapshot);
         self.published.changed.send_replace(());
     }
 }
 
-/// Wakes nobody for what is as before.
-fn tell<T: PartialEq>(whom: &watch::Sender<T>, now: T) {
+/// Does not wake receivers if the value is the same.
+fn send_if_changed<T: PartialEq>(whom: &watch::Sender<T>, now: T) {
     whom.send_if_modified(|before| {
         let changed = *before != now;
         *before = now;
@@ -222,10 +217,10 @@ mod tests {
 
     use super::*;
     use crate::cluster::keys::Topic;
-    use crate::cluster::source::Item;
+    use crate::cluster::source::EtcdItem;
 
     fn definition(number: usize) -> Message {
-        let item = Item {
+        let item = EtcdItem {
             key: format!("things{number}.example.com"),
             value: Vec::new(),
             mod_revision: 1,
@@ -239,7 +234,7 @@ mod tests {
         let (published, ends) = Published::new(topics);
         let ttl = Duration::from_secs(15);
         Catalog {
-            own: Own {
+            own: OwnServer {
                 id: watch::channel(None).1,
                 endpoint,
             },
@@ -252,7 +247,7 @@ mod tests {
             native_peers: watch::channel(BTreeMap::new()).0,
             leases: watch::channel(None).0,
             published,
-            state: State::new(endpoint, 0, ttl, ttl),
+            state: ClusterState::new(endpoint, 0, ttl, ttl),
         }
     }
 

@@ -14,9 +14,9 @@ use arc_swap::ArcSwapOption;
 use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
 
 use super::source::SourceError;
-use crate::config::Etcd;
-use crate::tls::reading::{File, Reading};
-use crate::tls::store::TlsError;
+use crate::config::EtcdConfig;
+use crate::tls::error::TlsError;
+use crate::tls::files::{FileSnapshot, TlsFile};
 
 /// Time for one request, the opening of a watch included.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -42,7 +42,7 @@ pub struct Connector {
 
 impl Connector {
     /// For the endpoints of `config`.
-    pub fn new(config: &Etcd, tls: EtcdTls) -> Self {
+    pub fn new(config: &EtcdConfig, tls: EtcdTls) -> Self {
         let options = ConnectOptions::new()
             .with_connect_timeout(CONNECT_TIMEOUT)
             .with_keep_alive(PING_INTERVAL, PING_TIMEOUT)
@@ -93,20 +93,23 @@ impl Connector {
 }
 
 /// The certificate files; none without https.
-pub fn files(config: &Etcd) -> Vec<File> {
+pub fn files(config: &EtcdConfig) -> Vec<TlsFile> {
     let ca = config.ca_file.iter();
     let mut files: Vec<_> = ca
-        .map(|path| File::certificates("etcd.caFile", path))
+        .map(|path| TlsFile::certificates("etcd.caFile", path))
         .collect();
     if let Some(pair) = &config.client {
-        files.push(File::certificates("etcd.certFile", &pair.cert_file));
-        files.push(File::key("etcd.keyFile", &pair.key_file));
+        files.push(TlsFile::certificates("etcd.certFile", &pair.cert_file));
+        files.push(TlsFile::key("etcd.keyFile", &pair.key_file));
     }
     files
 }
 
 /// What the files are good for; none without https.
-pub fn tls_options(config: &Etcd, reading: &Reading<'_>) -> Result<Option<TlsOptions>, TlsError> {
+pub fn tls_options(
+    config: &EtcdConfig,
+    reading: &FileSnapshot<'_>,
+) -> Result<Option<TlsOptions>, TlsError> {
     let Some(ca_file) = &config.ca_file else {
         return Ok(None);
     };
@@ -181,7 +184,7 @@ mod tests {
         drop(listener);
         let connected = Client::connect([nobody], None).await;
         let asked = async { connected?.get("x", None).await };
-        let text = crate::trouble::chain(&failed(asked.await.unwrap_err()));
+        let text = crate::log_throttle::chain(&failed(asked.await.unwrap_err()));
         assert!(text.starts_with("etcd request failed: "), "{text}");
         assert!(text.contains("Connection refused"), "{text}");
         assert!(text.len() < 120 && !text.contains('{'), "{text}");

@@ -1,14 +1,14 @@
-//! Which resources belong to CRDs and aggregated APIs: those every apiserver serves. Pure.
+//! Tracks which resources belong to CRDs and aggregated APIs, which every apiserver serves. Pure.
 //!
-//! What was one of them is taken for built-in only after two later reads of discovery: it stays listed for a moment
-//! after its deletion.
+//! A resource that was custom counts as built-in only after two more reads of discovery: it stays listed for a short time
+//! after its definition is deleted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::routing::table::{Custom, Pair};
+use crate::kube::gvr::{Custom, Pair};
 
-/// Reads of discovery after which something that was custom may be taken for built-in.
+/// Reads of discovery after which a resource that was custom counts as built-in.
 const READS_UNTIL_BUILT_IN: u64 = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,23 +17,23 @@ enum Departed {
     Aggregated(Pair),
 }
 
-/// The set as it is now, and what left it a moment ago.
+/// The current custom resources, and those that were deleted recently.
 #[derive(Debug, Default)]
-pub struct Tracker {
+pub struct CustomTracker {
     now: Arc<Custom>,
     with_departed: Arc<Custom>,
-    /// With the read of discovery after which they may be forgotten.
+    /// With the number of the read of discovery that removes them.
     departed: BTreeMap<Departed, u64>,
 }
 
-impl Tracker {
-    /// The set, with what left it since the last but one read of discovery.
+impl CustomTracker {
+    /// The current set, with what was deleted since the last but one read of discovery.
     pub fn get(&self) -> &Arc<Custom> {
         &self.with_departed
     }
 
-    /// Names of CRDs (`<plural>.<group>`) and of APIServices that have a service (`<version>.<group>`) changed, as of
-    /// the `reads`th read of discovery.
+    /// The names of all CRDs (`<plural>.<group>`) and of APIServices that have a service (`<version>.<group>`) have changed.
+    /// `reads`: how often discovery was read.
     pub fn replace<'a>(
         &mut self,
         definitions: impl Iterator<Item = &'a str>,
@@ -98,7 +98,7 @@ fn pair(name: &str) -> Option<Pair> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::routing::table::GvrRef;
+    use crate::kube::gvr::GvrRef;
 
     const WIDGETS: GvrRef<'_> = GvrRef {
         group: "example.com",
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn what_was_custom_is_taken_for_built_in_only_after_two_more_reads() {
-        let mut tracker = Tracker::default();
+        let mut tracker = CustomTracker::default();
         tracker.replace(["widgets.example.com"].into_iter(), [].into_iter(), 1);
         assert!(tracker.get().contains(WIDGETS));
         tracker.read(5);
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn what_is_created_again_stays_custom() {
-        let mut tracker = Tracker::default();
+        let mut tracker = CustomTracker::default();
         for names in [vec!["v1.example.com"], vec![], vec!["v1.example.com"]] {
             tracker.replace([].into_iter(), names.into_iter(), 1);
         }

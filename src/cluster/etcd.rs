@@ -1,14 +1,15 @@
-//! etcd over TLS as a [`Source`].
+//! etcd over TLS as a [`WatchSource`].
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use etcd_client::{
-    Client, EventType, GetOptions, ResponseHeader, WatchOptions, WatchResponse, WatchStream,
+    Client, EventType, GetOptions, KvClient, ResponseHeader, WatchOptions, WatchResponse,
+    WatchStream,
 };
 
 use super::connector::{Connector, REQUEST_TIMEOUT, failed, within};
-use super::source::{Batch, Change, Changes, Item, Listing, Source, SourceError};
+use super::source::{Batch, ChangeStream, EtcdItem, KeyChange, Listing, SourceError, WatchSource};
 
 /// A catch-up after a long break comes as one message; the library's default of 4 MiB would fail it for ever.
 pub const MAX_MESSAGE: usize = 256 << 20;
@@ -36,7 +37,7 @@ impl EtcdSource {
         }
     }
 
-    /// The client, taken out: whoever fails does not put it back. After a watch broke off, new certificates count.
+    /// Takes the client; after a failure it is not put back. New certificates count after a watch failed.
     async fn take(&mut self) -> Result<Client, SourceError> {
         match self.client.take() {
             Some(client) if self.connector.is_current() => Ok(client),
@@ -46,40 +47,20 @@ impl EtcdSource {
 }
 
 #[async_trait]
-impl Source for EtcdSource {
+impl WatchSource for EtcdSource {
     async fn list(&mut self, prefix: &str, keys_only: bool) -> Result<Listing, SourceError> {
         let client = self.take().await?;
-        let mut kv = client.kv_client().max_decoding_message_size(MAX_MESSAGE);
-        let end = range_end(prefix);
-        let mut listing = Listing::default();
-        let mut from = prefix.as_bytes().to_vec();
-        loop {
-            let options = GetOptions::new().with_range(end.clone());
-            let mut options = match keys_only {
-                true => options.with_limit(KEYS_PAGE).with_keys_only(),
-                false => options.with_limit(PAGE),
-            };
-            if listing.revision > 0 {
-                options = options.with_revision(listing.revision);
-            }
-            let page = within(kv.get(from, Some(options))).await?;
-            if listing.revision == 0 {
-                listing.revision = revision(page.header());
-                self.cluster = cluster(page.header());
-            }
-            listing
-                .items
-                .extend(page.kvs().iter().filter_map(|kv| item(prefix, kv)));
-            match page.kvs().last() {
-                Some(last) if page.more() => from = [last.key(), b"\0"].concat(),
-                _ => break,
-            }
-        }
+        let (listing, cluster) = list(client.kv_client(), prefix, keys_only).await?;
+        self.cluster = cluster;
         self.client = Some(client);
         Ok(listing)
     }
 
-    async fn watch(&mut self, prefix: &str, from: i64) -> Result<Box<dyn Changes>, SourceError> {
+    async fn watch(
+        &mut self,
+        prefix: &str,
+        from: i64,
+    ) -> Result<Box<dyn ChangeStream>, SourceError> {
         let mut client = self.take().await?;
         // Another connection may lead to another server; one that does not tell is trusted with nothing.
         let version = within(client.status()).await;
@@ -101,6 +82,41 @@ impl Source for EtcdSource {
         changes.begin(from - 1, self.cluster).await?;
         self.client = Some(client);
         Ok(Box::new(changes))
+    }
+}
+
+/// Everything below `prefix` at one revision, in pages, and the ID of the cluster; 0: it did not say.
+pub async fn list(
+    kv: KvClient,
+    prefix: &str,
+    keys_only: bool,
+) -> Result<(Listing, u64), SourceError> {
+    let mut kv = kv.max_decoding_message_size(MAX_MESSAGE);
+    let end = range_end(prefix);
+    let mut listing = Listing::default();
+    let mut listed = 0;
+    let mut from = prefix.as_bytes().to_vec();
+    loop {
+        let options = GetOptions::new().with_range(end.clone());
+        let mut options = match keys_only {
+            true => options.with_limit(KEYS_PAGE).with_keys_only(),
+            false => options.with_limit(PAGE),
+        };
+        if listing.revision > 0 {
+            options = options.with_revision(listing.revision);
+        }
+        let page = within(kv.get(from, Some(options))).await?;
+        if listing.revision == 0 {
+            listing.revision = revision(page.header());
+            listed = cluster(page.header());
+        }
+        listing
+            .items
+            .extend(page.kvs().iter().filter_map(|kv| item(prefix, kv)));
+        match page.kvs().last() {
+            Some(last) if page.more() => from = [last.key(), b"\0"].concat(),
+            _ => return Ok((listing, listed)),
+        }
     }
 }
 
@@ -134,7 +150,7 @@ struct EtcdChanges {
 }
 
 #[async_trait]
-impl Changes for EtcdChanges {
+impl ChangeStream for EtcdChanges {
     async fn next(&mut self) -> Result<Batch, SourceError> {
         loop {
             let batch = match self.message(self.patience).await {
@@ -214,9 +230,9 @@ impl EtcdChanges {
             .filter_map(|event| {
                 let kv = event.kv()?;
                 match event.event_type() {
-                    EventType::Put => item(&self.prefix, kv).map(Change::Put),
+                    EventType::Put => item(&self.prefix, kv).map(KeyChange::Put),
                     EventType::Delete => {
-                        relative(&self.prefix, kv.key()).map(|key| Change::Delete { key })
+                        relative(&self.prefix, kv.key()).map(|key| KeyChange::Delete { key })
                     }
                 }
             })
@@ -249,9 +265,9 @@ fn cluster(header: Option<&ResponseHeader>) -> u64 {
     header.map_or(0, ResponseHeader::cluster_id)
 }
 
-fn item(prefix: &str, kv: &etcd_client::KeyValue) -> Option<Item> {
+fn item(prefix: &str, kv: &etcd_client::KeyValue) -> Option<EtcdItem> {
     let key = relative(prefix, kv.key())?;
-    Some(Item {
+    Some(EtcdItem {
         key,
         value: kv.value().to_vec(),
         mod_revision: kv.mod_revision(),

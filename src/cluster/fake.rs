@@ -1,15 +1,15 @@
-//! A [`Source`] that does as a test says.
+//! A [`WatchSource`] that does as a test says.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 
-use super::source::{Batch, Changes, Listing, Source, SourceError};
+use super::source::{Batch, ChangeStream, Listing, SourceError, WatchSource};
 
 /// What a fake answers, in order.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum FakeAnswer {
     List(Result<Listing, SourceError>),
     /// A watch that delivers these, then stays quiet for ever.
     Watch(Vec<Result<Batch, SourceError>>),
@@ -18,49 +18,53 @@ pub(crate) enum Answer {
 
 /// What a fake was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum FakeRequest {
     List,
     WatchFrom(i64),
 }
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Fake {
-    answers: Arc<Mutex<VecDeque<Answer>>>,
-    asked: Arc<Mutex<Vec<Asked>>>,
+pub(crate) struct FakeSource {
+    answers: Arc<Mutex<VecDeque<FakeAnswer>>>,
+    asked: Arc<Mutex<Vec<FakeRequest>>>,
 }
 
-impl Fake {
-    pub(crate) fn new(answers: Vec<Answer>) -> Self {
+impl FakeSource {
+    pub(crate) fn new(answers: Vec<FakeAnswer>) -> Self {
         Self {
             answers: Arc::new(Mutex::new(answers.into())),
             asked: Arc::default(),
         }
     }
 
-    pub(crate) fn asked(&self) -> Vec<Asked> {
+    pub(crate) fn asked(&self) -> Vec<FakeRequest> {
         self.asked.lock().unwrap().clone()
     }
 
-    fn answer(&self, asked: Asked) -> Option<Answer> {
+    fn answer(&self, asked: FakeRequest) -> Option<FakeAnswer> {
         self.asked.lock().unwrap().push(asked);
         self.answers.lock().unwrap().pop_front()
     }
 }
 
 #[async_trait]
-impl Source for Fake {
+impl WatchSource for FakeSource {
     async fn list(&mut self, _prefix: &str, _keys_only: bool) -> Result<Listing, SourceError> {
-        match self.answer(Asked::List) {
-            Some(Answer::List(listing)) => listing,
+        match self.answer(FakeRequest::List) {
+            Some(FakeAnswer::List(listing)) => listing,
             None => std::future::pending().await,
             Some(other) => panic!("asked for a list, expected {other:?}"),
         }
     }
 
-    async fn watch(&mut self, _prefix: &str, from: i64) -> Result<Box<dyn Changes>, SourceError> {
-        match self.answer(Asked::WatchFrom(from)) {
-            Some(Answer::Watch(batches)) => Ok(Box::new(FakeChanges(batches.into()))),
-            Some(Answer::WatchFails(error)) => Err(error),
+    async fn watch(
+        &mut self,
+        _prefix: &str,
+        from: i64,
+    ) -> Result<Box<dyn ChangeStream>, SourceError> {
+        match self.answer(FakeRequest::WatchFrom(from)) {
+            Some(FakeAnswer::Watch(batches)) => Ok(Box::new(FakeChanges(batches.into()))),
+            Some(FakeAnswer::WatchFails(error)) => Err(error),
             None => std::future::pending().await,
             Some(other) => panic!("asked for a watch, expected {other:?}"),
         }
@@ -70,7 +74,7 @@ impl Source for Fake {
 struct FakeChanges(VecDeque<Result<Batch, SourceError>>);
 
 #[async_trait]
-impl Changes for FakeChanges {
+impl ChangeStream for FakeChanges {
     async fn next(&mut self) -> Result<Batch, SourceError> {
         match self.0.pop_front() {
             Some(batch) => batch,

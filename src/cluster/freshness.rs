@@ -1,9 +1,9 @@
-//! When etcd was last heard of, on each watch. Written by the catalog, read by requests and pages.
+//! When each watch of etcd last had an event. Written by the catalog, read by requests and pages.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// When each topic was last heard of.
+/// When each topic last had an event.
 #[derive(Debug)]
 pub struct Freshness {
     start: Instant,
@@ -12,7 +12,7 @@ pub struct Freshness {
 }
 
 impl Freshness {
-    /// Nothing was heard yet of so many topics.
+    /// `topics`: number of topics, without events yet.
     pub fn new(topics: usize) -> Self {
         Self {
             start: Instant::now(),
@@ -20,13 +20,13 @@ impl Freshness {
         }
     }
 
-    /// Time since the quietest topic was last heard of, or since start.
+    /// Time since the last event of the quietest topic, or since start.
     pub fn age(&self) -> Duration {
         let oldest = self.heard.iter().map(|at| at.load(Ordering::Relaxed)).min();
         self.since(oldest)
     }
 
-    /// Time since a topic was last heard of, by its place.
+    /// Time since the last event of a topic, by [`super::keys::Topic::index`].
     pub fn age_of(&self, topic: usize) -> Duration {
         let heard = self.heard.get(topic);
         self.since(heard.map(|at| at.load(Ordering::Relaxed)))
@@ -37,7 +37,7 @@ impl Freshness {
         self.start.elapsed().saturating_sub(heard)
     }
 
-    /// A topic was heard of.
+    /// A topic had an event.
     pub fn touch(&self, topic: usize) {
         let millis = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         if let Some(at) = self.heard.get(topic) {

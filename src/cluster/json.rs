@@ -14,13 +14,13 @@ use serde_json::error::Category;
 /// Why JSON cannot be read: what is wrong and where, not what is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("its JSON {problem} at line {line}, column {column}")]
-pub struct Unreadable {
+pub struct JsonError {
     problem: &'static str,
     line: usize,
     column: usize,
 }
 
-impl From<serde_json::Error> for Unreadable {
+impl From<serde_json::Error> for JsonError {
     fn from(error: serde_json::Error) -> Self {
         let problem = match error.classify() {
             Category::Data => "has not the form that is expected",
@@ -36,16 +36,16 @@ impl From<serde_json::Error> for Unreadable {
 }
 
 /// Reads an object.
-pub fn read<T: DeserializeOwned>(value: &[u8]) -> Result<T, Unreadable> {
-    let Object(read) = serde_json::from_slice(value)?;
+pub fn read<T: DeserializeOwned>(value: &[u8]) -> Result<T, JsonError> {
+    let JsonObject(read) = serde_json::from_slice(value)?;
     Ok(read)
 }
 
 /// A value that is an object in JSON, not an array.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Object<T>(pub T);
+pub struct JsonObject<T>(pub T);
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(Fields(PhantomData))
     }
@@ -54,14 +54,14 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
 struct Fields<T>(PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
-    type Value = Object<T>;
+    type Value = JsonObject<T>;
 
     fn expecting(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
         text.write_str("an object")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Self::Value, A::Error> {
-        T::deserialize(MapAccessDeserializer::new(fields)).map(Object)
+        T::deserialize(MapAccessDeserializer::new(fields)).map(JsonObject)
     }
 }
 
@@ -71,7 +71,7 @@ mod tests {
 
     #[derive(Debug, Default, PartialEq, Deserialize)]
     struct Outer {
-        inner: Option<Object<Inner>>,
+        inner: Option<JsonObject<Inner>>,
         number: Option<u8>,
     }
 
@@ -80,7 +80,7 @@ mod tests {
         flag: Option<bool>,
     }
 
-    impl PartialEq for Object<Inner> {
+    impl PartialEq for JsonObject<Inner> {
         fn eq(&self, other: &Self) -> bool {
             self.0 == other.0
         }
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn an_object_is_an_object() {
-        let flag = Some(Object(Inner { flag: Some(true) }));
+        let flag = Some(JsonObject(Inner { flag: Some(true) }));
         let outer = |inner| Outer {
             inner,
             number: None,
@@ -96,7 +96,7 @@ mod tests {
         for (text, expected) in [
             ("{}", outer(None)),
             (r#"{"inner":null}"#, outer(None)),
-            (r#"{"inner":{}}"#, outer(Some(Object::default()))),
+            (r#"{"inner":{}}"#, outer(Some(JsonObject::default()))),
             (
                 r#"{"inner":{"flag":true,"later":[]},"later":1}"#,
                 outer(flag),

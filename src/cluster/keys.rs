@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 /// Keys of one cluster: `prefix` is kube-apiserver's `--etcd-prefix`.
 #[derive(Debug, Clone)]
-pub struct Keys {
+pub struct EtcdKeys {
     prefix: String,
     namespaces: Vec<String>,
 }
@@ -77,7 +77,7 @@ impl Topic {
     }
 }
 
-impl Keys {
+impl EtcdKeys {
     /// `prefix`: with a leading and without a trailing slash, as the configuration guarantees.
     pub fn new(prefix: &str, namespaces: &[String]) -> Self {
         Self {
@@ -132,8 +132,8 @@ mod tests {
     fn two_clusters_in_one_etcd_stay_apart() {
         let namespaces = ["kube-system".to_owned()];
         let (a, b) = (
-            Keys::new("/registry", &namespaces),
-            Keys::new("/registry2", &namespaces),
+            EtcdKeys::new("/registry", &namespaces),
+            EtcdKeys::new("/registry2", &namespaces),
         );
         for topic in a.topics() {
             assert!(
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_claim_tells_whose_it_is() {
-        let keys = Keys::new("/registry", &[]);
+        let keys = EtcdKeys::new("/registry", &[]);
         let all = keys.of(Topic::Claims);
         for address in ["10.0.0.1:6443", "[fd00::1]:6443"] {
             let key = format!("{}{address}", keys.claims("cp-a.example"));

@@ -1,13 +1,13 @@
-//! Who is in the cluster, who of them lives, and what each serves: from everything known to one snapshot. Pure.
+//! Compiles the cluster's state into a snapshot: which servers exist, which are live, and what each serves. Pure.
 //!
-//! Who lives is who has a live key, or a `peerserverleases` entry for an apiserver without a proxy. Leases and
-//! StorageVersions name servers and prove nothing. What a server serves is what its record lists; without one, what its
-//! discovery lists; while neither is known, what was known last and what StorageVersions say it serves. A proxy that was
-//! refused its ID has only a claim to it: it serves nobody knows what.
+//! A server is live if it has a live key or, without a proxy, a `peerserverleases` entry. Leases and StorageVersions
+//! name servers but do not prove that they are live. A server serves what its record lists; without a record, what its
+//! discovery lists; while neither is known, the last known set and what StorageVersions list. A proxy that was refused
+//! its ID has only a claim key: what it serves is unknown.
 //!
-//! A known record or discovery is whole, so StorageVersions add nothing to it: they only prove presence, and not for
-//! ever. A server that comes back under its ID as another release leaves what it no longer serves in them; believed
-//! beside its discovery, that would be asked of it again and again instead of being nobody's.
+//! A known record or discovery is complete, so StorageVersions add nothing to it. They can be outdated: a server that
+//! returns under its ID as another release leaves resources in them that it no longer serves. If they were added to its
+//! discovery, requests for such resources would go to it again and again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -15,14 +15,15 @@ use std::sync::Arc;
 
 use super::codec::{PeerEndpoint, stored_resource};
 use super::keys::claimant;
-use super::listed::At;
-use super::record::Live;
-use super::state::{Known, State, canonical};
+use super::prefix::Versioned;
+use super::record::LiveKey;
+use super::state::{ClusterState, UnpackedRecord, canonical};
+use crate::kube::gvr::{Gvr, ServedSet};
 use crate::local::discovery::LocalView;
-use crate::routing::table::{Gvr, ServedSet, Server, Snapshot};
+use crate::routing::table::{Server, Snapshot};
 
-impl State {
-    /// What requests read. `own`: our server ID, once it is found.
+impl ClusterState {
+    /// The snapshot for requests. `own`: our server ID, once it is known.
     pub fn compile(&self, own: Option<&str>, view: &LocalView) -> Snapshot {
         let ids = self.ids();
         let others = ids
@@ -35,26 +36,26 @@ impl State {
             view.served.as_deref(),
             self.custom().clone(),
         );
-        snapshot.peer_unknown |= self.is_somebody_silent();
+        snapshot.peer_unknown |= self.has_unpublished_server();
         snapshot.local_version = view.versions.as_ref().and_then(|it| it.compatibility);
         snapshot
     }
 
-    /// Whether a proxy lives that tells nothing of what it serves, because another one has its ID. One at the address of
-    /// a live key tells it there.
-    fn is_somebody_silent(&self) -> bool {
-        let tells = |address: SocketAddr| {
+    /// Whether a live proxy does not publish what it serves, because another one has its ID. A proxy at the address of
+    /// a live key publishes it there.
+    fn has_unpublished_server(&self) -> bool {
+        let publishes = |address: SocketAddr| {
             address == self.own_endpoint
                 || self
                     .live_keys()
                     .any(|(_, at)| canonical(at.value.endpoint) == address)
         };
-        // A claim that cannot be read is somebody's.
+        // A claim that cannot be parsed counts as one.
         self.claims()
-            .any(|key| claimant(key).is_none_or(|address| !tells(canonical(address))))
+            .any(|key| claimant(key).is_none_or(|address| !publishes(canonical(address))))
     }
 
-    /// Living apiservers without a proxy, to be asked for their discovery.
+    /// Live apiservers without a proxy, whose discovery is to be read.
     pub fn native_peers(&self, own: Option<&str>) -> BTreeMap<String, SocketAddr> {
         let entries = self.entries();
         entries
@@ -63,7 +64,7 @@ impl State {
             .collect()
     }
 
-    /// Whether somebody has this ID whose address is not ours: with our own ID it is another server all the same.
+    /// Whether a server at another address than ours has this ID. With our own ID it is still another server.
     fn is_elsewhere(&self, id: &str) -> bool {
         let live = self.live_key(id).map(|at| at.value.endpoint);
         let record = self.servers.current.get(id);
@@ -80,31 +81,31 @@ impl State {
         ids.map(String::as_str).collect()
     }
 
-    fn live_keys(&self) -> impl Iterator<Item = (&String, &At<Live>)> {
-        self.live.current.iter().chain(self.vanished_live.iter())
+    fn live_keys(&self) -> impl Iterator<Item = (&String, &Versioned<LiveKey>)> {
+        self.live.current.iter().chain(self.suspended_live.iter())
     }
 
-    fn entries(&self) -> impl Iterator<Item = (&String, &At<PeerEndpoint>)> {
+    fn entries(&self) -> impl Iterator<Item = (&String, &Versioned<PeerEndpoint>)> {
         self.endpoints
             .current
             .iter()
-            .chain(self.vanished_endpoints.iter())
+            .chain(self.suspended_endpoints.iter())
     }
 
-    pub(super) fn live_key(&self, id: &str) -> Option<&At<Live>> {
-        let vanished = || self.vanished_live.get(id);
-        self.live.current.get(id).or_else(vanished)
+    pub(super) fn live_key(&self, id: &str) -> Option<&Versioned<LiveKey>> {
+        let suspended = || self.suspended_live.get(id);
+        self.live.current.get(id).or_else(suspended)
     }
 
-    pub(super) fn entry(&self, id: &str) -> Option<&At<PeerEndpoint>> {
-        let vanished = || self.vanished_endpoints.get(id);
-        self.endpoints.current.get(id).or_else(vanished)
+    pub(super) fn entry(&self, id: &str) -> Option<&Versioned<PeerEndpoint>> {
+        let suspended = || self.suspended_endpoints.get(id);
+        self.endpoints.current.get(id).or_else(suspended)
     }
 
     /// Proxies write such entries too, and an apiserver behind a proxy has one at the proxy's address.
-    fn is_native(&self, id: &str, entry: &At<PeerEndpoint>) -> bool {
+    fn is_native(&self, id: &str, entry: &Versioned<PeerEndpoint>) -> bool {
         let address = entry.value.address;
-        let proxied = |live: &At<Live>| canonical(live.value.endpoint) == address;
+        let proxied = |live: &Versioned<LiveKey>| canonical(live.value.endpoint) == address;
         !self.servers.current.contains_key(id)
             && self.live_key(id).is_none()
             && address != self.own_endpoint
@@ -122,8 +123,8 @@ impl State {
     fn proxied(
         &self,
         id: &str,
-        record: Option<&At<Known>>,
-        live: Option<&At<Live>>,
+        record: Option<&Versioned<UnpackedRecord>>,
+        live: Option<&Versioned<LiveKey>>,
     ) -> Option<Server> {
         let endpoint = live
             .map(|live| live.value.endpoint)
@@ -189,7 +190,7 @@ impl State {
         })
     }
 
-    /// `served`, and what StorageVersions say that `id` serves.
+    /// `served` and the resources that StorageVersions list for `id`.
     fn with_storage_versions(
         &self,
         id: &str,
@@ -204,7 +205,7 @@ impl State {
         Some(Arc::new(all))
     }
 
-    /// What StorageVersions say that `id` serves: Kubernetes 1.28 and later, and not subresources.
+    /// The resources that StorageVersions list for `id`: since Kubernetes 1.28, without subresources.
     pub(super) fn stored_by(&self, id: &str) -> ServedSet {
         let mut served = ServedSet::new();
         for (name, at) in &self.storage.current {
@@ -224,7 +225,7 @@ impl State {
         served
     }
 
-    /// Whether a newer record has the same address: what was there before is gone for good.
+    /// Whether a newer record has the same address: then the former server is gone for good.
     fn is_replaced(&self, endpoint: SocketAddr, revision: i64) -> bool {
         self.servers.current.values().any(|other| {
             canonical(other.value.record.endpoint) == endpoint && other.revision > revision
@@ -232,27 +233,27 @@ impl State {
     }
 
     fn is_taken(&self, address: SocketAddr) -> bool {
-        let live = |(_, at): (_, &At<Live>)| canonical(at.value.endpoint) == address;
-        let entry = |(_, at): (_, &At<PeerEndpoint>)| at.value.address == address;
+        let live = |(_, at): (_, &Versioned<LiveKey>)| canonical(at.value.endpoint) == address;
+        let entry = |(_, at): (_, &Versioned<PeerEndpoint>)| at.value.address == address;
         self.live_keys().any(live) || self.entries().any(entry)
     }
 
-    fn has_newer_live(&self, live: &At<Live>) -> bool {
+    fn has_newer_live(&self, live: &Versioned<LiveKey>) -> bool {
         let endpoint = canonical(live.value.endpoint);
         self.live_keys().any(|(_, other)| {
             canonical(other.value.endpoint) == endpoint && other.revision > live.revision
         })
     }
 
-    fn has_newer_entry(&self, entry: &At<PeerEndpoint>) -> bool {
+    fn has_newer_entry(&self, entry: &Versioned<PeerEndpoint>) -> bool {
         self.entries().any(|(_, other)| {
             other.value.address == entry.value.address && other.revision > entry.revision
         })
     }
 }
 
-/// Whether the record is the one that the live key means, or a newer one: both come on different ways.
-fn is_known<R>(live: Option<&At<Live>>, record: Option<&At<R>>) -> bool {
+/// Whether the record is at least as new as the live key requires. The two keys have separate watches.
+fn is_known<R>(live: Option<&Versioned<LiveKey>>, record: Option<&Versioned<R>>) -> bool {
     let meant = live.and_then(|live| live.value.record_revision);
     meant
         .zip(record)

@@ -1,4 +1,4 @@
-//! What etcd says of the cluster: watched below a few prefixes, kept in memory, published as one snapshot.
+//! The state of the cluster in etcd: watched below a few prefixes, kept in memory, published as one snapshot.
 
 pub mod catalog;
 pub mod codec;
@@ -8,17 +8,20 @@ pub mod etcd;
 pub mod freshness;
 pub mod json;
 pub mod keys;
-pub mod listed;
 pub mod members;
 pub mod native;
-mod news;
+pub mod prefix;
 pub mod record;
 pub mod report;
 pub mod source;
+mod start;
 pub mod state;
+pub mod suspended;
+mod transitions;
 pub mod undecodable;
-pub mod vanished;
 pub mod watch;
+
+pub use self::start::{ClusterInputs, IdentityLeases, start};
 
 #[cfg(test)]
 pub(crate) mod fake;

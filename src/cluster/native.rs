@@ -1,7 +1,7 @@
-//! Asks kube-apiservers that have no proxy before them for their discovery, as native peers ask each other.
+//! Reads the discovery of kube-apiservers without a proxy, as native peers read each other's.
 //!
-//! Over mTLS with the proxy client certificate, as `system:apiserver` in `system:authenticated`, at addresses that only
-//! etcd told: never those of Lease objects, which API users can write.
+//! Over mTLS with the proxy client certificate, as `system:apiserver` in `system:authenticated`. Addresses come from
+//! `peerserverleases` in etcd only, never from Lease objects, which API users can write.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,22 +11,22 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
-use super::state::Native;
-use super::watch::jittered;
+use super::state::NativePeer;
 use crate::client::{self, ClientMaker, MakerError};
 use crate::config::Config;
+use crate::kube::gvr::Custom;
 use crate::local::reader::Reader;
-use crate::routing::table::Custom;
+use crate::log_throttle::{LogThrottle, chain};
+use crate::retry::jittered;
 use crate::tls::credentials::Current;
-use crate::trouble::{Trouble, chain};
 
-/// User, and with [`GROUP`] its group, under which native peers ask each other.
+/// The user of native peers in requests to each other; its group is [`GROUP`].
 pub const USER: &str = "system:apiserver";
 /// The group of [`USER`].
 pub const GROUP: &str = "system:authenticated";
 /// Longest wait for one document.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// How much later than its entry a proxy's other keys may be seen: etcd tells of each prefix by itself.
+/// Wait for a proxy's other keys, which come on other watches than its `peerserverleases` entry.
 const SETTLE: Duration = Duration::from_millis(250);
 
 /// Clients for native peers.
@@ -41,12 +41,12 @@ pub fn maker(config: &Config, credentials: Current) -> Result<ClientMaker, Maker
     )
 }
 
-/// Follows `peers` until nobody tells of them any more; asks each of them about once in `every`.
+/// Reads the discovery of each of `peers` about once in `every`, until the sender of `peers` is dropped.
 pub async fn run(
     maker: Arc<ClientMaker>,
     every: Duration,
     mut peers: watch::Receiver<BTreeMap<String, SocketAddr>>,
-    found: mpsc::Sender<(String, Native)>,
+    found: mpsc::Sender<(String, NativePeer)>,
 ) {
     let mut asking: BTreeMap<(String, SocketAddr), Asking> = BTreeMap::new();
     loop {
@@ -65,7 +65,7 @@ pub async fn run(
     }
 }
 
-/// A task that ends when nobody holds this.
+/// Ends its task when it is dropped.
 struct Asking(AbortHandle);
 
 impl Drop for Asking {
@@ -79,18 +79,18 @@ async fn ask(
     every: Duration,
     id: String,
     address: SocketAddr,
-    found: mpsc::Sender<(String, Native)>,
+    found: mpsc::Sender<(String, NativePeer)>,
 ) {
-    let trouble = Trouble::default();
+    let throttle = LogThrottle::default();
     tokio::time::sleep(SETTLE).await;
     tracing::info!(id, %address, "asking a native peer for its discovery");
     loop {
         match reader.read(&Custom::default()).await {
             Ok((served, versions)) => {
-                if let Some(after) = trouble.is_over(&()) {
+                if let Some(after) = throttle.recovered(&()) {
                     tracing::info!(id, %address, ?after, "discovery of a native peer is read again");
                 }
-                let native = Native {
+                let native = NativePeer {
                     address,
                     served: Arc::new(served),
                     binary_version: versions.binary,
@@ -102,7 +102,7 @@ async fn ask(
                 }
             }
             Err(error) => {
-                if trouble.is_news((), chain(&error)) {
+                if throttle.should_log((), chain(&error)) {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(id, %address, error, "discovery of a native peer cannot be read, trying on");
                 }

@@ -1,17 +1,17 @@
-//! What proxies write to etcd about themselves: JSON, small, versioned by being extensible. Pure.
+//! What proxies write to etcd about themselves: small JSON values that new versions can extend. Pure.
 //!
-//! What lives and what is known are two keys: a [`Live`] key goes away with its proxy, a [`Record`] stays for
-//! `rerouting.absentServerGrace`, so that what a vanished server served is not taken for something nobody serves.
+//! Liveness and knowledge are two keys: a [`LiveKey`] goes away with its proxy, a [`Record`] stays for
+//! `rerouting.absentServerGrace`, so that resources of an absent server do not count as served by no server.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::routing::table::{Gvr, ServedSet, api_version};
-use crate::routing::version::Version;
+use crate::kube::gvr::{Gvr, ServedSet, api_version};
+use crate::kube::version::KubernetesVersion;
 
-/// What is known of a server: `/kube-interop-proxy<prefix>/servers/<serverID>`.
+/// Describes a server: `/kube-interop-proxy<prefix>/servers/<serverID>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
@@ -27,27 +27,27 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history_start: Option<i64>,
     /// What its apiserver serves itself: group version (`v1`, `apps/v1`) to resources and subresources (`pods`,
-    /// `pods/log`). The last that was known: [`Live::record_revision`] says whether it is so now.
+    /// `pods/log`). [`LiveKey::record_revision`] tells whether this is current.
     pub resources: BTreeMap<String, Vec<String>>,
 }
 
 impl Record {
     /// The version that its apiserver emulates, if it says one.
-    pub fn version(&self) -> Option<Version> {
+    pub fn version(&self) -> Option<KubernetesVersion> {
         self.compatibility_version.as_deref()?.parse().ok()
     }
 }
 
-/// That a server is alive: `/kube-interop-proxy<prefix>/live/<serverID>`.
+/// Proves that a server is alive: `/kube-interop-proxy<prefix>/live/<serverID>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Live {
+pub struct LiveKey {
     /// Where its proxy can be reached by peers.
     pub endpoint: SocketAddr,
     /// Whether its apiserver is initialized.
     pub initialized: bool,
-    /// The etcd revision since which the record says what its apiserver serves now, so that readers, to whom both keys
-    /// come on different ways, do not take an older one for it. A writing that changes nothing does not count. Absent from
+    /// The etcd revision since which the record says what its apiserver serves now, because readers get the two keys
+    /// through separate watches and must not use an older record. A write without a change does not count. Absent from
     /// the apiserver's restart until discovery is read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_revision: Option<i64>,
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     fn gvr(group: &str, version: &str, resource: &str, subresource: &str) -> Gvr {
-        crate::routing::table::GvrRef {
+        crate::kube::gvr::GvrRef {
             group,
             version,
             resource,

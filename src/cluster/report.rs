@@ -1,19 +1,19 @@
-//! Everything that is known, for an operator: each fact with its source, revision and age. Pure.
+//! The report of the whole state for operators: each fact with its source, revision and age. Pure.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::catalog::SeenLease;
+use super::catalog::NamedLease;
 use super::freshness::Freshness;
 use super::keys::Topic;
-use super::listed::At;
-use super::state::State;
+use super::prefix::Versioned;
+use super::state::ClusterState;
 
-impl State {
+impl ClusterState {
     /// All identity leases; `None` until they were listed.
-    pub fn seen_leases(&self) -> Option<Vec<SeenLease>> {
+    pub fn named_leases(&self) -> Option<Vec<NamedLease>> {
         if !self.leases.iter().all(|leases| leases.complete) {
             return None;
         }
@@ -23,10 +23,10 @@ impl State {
                 let Some(identity) = &at.value else {
                     continue;
                 };
-                seen.push(SeenLease {
+                seen.push(NamedLease {
                     namespace,
                     name: name.clone(),
-                    at: At {
+                    at: Versioned {
                         value: identity.lease.clone(),
                         revision: at.revision,
                         heard: at.heard,
@@ -37,7 +37,7 @@ impl State {
         Some(seen)
     }
 
-    /// What is known, by server, with sources.
+    /// The report, as JSON.
     pub fn report(&self, freshness: &Freshness) -> Value {
         let topics = Topic::all(self.leases.len());
         let topics = topics.zip(&self.positions).map(|(topic, position)| {
@@ -56,7 +56,7 @@ impl State {
         })
     }
 
-    /// Every server that anything names.
+    /// Every server that any key names.
     fn named(&self) -> BTreeSet<&str> {
         let leases = self.leases.iter().flat_map(|leases| &leases.current);
         let leases = leases.filter(|(_, at)| at.value.is_some());
@@ -87,7 +87,7 @@ impl State {
                     "endpoint": at.value.endpoint,
                     "initialized": at.value.initialized,
                     "recordRevision": at.value.record_revision,
-                    "vanished": self.vanished_live.get(id).is_some(),
+                    "vanished": self.suspended_live.get(id).is_some(),
                 }),
             )
         });
@@ -96,7 +96,7 @@ impl State {
                 at,
                 json!({
                     "endpoint": at.value.address,
-                    "vanished": self.vanished_endpoints.get(id).is_some(),
+                    "vanished": self.suspended_endpoints.get(id).is_some(),
                 }),
             )
         });
@@ -130,7 +130,7 @@ impl State {
         })
     }
 
-    /// How many resources StorageVersions name for a server, as of the newest that names it.
+    /// How many resources StorageVersions list for a server, as of the newest one that names it.
     fn stored_facts(&self, id: &str) -> Value {
         let naming = self.storage.current.values();
         let naming = naming.filter(|at| at.value.iter().any(|versions| versions.server == id));
@@ -141,8 +141,8 @@ impl State {
     }
 }
 
-/// A fact with the revision that said so and how long ago that was heard.
-fn fact<T>(at: &At<T>, mut value: Value) -> Value {
+/// A fact with its revision and the age of its event.
+fn fact<T>(at: &Versioned<T>, mut value: Value) -> Value {
     value["revision"] = at.revision.into();
     value["ageSeconds"] = age(at.heard).into();
     value

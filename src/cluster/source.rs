@@ -1,10 +1,10 @@
-//! The seam between what is followed and the etcd that it is followed in.
+//! The interface between the followers and etcd, so that tests can replace etcd.
 
 use async_trait::async_trait;
 
 /// A key and its value, as of the revision that wrote it. Keys are relative to the prefix that was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Item {
+pub struct EtcdItem {
     /// Key without the prefix.
     pub key: String,
     /// Value; empty where only keys were asked for.
@@ -15,9 +15,9 @@ pub struct Item {
 
 /// A change of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum KeyChange {
     /// Written.
-    Put(Item),
+    Put(EtcdItem),
     /// Deleted, or its lease ran out.
     Delete {
         /// Key without the prefix.
@@ -31,7 +31,7 @@ pub struct Listing {
     /// The revision.
     pub revision: i64,
     /// All keys.
-    pub items: Vec<Item>,
+    pub items: Vec<EtcdItem>,
 }
 
 /// Changes, complete up to a revision. Without changes it is a progress notification.
@@ -40,19 +40,19 @@ pub struct Batch {
     /// Everything up to and including this revision has been delivered; 0: only that the watch lives.
     pub revision: i64,
     /// In order.
-    pub changes: Vec<Change>,
+    pub changes: Vec<KeyChange>,
 }
 
-/// Why the source did not answer.
+/// Why a list or watch failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// The revision asked for is compacted: a new list is needed.
     #[error("revision is compacted, oldest available is {0}")]
     Compacted(i64),
-    /// etcd was restored from a backup, or is another one: what is known may not be true any more.
+    /// etcd was restored from a backup, or replaced: what is known may be wrong.
     #[error("etcd has another history than before: {0}")]
     OtherHistory(String),
-    /// Nothing was heard in time.
+    /// No answer in time.
     #[error("no answer from etcd in time")]
     Timeout,
     /// The stream ended.
@@ -64,7 +64,7 @@ pub enum SourceError {
 }
 
 impl SourceError {
-    /// What happened; of a request, why it failed and not that it did.
+    /// What happened; for a failed request only the cause.
     pub fn said(&self) -> String {
         match self {
             Self::Failed(cause) => cause.to_string(),
@@ -73,20 +73,24 @@ impl SourceError {
     }
 }
 
-/// Something that can be listed and watched.
+/// Lists and watches keys.
 #[async_trait]
-pub trait Source: Send {
+pub trait WatchSource: Send {
     /// Everything below `prefix` at one revision.
     async fn list(&mut self, prefix: &str, keys_only: bool) -> Result<Listing, SourceError>;
 
-    /// Changes below `prefix` from revision `from` on, that one included. Everything before it has been told: a source
-    /// that has not come so far yet has [`SourceError::OtherHistory`].
-    async fn watch(&mut self, prefix: &str, from: i64) -> Result<Box<dyn Changes>, SourceError>;
+    /// Changes below `prefix` from revision `from` on, that one included. Everything before it has been sent: a source that
+    /// has not reached it yet returns [`SourceError::OtherHistory`].
+    async fn watch(
+        &mut self,
+        prefix: &str,
+        from: i64,
+    ) -> Result<Box<dyn ChangeStream>, SourceError>;
 }
 
 /// An open watch.
 #[async_trait]
-pub trait Changes: Send {
+pub trait ChangeStream: Send {
     /// The next changes or progress.
     async fn next(&mut self) -> Result<Batch, SourceError>;
 }

@@ -1,7 +1,7 @@
-//! Everything that is known of the cluster, taken in message by message. No I/O; time comes in from outside.
+//! The state of the cluster, built from etcd's events. No I/O; the caller passes the time.
 //!
-//! Written by [`super::catalog`] alone. [`super::members`] makes the snapshot of it that requests read,
-//! [`super::report`] what an operator is shown.
+//! Only [`super::catalog`] writes it. [`super::members`] compiles it to the snapshot that requests read,
+//! [`super::report`] to the report for operators.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,105 +9,102 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::codec::{self, Lease, PeerEndpoint, ServerVersions};
-use super::custom::Tracker;
+use super::custom::CustomTracker;
 use super::json;
 use super::keys::Topic;
-use super::listed::Listed;
-use super::record::{Live, Record, unpack};
-use super::source::Item;
+use super::prefix::PrefixState;
+use super::record::{LiveKey, Record, unpack};
+use super::source::EtcdItem;
 use super::undecodable::Undecodables;
-use super::vanished::{Gap, Vanished};
 use super::watch::{Event, Message};
-use crate::routing::table::{Custom, ServedSet};
-use crate::routing::version::Version;
+use crate::cluster::suspended::{Gap, Suspended};
+use crate::kube::gvr::{Custom, ServedSet};
+use crate::kube::version::KubernetesVersion;
 
 /// A record and its served set, unpacked.
 #[derive(Debug, Clone)]
-pub struct Known {
+pub struct UnpackedRecord {
     pub(super) record: Record,
     pub(super) served: Arc<ServedSet>,
 }
 
-impl PartialEq for Known {
+impl PartialEq for UnpackedRecord {
     fn eq(&self, other: &Self) -> bool {
         self.record == other.record
     }
 }
 
-/// What a kube-apiserver without a proxy said of itself in its discovery.
+/// The discovery of a kube-apiserver without a proxy.
 #[derive(Debug, Clone)]
-pub struct Native {
-    /// Where it was asked.
+pub struct NativePeer {
     pub address: SocketAddr,
     /// Everything it lists, custom resources included.
     pub served: Arc<ServedSet>,
     /// `gitVersion`.
     pub binary_version: String,
-    /// The version that it emulates, where known.
-    pub version: Option<Version>,
-    /// When it was read.
+    /// Emulated version, where known.
+    pub version: Option<KubernetesVersion>,
     pub read: Instant,
 }
 
-/// An identity lease. Its revision is part of it: who deletes one must name the newest, whatever that changed.
+/// An identity lease. A new revision is a change, whatever it changed: a deletion must name the newest one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Identity {
+pub(super) struct IdentityLease {
     pub(super) lease: Lease,
     revision: i64,
 }
 
-/// What a message changed.
+/// What an event changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Changes {
-    /// What requests read.
+pub struct StateChanges {
+    /// The snapshot that requests read.
     pub snapshot: bool,
     /// Identity leases.
     pub leases: bool,
-    /// A value that could not be decoded came.
+    /// A value could not be decoded.
     pub undecodable: bool,
 }
 
-/// How far a topic is known.
+/// Up to which revision a topic is known.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Position {
-    /// Everything up to this revision.
+pub(super) struct TopicProgress {
     pub(super) revision: i64,
     /// Complete lists so far.
     pub(super) lists: u64,
 }
 
-/// Everything that is known.
+/// The state of the cluster.
 #[derive(Debug)]
-pub struct State {
+pub struct ClusterState {
     pub(super) own_endpoint: SocketAddr,
-    pub(super) servers: Listed<Known>,
-    pub(super) live: Listed<Live>,
-    pub(super) vanished_live: Vanished<Live>,
-    pub(super) endpoints: Listed<PeerEndpoint>,
-    pub(super) vanished_endpoints: Vanished<PeerEndpoint>,
-    pub(super) storage: Listed<Vec<ServerVersions>>,
-    claims: Listed<()>,
-    vanished_claims: Vanished<()>,
-    definitions: Listed<()>,
+    pub(super) servers: PrefixState<UnpackedRecord>,
+    pub(super) live: PrefixState<LiveKey>,
+    pub(super) suspended_live: Suspended<LiveKey>,
+    pub(super) endpoints: PrefixState<PeerEndpoint>,
+    pub(super) suspended_endpoints: Suspended<PeerEndpoint>,
+    pub(super) storage: PrefixState<Vec<ServerVersions>>,
+    claims: PrefixState<()>,
+    suspended_claims: Suspended<()>,
+    definitions: PrefixState<()>,
     /// Whether the APIService has a `spec.service`.
-    api_services: Listed<bool>,
+    api_services: PrefixState<bool>,
     /// One for each namespace; leases of others than apiservers and proxies are `None`.
-    pub(super) leases: Vec<Listed<Option<Identity>>>,
-    pub(super) natives: BTreeMap<String, (Native, Instant)>,
+    pub(super) leases: Vec<PrefixState<Option<IdentityLease>>>,
+    pub(super) natives: BTreeMap<String, (NativePeer, Instant)>,
     pub(super) undecodables: Undecodables,
     /// How far each topic is known, by [`Topic::index`].
-    pub(super) positions: Vec<Position>,
-    /// All served sets, each once.
+    pub(super) positions: Vec<TopicProgress>,
+    /// All served sets, deduplicated.
     sets: Vec<Arc<ServedSet>>,
-    custom: Tracker,
-    /// What is custom has changed, and has not been put together again.
-    unsettled: bool,
+    custom: CustomTracker,
+    /// Definitions or APIServices changed since `custom` was computed.
+    custom_outdated: bool,
     gap: Gap,
     grace: Duration,
 }
 
-impl State {
-    /// Knows nothing. `ttl`: of live keys; `grace`: how long what a vanished server served is remembered.
+impl ClusterState {
+    /// Empty. `ttl`: of live keys; `grace`: how long the discovery of an absent server is remembered.
     pub fn new(
         own_endpoint: SocketAddr,
         namespaces: usize,
@@ -116,30 +113,30 @@ impl State {
     ) -> Self {
         Self {
             own_endpoint: canonical(own_endpoint),
-            servers: Listed::default(),
-            live: Listed::default(),
-            vanished_live: Vanished::new(ttl),
-            endpoints: Listed::default(),
-            vanished_endpoints: Vanished::new(ttl),
-            storage: Listed::default(),
-            claims: Listed::default(),
-            vanished_claims: Vanished::new(ttl),
-            definitions: Listed::default(),
-            api_services: Listed::default(),
-            leases: (0..namespaces).map(|_| Listed::default()).collect(),
+            servers: PrefixState::default(),
+            live: PrefixState::default(),
+            suspended_live: Suspended::new(ttl),
+            endpoints: PrefixState::default(),
+            suspended_endpoints: Suspended::new(ttl),
+            storage: PrefixState::default(),
+            claims: PrefixState::default(),
+            suspended_claims: Suspended::new(ttl),
+            definitions: PrefixState::default(),
+            api_services: PrefixState::default(),
+            leases: (0..namespaces).map(|_| PrefixState::default()).collect(),
             natives: BTreeMap::new(),
             undecodables: Undecodables::default(),
-            positions: vec![Position::default(); Topic::all(namespaces).count()],
+            positions: vec![TopicProgress::default(); Topic::all(namespaces).count()],
             sets: Vec::new(),
-            custom: Tracker::default(),
-            unsettled: false,
+            custom: CustomTracker::default(),
+            custom_outdated: false,
             gap: Gap::new(ttl),
             grace,
         }
     }
 
-    /// Takes a message in. What it says of custom resources counts after [`State::settle`].
-    pub fn take(&mut self, (topic, event): Message, now: Instant) -> Changes {
+    /// Applies an event. Changes of CRDs and APIServices count after [`ClusterState::settle`].
+    pub fn take(&mut self, (topic, event): Message, now: Instant) -> StateChanges {
         if let Some(position) = self.positions.get_mut(topic.index()) {
             match event {
                 Event::Progress(revision) => position.revision = revision.max(position.revision),
@@ -160,19 +157,19 @@ impl State {
         if topic == Topic::Live {
             self.gap.heard(now);
         }
-        let mut changes = Changes::default();
-        let mut notes = Notes {
+        let mut changes = StateChanges::default();
+        let mut decoder = Decoder {
             topic,
             undecodables: &mut self.undecodables,
             new: &mut changes.undecodable,
         };
         changes.snapshot = match topic {
             Topic::Servers => {
-                let decode = |item: &Item| {
-                    let record: Record = notes.decode(item, json::read)?;
+                let decode = |item: &EtcdItem| {
+                    let record: Record = decoder.decode(item, json::read)?;
                     let served = Arc::new(unpack(&record.resources));
                     let served = shared(served, &mut self.sets);
-                    Some(Known { record, served })
+                    Some(UnpackedRecord { record, served })
                 };
                 // A live key may have named the revision before it came.
                 let written = matches!(event, Event::Apply(_) | Event::InitDone(_));
@@ -181,49 +178,49 @@ impl State {
             Topic::Live => {
                 let effect = self
                     .live
-                    .take(event, now, |item| notes.decode(item, json::read));
-                // Which of two at one address is the newer can change with a writing that changes nothing else.
+                    .take(event, now, |item| decoder.decode(item, json::read));
+                // A renewal can change which of two keys at one address is the newer.
                 let crowded = has_twins(&self.live);
-                self.vanished_live
+                self.suspended_live
                     .take(effect, &self.live.current, &self.gap, now)
                     || crowded
             }
             Topic::PeerEndpoints => {
-                let decode = |item: &Item| notes.decode(item, codec::endpoints);
+                let decode = |item: &EtcdItem| decoder.decode(item, codec::endpoints);
                 let effect = self.endpoints.take(event, now, decode);
                 let current = &self.endpoints.current;
-                self.vanished_endpoints
+                self.suspended_endpoints
                     .take(effect, current, &self.gap, now)
             }
             Topic::StorageVersions => {
-                let decode = |item: &Item| notes.decode(item, codec::storage_version);
+                let decode = |item: &EtcdItem| decoder.decode(item, codec::storage_version);
                 self.storage.take(event, now, decode).changed
             }
             Topic::Definitions => {
                 let changed = self.definitions.take(event, now, |_| Some(())).changed;
-                self.unsettled |= changed;
+                self.custom_outdated |= changed;
                 changed
             }
             Topic::ApiServices => {
-                let decode = |item: &Item| notes.decode(item, codec::is_aggregated);
+                let decode = |item: &EtcdItem| decoder.decode(item, codec::is_aggregated);
                 let changed = self.api_services.take(event, now, decode).changed;
-                self.unsettled |= changed;
+                self.custom_outdated |= changed;
                 changed
             }
             Topic::Claims => {
-                // Its key says it all.
+                // The key has all information.
                 let effect = self.claims.take(event, now, |_| Some(()));
                 let current = &self.claims.current;
-                self.vanished_claims.take(effect, current, &self.gap, now)
+                self.suspended_claims.take(effect, current, &self.gap, now)
             }
             Topic::Leases(namespace) => {
-                // It may have been the last that was missing.
+                // It may have been the last missing list.
                 let listed = matches!(event, Event::InitDone(_));
                 if let Some(leases) = self.leases.get_mut(usize::from(namespace)) {
-                    let decode = |item: &Item| {
+                    let decode = |item: &EtcdItem| {
                         let revision = item.mod_revision;
-                        let lease = notes.decode(item, lease)?;
-                        Some(lease.map(|lease| Identity { lease, revision }))
+                        let lease = decoder.decode(item, lease)?;
+                        Some(lease.map(|lease| IdentityLease { lease, revision }))
                     };
                     changes.leases = leases.take(event, now, decode).changed;
                 }
@@ -245,7 +242,7 @@ impl State {
             && self.leases.iter().all(|leases| leases.complete)
     }
 
-    /// Newest revision known of.
+    /// The newest known revision.
     pub fn revision(&self) -> i64 {
         let revisions = self.positions.iter().map(|position| position.revision);
         revisions.max().unwrap_or(0)
@@ -253,18 +250,19 @@ impl State {
 
     /// Proxies that may not use their server ID, as their keys name them.
     pub(super) fn claims(&self) -> impl Iterator<Item = &String> {
-        let vanished = self.vanished_claims.iter().map(|(key, _)| key);
-        self.claims.current.keys().chain(vanished)
+        let suspended = self.suspended_claims.iter().map(|(key, _)| key);
+        self.claims.current.keys().chain(suspended)
     }
 
-    /// CRDs and aggregated APIs, as they were settled last.
+    /// CRDs and aggregated APIs, as of the last [`ClusterState::settle`].
     pub fn custom(&self) -> &Arc<Custom> {
         self.custom.get()
     }
 
-    /// Puts together what is custom, once for all messages since the last time; local discovery was read `reads` times.
+    /// Computes the custom resources, once for all events since the last call. `reads`: how often local discovery was
+    /// read.
     pub fn settle(&mut self, reads: u64) {
-        if std::mem::take(&mut self.unsettled) {
+        if std::mem::take(&mut self.custom_outdated) {
             let aggregated = self.api_services.current.iter();
             let aggregated = aggregated.filter(|(_, at)| at.value);
             self.custom.replace(
@@ -277,33 +275,33 @@ impl State {
     }
 
     /// A native server's discovery was read.
-    pub fn native_read(&mut self, id: String, mut native: Native, now: Instant) {
+    pub fn native_read(&mut self, id: String, mut native: NativePeer, now: Instant) {
         native.served = shared(native.served, &mut self.sets);
         self.natives.insert(id, (native, now + self.grace));
     }
 
-    /// A connection to `address` was refused; whether readers see something else.
+    /// A connection to `address` was refused. Returns whether readers see a change.
     pub fn refused(&mut self, address: SocketAddr) -> bool {
         let live = self
-            .vanished_live
+            .suspended_live
             .refused(address, |live| canonical(live.endpoint));
         let native = self
-            .vanished_endpoints
+            .suspended_endpoints
             .refused(address, |endpoint| endpoint.address);
         live || native
     }
 
-    /// When something is to be let go of.
+    /// When the next entry expires.
     pub fn next_expiry(&self) -> Option<Instant> {
         let natives = self.natives.values().map(|(_, until)| *until);
         natives
-            .chain(self.vanished_live.next())
-            .chain(self.vanished_endpoints.next())
-            .chain(self.vanished_claims.next())
+            .chain(self.suspended_live.next())
+            .chain(self.suspended_endpoints.next())
+            .chain(self.suspended_claims.next())
             .min()
     }
 
-    /// Lets go of what is over; whether readers see something else.
+    /// Removes expired entries. Returns whether readers see a change.
     pub fn expire(&mut self, now: Instant) -> bool {
         for (id, (_, until)) in &mut self.natives {
             if self.endpoints.current.contains_key(id) {
@@ -312,23 +310,23 @@ impl State {
         }
         let natives = self.natives.len();
         self.natives.retain(|_, (_, until)| *until > now);
-        let live = self.vanished_live.expire(now);
-        let claims = self.vanished_claims.expire(now);
-        self.vanished_endpoints.expire(now) || live || claims || self.natives.len() != natives
+        let live = self.suspended_live.expire(now);
+        let claims = self.suspended_claims.expire(now);
+        self.suspended_endpoints.expire(now) || live || claims || self.natives.len() != natives
     }
 }
 
-/// Keeps note of what cannot be decoded.
-struct Notes<'a> {
+/// Decodes values and records those that cannot be decoded.
+struct Decoder<'a> {
     topic: Topic,
     undecodables: &'a mut Undecodables,
     new: &'a mut bool,
 }
 
-impl Notes<'_> {
+impl Decoder<'_> {
     fn decode<T, E: std::error::Error>(
         &mut self,
-        item: &Item,
+        item: &EtcdItem,
         decode: impl Fn(&[u8]) -> Result<T, E>,
     ) -> Option<T> {
         match decode(&item.value) {
@@ -354,12 +352,12 @@ impl Notes<'_> {
     }
 }
 
-/// Leases of schedulers, controller managers and nodes are none of ours.
+/// `None`: a Lease of a scheduler, controller manager or node.
 fn lease(value: &[u8]) -> Result<Option<Lease>, codec::Undecodable> {
     Ok(Some(codec::lease(value)?).filter(|lease| lease.identity || lease.published))
 }
 
-/// Servers of one version have the same set: it is kept once, and gone through once.
+/// Servers of one version have the same set, which is kept only once.
 fn shared(served: Arc<ServedSet>, sets: &mut Vec<Arc<ServedSet>>) -> Arc<ServedSet> {
     sets.retain(|set| Arc::strong_count(set) > 1);
     if let Some(same) = sets.iter().find(|set| **set == served) {
@@ -369,7 +367,7 @@ fn shared(served: Arc<ServedSet>, sets: &mut Vec<Arc<ServedSet>>) -> Arc<ServedS
     served
 }
 
-fn has_twins(live: &Listed<Live>) -> bool {
+fn has_twins(live: &PrefixState<LiveKey>) -> bool {
     let endpoints = live.current.values().map(|at| canonical(at.value.endpoint));
     let mut endpoints: Vec<_> = endpoints.collect();
     endpoints.sort_unstable();

@@ -1,4 +1,4 @@
-//! Values in etcd that could not be decoded, by name: an operator should find them, nothing else depends on them.
+//! Values in etcd that could not be decoded, for the report to operators.
 
 use std::collections::BTreeMap;
 
@@ -6,18 +6,17 @@ use serde::Serialize;
 
 use super::keys::Topic;
 
-/// So many are named; all are counted.
+/// Limit of listed values; all are counted.
 const NAMED: usize = 100;
 
-/// What cannot be decoded at the moment.
+/// Values that cannot be decoded now.
 #[derive(Debug, Default)]
 pub struct Undecodables {
     named: BTreeMap<(Topic, String), (i64, String)>,
 }
 
-/// One of them, for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Named {
+pub struct UndecodableValue {
     topic: &'static str,
     key: String,
     revision: i64,
@@ -25,7 +24,7 @@ pub struct Named {
 }
 
 impl Undecodables {
-    /// The value of `key` that `revision` wrote cannot be decoded. Whether that is new.
+    /// The value of `key` that `revision` wrote cannot be decoded. Returns whether that is new.
     pub fn add(&mut self, topic: Topic, key: &str, revision: i64, error: String) -> bool {
         let place = (topic, key.to_owned());
         let known = self.named.get(&place);
@@ -45,16 +44,15 @@ impl Undecodables {
         }
     }
 
-    /// A new list of `topic` begins: what it does not name is gone.
+    /// A new list of `topic` begins.
     pub fn restart(&mut self, topic: Topic) {
         self.named.retain(|(of, _), _| *of != topic);
     }
 
-    /// All that are named.
-    pub fn list(&self) -> Vec<Named> {
+    pub fn list(&self) -> Vec<UndecodableValue> {
         let named = self.named.iter();
         named
-            .map(|((topic, key), (revision, error))| Named {
+            .map(|((topic, key), (revision, error))| UndecodableValue {
                 topic: topic.name(),
                 key: key.clone(),
                 revision: *revision,

@@ -1,73 +1,76 @@
-//! One list, then a watch from the next revision, for ever.
+//! Lists one prefix, then watches it from the next revision, for ever.
 //!
-//! The known revision moves on with every batch, progress included, so a broken watch goes on where it stopped. Only a
-//! compacted revision causes a new list, or an etcd that was restored from a backup. Half a list is never visible: what comes between [`Event::Init`] and
-//! [`Event::InitDone`] is put aside by the reader until it is complete.
+//! The known revision advances with every batch, progress included, so that a broken watch resumes where it stopped. Only a
+//! compacted revision, or an etcd that was restored from a backup, causes a new list. Half a list is never visible: readers
+//! stage what comes between [`Event::Init`] and [`Event::InitDone`] until it is complete.
 
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rand::Rng;
 use tokio::sync::mpsc;
 
 use super::keys::Topic;
-use super::source::{Change, Item, Source, SourceError};
-use crate::trouble::{Trouble, chain};
+use super::source::{EtcdItem, KeyChange, SourceError, WatchSource};
+use crate::log_throttle::{LogThrottle, chain};
+use crate::retry::Backoff;
 
-/// What a follower is told, in this order: `Init`, any number of `InitApply`, `InitDone`, then the rest in any order
+/// The events of one topic, in this order: `Init`, any number of `InitApply`, `InitDone`, then the rest in any order
 /// until the next `Init`, before which `OtherHistory` may come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A new list begins.
     Init,
     /// A key of the list.
-    InitApply(Item),
+    InitApply(EtcdItem),
     /// The list is complete as of this revision.
     InitDone(i64),
     /// A key was written.
-    Apply(Item),
+    Apply(EtcdItem),
     /// A key is gone.
     Delete(String),
-    /// Everything up to this revision has been told.
+    /// All changes up to this revision have been sent.
     Progress(i64),
-    /// etcd was restored or replaced: what was told may never have been. A new list follows.
+    /// etcd was restored or replaced: earlier events may be void. A new list follows.
     OtherHistory,
 }
 
-/// An event and what it is about.
+/// An event and its topic.
 pub type Message = (Topic, Event);
 
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(100),
+    longest: Duration::from_secs(10),
+    jitter: 0.5,
+};
 
-/// Follows `prefix` until nobody listens any more. The ways it can fail are all outside, so it goes on for ever. `trouble`
-/// is that of all followers of one etcd.
+/// Follows `prefix` until the receiver of `sink` is dropped, and retries after every failure. `throttle` is shared by all
+/// topics of one etcd.
 pub async fn follow(
-    mut source: impl Source,
+    mut source: impl WatchSource,
     topic: Topic,
     prefix: String,
     keys_only: bool,
     sink: mpsc::Sender<Message>,
-    trouble: Arc<Trouble<Topic>>,
+    throttle: Arc<LogThrottle<Topic>>,
 ) {
     let mut position = None;
-    let mut pause = FIRST_PAUSE;
+    let mut failures = 0;
     while !sink.is_closed() {
-        let mut follower = Follower {
+        let mut list_watch = ListWatch {
             source: &mut source,
             topic,
             prefix: &prefix,
             keys_only,
             sink: &sink,
-            trouble: &trouble,
+            throttle: &throttle,
         };
-        let Err(stop) = follower.go_on(&mut position, &mut pause).await else {
+        let Err(stop) = list_watch.follow(&mut position, &mut failures).await else {
             return;
         };
         match stop {
-            Stop::NobodyListens => return,
-            Stop::Source(SourceError::Compacted(oldest)) => {
+            FollowEnd::ReceiverGone => return,
+            FollowEnd::Source(SourceError::Compacted(oldest)) => {
                 tracing::info!(
                     topic = topic.name(),
                     oldest,
@@ -75,56 +78,56 @@ pub async fn follow(
                 );
                 position = None;
             }
-            Stop::Source(error) => {
-                tell(topic, &error, &trouble);
+            FollowEnd::Source(error) => {
+                log(topic, &error, &throttle);
                 if matches!(error, SourceError::OtherHistory(_)) {
                     position = None;
                     if sink.send((topic, Event::OtherHistory)).await.is_err() {
                         return;
                     }
                 }
-                tokio::time::sleep(jittered(pause)).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                failures = failures.saturating_add(1);
+                tokio::time::sleep(BACKOFF.random_pause(failures)).await;
             }
         }
     }
 }
 
-fn tell(topic: Topic, error: &SourceError, trouble: &Trouble<Topic>) {
-    let (news, topic) = (trouble.is_news(topic, chain(error)), topic.name());
+fn log(topic: Topic, error: &SourceError, throttle: &LogThrottle<Topic>) {
+    let (new, topic) = (throttle.should_log(topic, chain(error)), topic.name());
     let error = error as &dyn Error;
-    match news {
+    match new {
         true => tracing::warn!(topic, error, "etcd cannot be followed, trying on"),
         false => tracing::debug!(topic, error, "etcd still cannot be followed"),
     }
 }
 
-enum Stop {
-    NobodyListens,
+enum FollowEnd {
+    ReceiverGone,
     Source(SourceError),
 }
 
-impl From<SourceError> for Stop {
+impl From<SourceError> for FollowEnd {
     fn from(error: SourceError) -> Self {
-        Stop::Source(error)
+        FollowEnd::Source(error)
     }
 }
 
-struct Follower<'a, S> {
+struct ListWatch<'a, S> {
     source: &'a mut S,
     topic: Topic,
     prefix: &'a str,
     keys_only: bool,
     sink: &'a mpsc::Sender<Message>,
-    trouble: &'a Trouble<Topic>,
+    throttle: &'a LogThrottle<Topic>,
 }
 
-impl<S: Source> Follower<'_, S> {
-    async fn go_on(
+impl<S: WatchSource> ListWatch<'_, S> {
+    async fn follow(
         &mut self,
         position: &mut Option<i64>,
-        pause: &mut Duration,
-    ) -> Result<(), Stop> {
+        failures: &mut u32,
+    ) -> Result<(), FollowEnd> {
         let mut revision = match *position {
             Some(revision) => revision,
             None => self.list().await?,
@@ -133,45 +136,40 @@ impl<S: Source> Follower<'_, S> {
         let mut changes = self.source.watch(self.prefix, revision + 1).await?;
         loop {
             let batch = changes.next().await?;
-            *pause = FIRST_PAUSE;
-            if let Some(after) = self.trouble.is_over(&self.topic) {
+            *failures = 0;
+            if let Some(after) = self.throttle.recovered(&self.topic) {
                 tracing::info!(?after, "etcd is followed again");
             }
             for change in batch.changes {
-                self.tell(match change {
-                    Change::Put(item) => Event::Apply(item),
-                    Change::Delete { key } => Event::Delete(key),
+                self.send(match change {
+                    KeyChange::Put(item) => Event::Apply(item),
+                    KeyChange::Delete { key } => Event::Delete(key),
                 })
                 .await?;
             }
-            // Never backwards: a restored or lagging member must not make us see changes twice.
+            // Never backwards: a member that was restored or lags behind must not repeat changes.
             revision = revision.max(batch.revision);
             *position = Some(revision);
-            self.tell(Event::Progress(revision)).await?;
+            self.send(Event::Progress(revision)).await?;
         }
     }
 
-    async fn list(&mut self) -> Result<i64, Stop> {
+    async fn list(&mut self) -> Result<i64, FollowEnd> {
         let listing = self.source.list(self.prefix, self.keys_only).await?;
-        self.tell(Event::Init).await?;
+        self.send(Event::Init).await?;
         for item in listing.items {
-            self.tell(Event::InitApply(item)).await?;
+            self.send(Event::InitApply(item)).await?;
         }
-        self.tell(Event::InitDone(listing.revision)).await?;
+        self.send(Event::InitDone(listing.revision)).await?;
         Ok(listing.revision)
     }
 
-    async fn tell(&self, event: Event) -> Result<(), Stop> {
+    async fn send(&self, event: Event) -> Result<(), FollowEnd> {
         self.sink
             .send((self.topic, event))
             .await
-            .map_err(|_| Stop::NobodyListens)
+            .map_err(|_| FollowEnd::ReceiverGone)
     }
-}
-
-/// Half to all of `pause`, so that many proxies do not come back at once.
-pub fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(rand::thread_rng().gen_range(0.5..1.0))
 }
 
 #[cfg(test)]

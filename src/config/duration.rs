@@ -1,7 +1,7 @@
 //! Go's notation of durations, as in every Kubernetes configuration: `500ms`, `1m30s`, `1.5h`.
 //!
-//! [`parse`] takes what Go's `time.ParseDuration` takes, negative ones aside; [`format()`] prints what Go's
-//! `Duration.String` prints. What is printed parses to the same duration again, to the nanosecond.
+//! [`parse`] accepts what Go's `time.ParseDuration` accepts, except negative durations; [`format()`] prints what Go's
+//! `Duration.String` prints. Printed durations parse to the same value, to the nanosecond.
 
 use std::time::Duration;
 
@@ -19,10 +19,9 @@ const HOUR: u128 = 60 * MINUTE;
 /// Digits after the point that can matter: an hour has fewer nanoseconds.
 const FRACTION_DIGITS: usize = 15;
 
-/// Why a text is no duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DurationError {
-    /// Nothing but a sign, or nothing at all.
+    /// Empty, or only a sign.
     #[error("it is empty")]
     Empty,
     /// A minus sign; there is no use for one here.
@@ -118,7 +117,7 @@ fn leading_digits(text: &str) -> (&str, &str) {
 fn whole_units(digits: &str) -> Result<u128, DurationError> {
     match digits {
         "" => Ok(0),
-        // Within Go's limit whatever the unit, so sums of these stay far below what u128 holds.
+        // Each term is within Go's limit, so sums cannot overflow u128.
         _ => digits
             .parse::<u64>()
             .map(u128::from)
@@ -126,7 +125,7 @@ fn whole_units(digits: &str) -> Result<u128, DurationError> {
     }
 }
 
-/// What the digits after the point make of a unit; parts of a nanosecond are cut off, as Go does.
+/// The value of the digits after the point, in nanoseconds; fractions of a nanosecond are cut off, as in Go.
 fn fraction_of(digits: &str, unit: u128) -> u128 {
     let digits = digits
         .bytes()

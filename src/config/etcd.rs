@@ -1,22 +1,22 @@
-//! How etcd is named: its endpoints and the prefix of its keys.
+//! Parses endpoints of etcd and the prefix of keys.
 
 use http::uri::Authority;
 use rustls::pki_types::ServerName;
 
-use super::file::Node;
-use super::problem::quoted;
+use super::message::quoted;
+use super::tree::Node;
 use super::values;
 
-/// Where what proxies write is kept; the apiservers' keys must not get in between.
+/// Prefix of the proxies' keys; the apiservers' keys must not be below it.
 const OWN_KEYS: &str = "/kube-interop-proxy";
 
-/// A scheme, a host and a port, nothing else.
+/// A scheme, a host and a port only.
 pub(super) fn endpoint(node: &Node) -> Result<String, String> {
     const EXPECTED: &str = "scheme://host:port such as https://127.0.0.1:2379";
     let found = values::text(node, EXPECTED)?;
     let refused = || format!("{} is not {EXPECTED}", quoted(found));
     let (scheme, authority) = found.split_once("://").ok_or_else(refused)?;
-    // A user's password would be in it, so it is not repeated.
+    // The message does not repeat the text: it may contain a password.
     if authority.contains('@') {
         return Err(format!("is not {EXPECTED}: a user name is not supported"));
     }
@@ -39,7 +39,7 @@ pub(super) fn endpoint(node: &Node) -> Result<String, String> {
     }
 }
 
-/// `/registry`: one or more parts, each behind a slash.
+/// Such as `/registry`: one or more segments, each after a slash.
 pub(super) fn prefix(node: &Node) -> Result<String, String> {
     let found = values::text(node, "a key prefix such as /registry")?;
     let refused = |why: &str| Err(format!("{} {why}", quoted(found)));

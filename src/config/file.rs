@@ -1,8 +1,8 @@
-//! The configuration file as YAML: a tree in which every key of the file is still there.
+//! Reads the configuration file (YAML) into a tree that keeps every key.
 //!
-//! serde's derived types and `serde_yaml::Value` stop at the first thing they dislike, unknown and repeated keys
-//! included. This tree takes any YAML, so that [`super::section`] can complain about all of it at once. It only fails
-//! on what is no YAML, and on files that would grow without measure when their aliases are filled in.
+//! serde's derived types and `serde_yaml::Value` stop at the first error, unknown and repeated keys included. This tree
+//! takes any YAML, so that [`super::section`] can report all errors at once. Reading fails only if the file is not YAML,
+//! or if it would become too large when its aliases are filled in.
 
 use std::cell::Cell;
 use std::fmt;
@@ -12,6 +12,7 @@ use serde::de::{
 };
 
 use super::problem::Problem;
+use super::tree::Node;
 
 /// Largest configuration file, in bytes. A complete, commented one has 8 KiB.
 pub(super) const MAX_BYTES: usize = 64 * 1024;
@@ -19,69 +20,7 @@ pub(super) const MAX_BYTES: usize = 64 * 1024;
 /// Nodes plus bytes of text that a tree may have. Without aliases a file of `MAX_BYTES` stays below this.
 const MAX_COST: usize = 4 * MAX_BYTES;
 
-/// A value in the file.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Node {
-    /// Nothing, `null` or `~`: as in Kubernetes the same as leaving the key out.
-    Null,
-    /// `true` or `false`.
-    Flag(bool),
-    /// An integer or floating point number, as text of any size.
-    Number(String),
-    /// Anything else without structure, or quoted.
-    Text(String),
-    /// A list.
-    List(Vec<Node>),
-    /// A mapping in the order of the file, repeated keys included.
-    Map(Vec<(String, Node)>),
-    /// A value with a YAML tag of its own.
-    Tagged,
-}
-
-impl Node {
-    /// What it is, for messages.
-    pub(super) fn kind(&self) -> &'static str {
-        match self {
-            Self::Null => "nothing",
-            Self::Flag(_) => "true or false",
-            Self::Number(_) => "a number",
-            Self::Text(_) => "text",
-            Self::List(_) => "a list",
-            Self::Map(_) => "a mapping",
-            Self::Tagged => "a tagged value",
-        }
-    }
-
-    /// This node as key of a mapping.
-    fn into_key(self) -> String {
-        match self {
-            Self::Null => "null".to_owned(),
-            Self::Flag(flag) => flag.to_string(),
-            Self::Number(text) | Self::Text(text) => text,
-            other => format!("({})", other.kind()),
-        }
-    }
-}
-
-impl From<&str> for Node {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
-
-impl From<bool> for Node {
-    fn from(flag: bool) -> Self {
-        Self::Flag(flag)
-    }
-}
-
-impl From<u32> for Node {
-    fn from(number: u32) -> Self {
-        Self::Number(number.to_string())
-    }
-}
-
-/// Reads a file's text. Errors are those of YAML itself: there can only be one.
+/// Reads a file's text. Returns the first error only: YAML cannot be read beyond it.
 pub(super) fn parse(text: &str) -> Result<Node, Problem> {
     if text.len() > MAX_BYTES {
         return Err(Problem::of_file(
@@ -90,8 +29,9 @@ pub(super) fn parse(text: &str) -> Result<Node, Problem> {
         ));
     }
     let budget = Cell::new(MAX_COST);
-    let tree = Tree { budget: &budget };
-    tree.deserialize(serde_yaml::Deserializer::from_str(text))
+    let builder = TreeBuilder { budget: &budget };
+    builder
+        .deserialize(serde_yaml::Deserializer::from_str(text))
         .map_err(|error| {
             let line = error.location().map(|location| location.line());
             if budget.get() == 0 {
@@ -107,7 +47,7 @@ pub(super) fn parse(text: &str) -> Result<Node, Problem> {
         })
 }
 
-/// What libyaml says about a tab helps nobody who cannot see it.
+/// libyaml's message does not mention tabs, which are hard to see.
 fn tab_hint(text: &str, line: Option<usize>) -> &'static str {
     let indentation = |line: &str| line.trim_start_matches(' ').starts_with('\t');
     match line.and_then(|line| text.lines().nth(line.saturating_sub(1))) {
@@ -116,13 +56,13 @@ fn tab_hint(text: &str, line: Option<usize>) -> &'static str {
     }
 }
 
-/// Builds a [`Node`] from what serde_yaml finds, as long as the budget lasts.
+/// Builds a [`Node`] until the budget is used up.
 #[derive(Clone, Copy)]
-struct Tree<'b> {
+struct TreeBuilder<'b> {
     budget: &'b Cell<usize>,
 }
 
-impl Tree<'_> {
+impl TreeBuilder<'_> {
     fn spend<E: Error>(self, node: Node, bytes: usize) -> Result<Node, E> {
         let left = self.budget.get().saturating_sub(1 + bytes);
         self.budget.set(left);
@@ -138,7 +78,7 @@ impl Tree<'_> {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Tree<'_> {
+impl<'de> DeserializeSeed<'de> for TreeBuilder<'_> {
     type Value = Node;
 
     fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
@@ -146,7 +86,7 @@ impl<'de> DeserializeSeed<'de> for Tree<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Tree<'_> {
+impl<'de> Visitor<'de> for TreeBuilder<'_> {
     type Value = Node;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,39 +1,38 @@
-//! Whether the certificate, key and CA files that a configuration names can be used, now.
+//! Checks the certificate, key and CA files that a configuration names.
 
 use std::path::{Path, PathBuf};
 
 use rustls::pki_types::CertificateDer;
 use x509_parser::time::ASN1Time;
 
-use super::pem::{self, PemError};
-use super::problem::{KeyPath, Problems};
+use super::problem::Problems;
+use super::tree::KeyPath;
+use crate::x509::pem::{self, PemError};
 
-/// A file and the key that names it.
-pub(super) type Named = (KeyPath, PathBuf);
+/// A configuration key and the file that it names.
+pub(super) type KeyedFile = (KeyPath, PathBuf);
 
-/// A certificate file and its key file, as far as the configuration has them.
+/// A certificate file and its key file; `None` if the configuration lacks it.
 #[derive(Debug, Default)]
-pub(super) struct Pair {
-    /// The chain, its own certificate first.
-    pub(super) cert: Option<Named>,
-    /// The private key.
-    pub(super) key: Option<Named>,
+pub(super) struct CertAndKey {
+    pub(super) cert: Option<KeyedFile>,
+    pub(super) key: Option<KeyedFile>,
 }
 
-/// The files of a configuration.
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    /// What this proxy serves with.
-    pub(super) serving: Pair,
-    /// What it shows to others.
-    pub(super) clients: Vec<Pair>,
-    /// Authorities.
-    pub(super) authorities: Vec<Named>,
-    /// Authorities of users and of peers that must have nothing in common.
-    pub(super) apart: Option<(Named, Named)>,
+    pub(super) serving: CertAndKey,
+    /// Client certificates of the proxy.
+    pub(super) clients: Vec<CertAndKey>,
+    /// CAs of servers.
+    pub(super) authorities: Vec<KeyedFile>,
+    /// CAs of clients.
+    pub(super) client_authorities: Vec<KeyedFile>,
+    /// CAs of users and of peers that must not have a CA in common.
+    pub(super) apart: Option<(KeyedFile, KeyedFile)>,
 }
 
-/// Reads all files and notes what keeps them from being used.
+/// Reads all files and notes those that cannot be used.
 pub(super) fn check(files: &Files, problems: &mut Problems) {
     check_pair(&files.serving, problems);
     for pair in &files.clients {
@@ -43,13 +42,17 @@ pub(super) fn check(files: &Files, problems: &mut Problems) {
         let roots = pem::read_certs(path).and_then(|certs| pem::roots(&certs));
         noted(roots, key, path, problems);
     }
+    for (key, path) in &files.client_authorities {
+        let roots = pem::read_certs(path).and_then(|certs| pem::client_roots(&certs));
+        noted(roots, key, path, problems);
+    }
     if let Some((users, peers)) = &files.apart {
         check_apart(users, peers, problems);
     }
 }
 
-/// The same, and whether what the proxy shows to others is valid now: nobody would believe it, but it may run and wait for
-/// better, as kube-apiserver does.
+/// The same, and notes certificates of the proxy that are not valid now. The proxy may run with them, as kube-apiserver
+/// does, and wait for new ones.
 pub(super) fn check_all(files: &Files, problems: &mut Problems) {
     check(files, problems);
     for pair in [&files.serving].into_iter().chain(&files.clients) {
@@ -61,7 +64,7 @@ pub(super) fn check_all(files: &Files, problems: &mut Problems) {
     }
 }
 
-fn check_pair(pair: &Pair, problems: &mut Problems) {
+fn check_pair(pair: &CertAndKey, problems: &mut Problems) {
     let chain = (pair.cert.as_ref())
         .and_then(|(key, path)| noted(pem::read_certs(path), key, path, problems));
     let signer = pair.key.as_ref().and_then(|(key, path)| {
@@ -95,9 +98,9 @@ fn check_validity(
     }
 }
 
-/// Any certificate of a common authority would make its user a peer, whose word about users is believed.
-fn check_apart((_, users): &Named, (key, peers): &Named, problems: &mut Problems) {
-    // Files that cannot be read were noted where they were checked one by one.
+/// With a common CA any user would be a peer, and could assert any other user.
+fn check_apart((_, users): &KeyedFile, (key, peers): &KeyedFile, problems: &mut Problems) {
+    // Files that cannot be read are noted already.
     let (Ok(users), Ok(peers)) = (pem::read_certs(users), pem::read_certs(peers)) else {
         return;
     };
@@ -106,7 +109,7 @@ fn check_apart((_, users): &Named, (key, peers): &Named, problems: &mut Problems
     }
 }
 
-/// Says why users and peers must not have an authority in common.
+/// Why users and peers must not have a CA in common.
 pub(crate) const SHARED_AUTHORITY: &str = "has an authority that clientCAFile has too, \
      so any user could act as anyone; use another CA for peers, or fill in requestHeaderAllowedNames";
 

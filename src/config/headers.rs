@@ -1,16 +1,17 @@
-//! Which header names may carry an identity.
+//! Checks names of headers that carry a user's identity.
 //!
-//! What these headers say is believed, so none of them may mean anything else: not a header that every client
-//! sends, not one that belongs to a single connection, and none in two roles. Names are compared as kube-apiserver
-//! and intermediaries may see them: without case, with `_` for `-`.
+//! Servers trust these headers, so none of them may have another meaning: neither a header that clients send anyway, nor
+//! one of a single connection, nor one in two roles. Names are compared as kube-apiserver and intermediaries may see them:
+//! ignoring case, with `_` equal to `-`.
 
 use http::HeaderName;
 
-use super::file::Node;
-use super::problem::{KeyPath, Problems, quoted};
+use super::message::quoted;
+use super::problem::Problems;
+use super::tree::{KeyPath, Node};
 use super::values;
 
-/// Headers with a meaning of their own.
+/// Headers with another meaning.
 const RESERVED: &[&str] = &[
     "accept",
     "accept-encoding",
@@ -59,10 +60,10 @@ const RESERVED: &[&str] = &[
     "x-stream-protocol-version",
 ];
 
-/// Starts of names with a meaning of their own.
+/// Prefixes of headers with another meaning.
 const RESERVED_PREFIXES: &[&str] = &["impersonate-", "sec-websocket-", "x-kube-interop-proxy-"];
 
-/// The name of a header, free for any use.
+/// The name of a header that has no other meaning.
 pub(super) fn name(node: &Node) -> Result<HeaderName, String> {
     let found = values::text(node, "the name of a header")?;
     let name: HeaderName = found
@@ -79,7 +80,7 @@ pub(super) fn name(node: &Node) -> Result<HeaderName, String> {
     Ok(name)
 }
 
-/// The start of header names, in lower case.
+/// A prefix of header names, in lower case.
 pub(super) fn prefix(node: &Node) -> Result<String, String> {
     let found = values::text(
         node,
@@ -103,16 +104,15 @@ pub(super) fn prefix(node: &Node) -> Result<String, String> {
     Ok(name.as_str().to_owned())
 }
 
-/// Where a header is named, and how.
+/// A header, or a prefix, and the key that names it.
 #[derive(Debug, Clone)]
-pub(super) struct Use {
+pub(super) struct HeaderRole {
     key: KeyPath,
     plain: String,
     is_prefix: bool,
 }
 
-impl Use {
-    /// A header named under `key`.
+impl HeaderRole {
     pub(super) fn name(key: KeyPath, name: &HeaderName) -> Self {
         Self {
             key,
@@ -121,7 +121,6 @@ impl Use {
         }
     }
 
-    /// The start of headers named under `key`.
     pub(super) fn prefix(key: KeyPath, prefix: &str) -> Self {
         Self {
             key,
@@ -136,10 +135,10 @@ impl Use {
     }
 }
 
-/// Notes each header that is there in two roles. Repetitions within one list are found where lists are read.
-pub(super) fn check_collisions(uses: &[Use], problems: &mut Problems) {
+/// Notes headers with two roles. Repetitions within one list are found when the list is read.
+pub(super) fn check_collisions(uses: &[HeaderRole], problems: &mut Problems) {
     for (index, later) in uses.iter().enumerate() {
-        let collides = |earlier: &&Use| earlier.key != later.key && earlier.collides(later);
+        let collides = |earlier: &&HeaderRole| earlier.key != later.key && earlier.collides(later);
         if let Some(earlier) = uses[..index].iter().find(collides) {
             let message = format!(
                 "{} is the same header as {} in {}",

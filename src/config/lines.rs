@@ -1,15 +1,14 @@
-//! Which line of the file a key stands on.
+//! Finds the line of a key.
 //!
-//! serde_yaml tells positions in errors only. So this reads the file once more and fails on purpose at the key: exact
-//! for every style of YAML, at the price of one more pass over a small file for each problem.
+//! serde_yaml reports positions in errors only. So this reads the file again and fails on purpose at the key: exact for
+//! every style of YAML, and costs one pass over a small file for each problem.
 
 use std::cell::Cell;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::file::Node;
-use super::problem::{KeyPath, Step};
+use super::tree::{KeyPath, KeyStep, Node};
 
 /// The line, from 1, of the key or list item at `path`, or of the nearest key above it that is in the file.
 pub(super) fn line_of(text: &str, root: &Node, path: &KeyPath) -> Option<usize> {
@@ -18,7 +17,7 @@ pub(super) fn line_of(text: &str, root: &Node, path: &KeyPath) -> Option<usize> 
         return None;
     }
     let reached = Cell::new(false);
-    let find = Find {
+    let find = LineFinder {
         positions: &positions,
         reached: &reached,
     };
@@ -30,11 +29,11 @@ pub(super) fn line_of(text: &str, root: &Node, path: &KeyPath) -> Option<usize> 
 }
 
 /// The steps that exist in the tree, each as the index of an entry or item.
-fn positions(root: &Node, steps: &[Step]) -> Vec<usize> {
+fn positions(root: &Node, steps: &[KeyStep]) -> Vec<usize> {
     let mut node = root;
     let mut positions = Vec::with_capacity(steps.len());
     for step in steps {
-        let Some((index, below)) = down(node, step) else {
+        let Some((index, below)) = child(node, step) else {
             break;
         };
         positions.push(index);
@@ -43,10 +42,10 @@ fn positions(root: &Node, steps: &[Step]) -> Vec<usize> {
     positions
 }
 
-fn down<'n>(node: &'n Node, step: &Step) -> Option<(usize, &'n Node)> {
+fn child<'n>(node: &'n Node, step: &KeyStep) -> Option<(usize, &'n Node)> {
     match (node, step) {
-        (Node::List(items), Step::Item(index)) => Some((*index, items.get(*index)?)),
-        (Node::Map(entries), Step::Key { name, nth }) => {
+        (Node::List(items), KeyStep::Item(index)) => Some((*index, items.get(*index)?)),
+        (Node::Map(entries), KeyStep::Key { name, nth }) => {
             let mut same = entries
                 .iter()
                 .enumerate()
@@ -58,15 +57,15 @@ fn down<'n>(node: &'n Node, step: &Step) -> Option<(usize, &'n Node)> {
     }
 }
 
-/// Walks to the last of the positions and fails there.
+/// Goes to the last of the positions and fails there.
 #[derive(Clone, Copy)]
-struct Find<'a> {
+struct LineFinder<'a> {
     positions: &'a [usize],
     reached: &'a Cell<bool>,
 }
 
-impl<'a> Find<'a> {
-    /// The index to go to here, and what comes below it.
+impl<'a> LineFinder<'a> {
+    /// The index at this level, and the rest.
     fn split(self) -> (usize, Self) {
         match self.positions.split_first() {
             Some((index, positions)) => (*index, Self { positions, ..self }),
@@ -75,19 +74,19 @@ impl<'a> Find<'a> {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Find<'_> {
+impl<'de> DeserializeSeed<'de> for LineFinder<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         if self.positions.is_empty() {
             self.reached.set(true);
-            return deserializer.deserialize_any(Refuse);
+            return deserializer.deserialize_any(RejectAny);
         }
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Find<'_> {
+impl<'de> Visitor<'de> for LineFinder<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -117,10 +116,10 @@ impl<'de> Visitor<'de> for Find<'_> {
     }
 }
 
-/// Takes nothing, so that serde_yaml reports where it was offered something.
-struct Refuse;
+/// Accepts no value, so that serde_yaml reports the position.
+struct RejectAny;
 
-impl Visitor<'_> for Refuse {
+impl Visitor<'_> for RejectAny {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,27 +1,26 @@
-//! What is wrong with a configuration, and where.
+//! Problems of a configuration, and where in the file they are.
 //!
-//! Problems are collected, never returned early: an operator sees all of them at once. Each is one line of text,
-//! whatever the file contains.
+//! They are collected, never returned early: an operator sees all of them at once. Each is one line of text, even if
+//! the file contains control characters.
 
-use std::fmt::{self, Display, Formatter, Write as _};
+use std::fmt::{self, Display, Formatter};
 
-use super::file::Node;
 use super::lines;
+use super::message::one_line;
+use super::tree::{KeyPath, Node};
 
-/// Longest piece of the file that a message repeats, in characters.
-const QUOTED_CHARS: usize = 60;
+/// Most problems whose line is looked up: each look-up reads the file again.
+const MAX_LOCATED: usize = 100;
 
-/// Problems whose line is looked up. Each look-up reads the file again; nobody reads on after so many.
-const LOCATED_PROBLEMS: usize = 100;
-
-/// One thing wrong with a configuration.
+/// One problem of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Full path of the key, such as `serving.certFile` or `etcd.endpoints[1]`; empty when it is about the whole file.
+    /// Full path of the key, such as `serving.certFile` or `etcd.endpoints[1]`; empty if the problem is about the whole
+    /// file.
     pub key: String,
-    /// Line of the file, from 1, where it is known.
+    /// Line of the file, from 1, if known.
     pub line: Option<usize>,
-    /// What is wrong and what to do about it, one line.
+    /// One line: the problem and its solution.
     pub message: String,
 }
 
@@ -49,77 +48,6 @@ impl Display for Problem {
 
 impl std::error::Error for Problem {}
 
-/// One step down from a node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Step {
-    /// The `nth` (from 0) entry of a mapping with this key; more than one is a mistake that must be pointed at.
-    Key {
-        /// The key as written.
-        name: String,
-        /// Which of the entries with this key.
-        nth: usize,
-    },
-    /// An item of a list, from 0.
-    Item(usize),
-}
-
-/// The way from the root of the file to a key.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct KeyPath(Vec<Step>);
-
-impl KeyPath {
-    /// A path of known keys, `serving.certFile`.
-    pub(super) fn of(dotted: &str) -> Self {
-        dotted
-            .split('.')
-            .fold(Self::default(), |path, name| path.key(name))
-    }
-
-    /// The first entry `name` below this one.
-    pub(super) fn key(&self, name: &str) -> Self {
-        self.repeated(name, 0)
-    }
-
-    /// The `nth` entry `name` below this one.
-    pub(super) fn repeated(&self, name: &str, nth: usize) -> Self {
-        let name = name.to_owned();
-        self.then(Step::Key { name, nth })
-    }
-
-    /// An item of the list that this path names.
-    pub(super) fn item(&self, index: usize) -> Self {
-        self.then(Step::Item(index))
-    }
-
-    /// The steps from the root.
-    pub(super) fn steps(&self) -> &[Step] {
-        &self.0
-    }
-
-    fn then(&self, step: Step) -> Self {
-        let mut steps = self.0.clone();
-        steps.push(step);
-        Self(steps)
-    }
-}
-
-impl Display for KeyPath {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        for (depth, step) in self.0.iter().enumerate() {
-            match step {
-                Step::Item(index) => write!(f, "[{index}]")?,
-                Step::Key { name, .. } => {
-                    if depth > 0 {
-                        f.write_char('.')?;
-                    }
-                    f.write_str(&one_line(&shortened(name)))?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
 /// The problems found so far; lines are looked up at the end.
 #[derive(Debug, Default)]
 pub(super) struct Problems(Vec<(KeyPath, String)>);
@@ -130,7 +58,6 @@ impl Problems {
         self.0.push((path, one_line(&message.to_string())));
     }
 
-    /// Whether nothing was found.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -140,7 +67,7 @@ impl Problems {
         let mut located: Vec<Problem> = (self.0.into_iter().enumerate())
             .map(|(index, (path, message))| Problem {
                 key: path.to_string(),
-                line: (index < LOCATED_PROBLEMS)
+                line: (index < MAX_LOCATED)
                     .then(|| lines::line_of(text, root, &path))
                     .flatten(),
                 message,
@@ -149,31 +76,4 @@ impl Problems {
         located.sort_by_key(|problem| problem.line.unwrap_or(usize::MAX));
         located
     }
-}
-
-/// A piece of the file in quotes, shortened, fit for a message.
-pub(super) fn quoted(text: &str) -> String {
-    format!("{:?}", shortened(text))
-}
-
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(QUOTED_CHARS) {
-        None => text.to_owned(),
-        Some((end, _)) => format!("{}…", &text[..end]),
-    }
-}
-
-fn one_line(text: &str) -> String {
-    let plain = |c: char| !c.is_control() && c != '\u{2028}' && c != '\u{2029}';
-    if text.chars().all(plain) {
-        return text.to_owned();
-    }
-    let escaped = |c: char| {
-        if plain(c) {
-            c.to_string()
-        } else {
-            c.escape_default().to_string()
-        }
-    };
-    text.chars().map(escaped).collect()
 }

@@ -1,20 +1,20 @@
-//! Reads one mapping of the file key by key, and notes everything that is wrong with it.
+//! Reads one mapping of the file key by key, and notes all of its problems.
 //!
-//! Each key is named once, with its default and the function that understands its value; keys that nobody asked for are
-//! unknown. A `None` from any of these methods means that a problem was noted, never that a key was left out.
+//! The caller names each key once, with its default and the function that parses its value; all other keys are unknown.
+//! `None` from any of these methods means that a problem was noted, never that a key is missing.
 
 use std::collections::HashMap;
 
-use super::file::Node;
-use super::problem::{KeyPath, Problems};
+use super::problem::Problems;
 #[cfg(test)]
 use super::tests::survey;
+use super::tree::{KeyPath, Node};
 
 /// A mapping of the file being read.
 pub(super) struct Section<'n, 'p> {
     path: KeyPath,
     entries: &'n [(String, Node)],
-    /// It, or what it should stand in, is there but no mapping; that was noted, and nothing can be said about its keys.
+    /// It, or a section around it, is not a mapping. That is noted; missing keys are no further problems.
     broken: bool,
     known: Vec<&'static str>,
     problems: &'p mut Problems,
@@ -30,7 +30,7 @@ impl<'n> Section<'n, '_> {
         Self::visit(KeyPath::default(), Some(node), false, problems, read)
     }
 
-    /// Reads the mapping `key` below this one with `read`. One that was left out is an empty one.
+    /// Reads the mapping `key` below this one with `read`; an empty one if it was left out.
     pub(super) fn section<T>(
         &mut self,
         key: &'static str,
@@ -41,7 +41,7 @@ impl<'n> Section<'n, '_> {
         Section::visit(path, node, self.broken, self.problems, read)
     }
 
-    /// The value of a key that may be left out. `Some(None)`: it was.
+    /// The value of an optional key. `Some(None)`: it was left out.
     pub(super) fn optional<T>(
         &mut self,
         key: &'static str,
@@ -55,7 +55,7 @@ impl<'n> Section<'n, '_> {
         Some(Some(self.noted(key, parse(node))?))
     }
 
-    /// The value of a key that must be there.
+    /// The value of a required key.
     pub(super) fn required<T>(
         &mut self,
         key: &'static str,
@@ -86,7 +86,7 @@ impl<'n> Section<'n, '_> {
         self.noted(key, parse(&default))
     }
 
-    /// The items of a list, or of its default. No item may be there twice.
+    /// The items of a list, or of its default. Items must be unique.
     pub(super) fn list<T: PartialEq>(
         &mut self,
         key: &'static str,
@@ -104,7 +104,7 @@ impl<'n> Section<'n, '_> {
         }
     }
 
-    /// The items of a list that must be there and must not be empty.
+    /// The items of a required list, which must not be empty.
     pub(super) fn required_list<T: PartialEq>(
         &mut self,
         key: &'static str,
@@ -119,7 +119,7 @@ impl<'n> Section<'n, '_> {
         self.not_empty(key, values)
     }
 
-    /// Passes a list on if something is in it.
+    /// Notes a problem if the list is empty.
     pub(super) fn not_empty<T>(
         &mut self,
         key: &'static str,
@@ -166,7 +166,7 @@ impl<'n> Section<'n, '_> {
             problems,
         };
         let value = read(&mut section);
-        section.report_strays();
+        section.note_unexpected_keys();
         value
     }
 
@@ -206,8 +206,8 @@ impl<'n> Section<'n, '_> {
         all_good.then_some(values)
     }
 
-    /// Unknown keys and repeated ones.
-    fn report_strays(&mut self) {
+    /// Notes unknown and repeated keys.
+    fn note_unexpected_keys(&mut self) {
         let mut times: HashMap<&str, usize> = HashMap::new();
         for (name, _) in self.entries {
             let seen = times.entry(name).or_default();
@@ -239,7 +239,7 @@ fn unknown(name: &str, known: &[&str]) -> String {
     }
 }
 
-/// The same but for case, separators, or one letter too much, too few or wrong.
+/// Equal except for case, separators, or one letter that is additional, missing or wrong.
 fn alike(known: &str, name: &str) -> bool {
     let plain = |text: &str| -> Vec<char> {
         let letters = text.chars().filter(|c| c.is_alphanumeric());

@@ -1,6 +1,6 @@
-//! The sections of the file: every key once, with its default and its rule.
+//! The sections of the file: every key once, with its default and its rules.
 //!
-//! Each function reads all keys of its section before it gives up, so that all their problems are noted.
+//! Each function reads all keys of its section before it returns `None`, so that all their problems are noted.
 //! To add a setting: a field in [`super`], a line here, the key in `config.example.yaml`, and `UPDATE_DOCS=1 cargo test --lib
 //! reference`.
 
@@ -9,23 +9,24 @@ use std::time::Duration;
 
 use http::HeaderName;
 
-use super::files::{self, Named, Pair};
+use super::facts::Facts;
+use super::files::{self, CertAndKey, KeyedFile};
 use super::section::Section;
-use super::validate::Facts;
 use super::{
-    Admin, ApiServer, Discovery, DiscoveryMode, Enforce, Etcd, Identity, IfReady, IfReadyMode,
-    KeyPair, Peer, PublishLease, RequestHeaders, Rerouting, Serving, Shutdown, Unsynced,
-    VersionAwareness, Watch, etcd, headers, values,
+    AdminConfig, ApiServerConfig, DiscoveryConfig, DiscoveryMode, Enforce, EtcdConfig,
+    IdentityConfig, IfReadyConfig, IfReadyMode, KeyPair, PeerConfig, PublishLease, RequestHeaders,
+    ReroutingConfig, ServingConfig, ShutdownConfig, Unsynced, VersionAwarenessConfig, WatchConfig,
+    etcd, headers, values,
 };
 
 /// `serving`
-pub(super) fn serving(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Serving> {
+pub(super) fn serving(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<ServingConfig> {
     let bind_address = s.required("bindAddress", values::address);
     facts.serving = bind_address;
     let (tls, pair) = key_pair(s, ["certFile", "keyFile"], facts);
     facts.files.serving = pair;
-    let client_ca_file = authorities(s, "clientCAFile", facts);
-    let request_header_client_ca_file = authorities(s, "requestHeaderClientCAFile", facts);
+    let client_ca_file = client_authorities(s, "clientCAFile", facts);
+    let request_header_client_ca_file = client_authorities(s, "requestHeaderClientCAFile", facts);
     let allowed_names = s.list(
         "requestHeaderAllowedNames",
         &["front-proxy-client"],
@@ -37,7 +38,7 @@ pub(super) fn serving(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<
     {
         keep_apart(s, users, peers, facts);
     }
-    Some(Serving {
+    Some(ServingConfig {
         bind_address: bind_address?,
         tls: tls?,
         client_ca_file: client_ca_file?,
@@ -47,14 +48,14 @@ pub(super) fn serving(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<
     })
 }
 
-/// Users and peers are told apart by their authorities alone.
+/// Without allowed names only the CAs distinguish peers from users.
 fn keep_apart(s: &mut Section<'_, '_>, users: &Path, peers: &Path, facts: &mut Facts<'_>) {
     const PEERS: &str = "requestHeaderClientCAFile";
     if users == peers {
         s.problem(PEERS, files::SHARED_AUTHORITY);
         return;
     }
-    let users: Named = (s.path("clientCAFile"), users.to_owned());
+    let users: KeyedFile = (s.path("clientCAFile"), users.to_owned());
     facts.files.apart = Some((users, (s.path(PEERS), peers.to_owned())));
 }
 
@@ -72,7 +73,7 @@ fn request_headers(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Req
         let prefix = headers::prefix(node)?;
         facts
             .headers
-            .push(headers::Use::prefix(path.clone(), &prefix));
+            .push(headers::HeaderRole::prefix(path.clone(), &prefix));
         Ok(prefix)
     });
     Some(RequestHeaders {
@@ -92,13 +93,18 @@ fn header_names(
     let path = s.path(key);
     s.list(key, &[default], |node| {
         let name = headers::name(node)?;
-        facts.headers.push(headers::Use::name(path.clone(), &name));
+        facts
+            .headers
+            .push(headers::HeaderRole::name(path.clone(), &name));
         Ok(name)
     })
 }
 
 /// `apiServer`
-pub(super) fn api_server(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<ApiServer> {
+pub(super) fn api_server(
+    s: &mut Section<'_, '_>,
+    facts: &mut Facts<'_>,
+) -> Option<ApiServerConfig> {
     let address = s.or("address", "127.0.0.1:6443", values::destination);
     facts.api_server = address;
     let server_name = s.or("serverName", "kubernetes.default.svc", values::server_name);
@@ -116,7 +122,7 @@ pub(super) fn api_server(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Opti
         "10s",
         values::duration(Duration::from_millis(100)),
     );
-    Some(ApiServer {
+    Some(ApiServerConfig {
         address: address?,
         server_name: server_name?,
         ca_file: ca_file?,
@@ -128,7 +134,7 @@ pub(super) fn api_server(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Opti
 }
 
 /// `etcd`
-pub(super) fn etcd(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Etcd> {
+pub(super) fn etcd(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<EtcdConfig> {
     let endpoints = s.required_list("endpoints", etcd::endpoint);
     let https = endpoints
         .as_ref()
@@ -145,14 +151,14 @@ pub(super) fn etcd(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Etc
     let named =
         |key: &str, file: &Option<Option<PathBuf>>| Some((s.path(key), file.clone().flatten()?));
     facts.files.authorities.extend(named("caFile", &ca_file));
-    facts.files.clients.push(Pair {
+    facts.files.clients.push(CertAndKey {
         cert: named("certFile", &cert_file),
         key: named("keyFile", &key_file),
     });
     let prefix = s.or("prefix", "/registry", etcd::prefix);
     let other_resources = s.list("otherResources", &[], values::resource);
     let client = cert_file?.zip(key_file?);
-    Some(Etcd {
+    Some(EtcdConfig {
         endpoints: endpoints?,
         ca_file: ca_file?,
         client: client.map(|(cert_file, key_file)| KeyPair {
@@ -164,7 +170,7 @@ pub(super) fn etcd(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Etc
     })
 }
 
-/// Whether TLS is spoken; with some endpoints and not with others is no answer.
+/// Whether the endpoints use TLS; `None`: only some of them do.
 fn all_https(s: &mut Section<'_, '_>, endpoints: &[String]) -> Option<bool> {
     let https = endpoints
         .iter()
@@ -178,7 +184,7 @@ fn all_https(s: &mut Section<'_, '_>, endpoints: &[String]) -> Option<bool> {
 }
 
 /// `identity`
-pub(super) fn identity(s: &mut Section<'_, '_>) -> Option<Identity> {
+pub(super) fn identity(s: &mut Section<'_, '_>) -> Option<IdentityConfig> {
     const PUBLISH_LEASE: &[(&str, PublishLease)] = &[
         ("Auto", PublishLease::Auto),
         ("Always", PublishLease::Always),
@@ -211,7 +217,7 @@ pub(super) fn identity(s: &mut Section<'_, '_>) -> Option<Identity> {
     {
         s.problem("renewInterval", "must be shorter than leaseDuration");
     }
-    Some(Identity {
+    Some(IdentityConfig {
         server_id: server_id?,
         lease_namespaces: lease_namespaces?,
         publish_lease: publish_lease?,
@@ -221,7 +227,7 @@ pub(super) fn identity(s: &mut Section<'_, '_>) -> Option<Identity> {
 }
 
 /// `peer`
-pub(super) fn peer(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Peer> {
+pub(super) fn peer(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<PeerConfig> {
     let advertise_address = s.required("advertiseAddress", values::address);
     facts.peer = advertise_address;
     let ca_file = authorities(s, "caFile", facts);
@@ -231,7 +237,7 @@ pub(super) fn peer(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Pee
         "15s",
         values::whole_seconds(Duration::from_secs(2)),
     );
-    Some(Peer {
+    Some(PeerConfig {
         advertise_address: advertise_address?,
         ca_file: ca_file?,
         server_name: server_name?,
@@ -240,7 +246,7 @@ pub(super) fn peer(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Pee
 }
 
 /// `ifReady`
-pub(super) fn if_ready(s: &mut Section<'_, '_>) -> Option<IfReady> {
+pub(super) fn if_ready(s: &mut Section<'_, '_>) -> Option<IfReadyConfig> {
     const MODE: &[(&str, IfReadyMode)] = &[
         ("Retry", IfReadyMode::Retry),
         ("Annotate", IfReadyMode::Annotate),
@@ -251,7 +257,7 @@ pub(super) fn if_ready(s: &mut Section<'_, '_>) -> Option<IfReady> {
     let enforce = s.or("enforce", "OptIn", values::choice(ENFORCE));
     let retry_after_seconds = s.or("retryAfterSeconds", 5, values::number(1..=3600));
     let jitter = s.or("retryAfterJitterSeconds", 0, values::number(0..=3600));
-    Some(IfReady {
+    Some(IfReadyConfig {
         enabled: enabled?,
         mode: mode?,
         enforce: enforce?,
@@ -261,7 +267,7 @@ pub(super) fn if_ready(s: &mut Section<'_, '_>) -> Option<IfReady> {
 }
 
 /// `rerouting`
-pub(super) fn rerouting(s: &mut Section<'_, '_>) -> Option<Rerouting> {
+pub(super) fn rerouting(s: &mut Section<'_, '_>) -> Option<ReroutingConfig> {
     const UNSYNCED: &[(&str, Unsynced)] = &[
         ("Reject", Unsynced::Reject),
         ("ServeLocal", Unsynced::ServeLocal),
@@ -273,7 +279,7 @@ pub(super) fn rerouting(s: &mut Section<'_, '_>) -> Option<Rerouting> {
         "1h",
         values::duration(Duration::from_secs(1)),
     );
-    Some(Rerouting {
+    Some(ReroutingConfig {
         enabled: enabled?,
         unsynced: unsynced?,
         absent_server_grace: absent_server_grace?,
@@ -284,7 +290,7 @@ pub(super) fn rerouting(s: &mut Section<'_, '_>) -> Option<Rerouting> {
 pub(super) fn version_awareness(
     s: &mut Section<'_, '_>,
     facts: &mut Facts<'_>,
-) -> Option<VersionAwareness> {
+) -> Option<VersionAwarenessConfig> {
     let enabled = s.or("enabled", true, values::flag);
     let header = s.or(
         "header",
@@ -294,50 +300,50 @@ pub(super) fn version_awareness(
     if let Some(header) = &header {
         facts
             .headers
-            .push(headers::Use::name(s.path("header"), header));
+            .push(headers::HeaderRole::name(s.path("header"), header));
     }
-    Some(VersionAwareness {
+    Some(VersionAwarenessConfig {
         enabled: enabled?,
         header: header?,
     })
 }
 
 /// `discovery`
-pub(super) fn discovery(s: &mut Section<'_, '_>) -> Option<Discovery> {
+pub(super) fn discovery(s: &mut Section<'_, '_>) -> Option<DiscoveryConfig> {
     const MODE: &[(&str, DiscoveryMode)] = &[
         ("Merged", DiscoveryMode::Merged),
         ("Newest", DiscoveryMode::Newest),
         ("Local", DiscoveryMode::Local),
     ];
     let mode = s.or("mode", "Merged", values::choice(MODE))?;
-    Some(Discovery { mode })
+    Some(DiscoveryConfig { mode })
 }
 
 /// `watch`
-pub(super) fn watch(s: &mut Section<'_, '_>) -> Option<Watch> {
+pub(super) fn watch(s: &mut Section<'_, '_>) -> Option<WatchConfig> {
     let resume_routing = s.or("resumeRouting", true, values::flag);
     let bookmark_on_shutdown = s.or("bookmarkOnShutdown", true, values::flag);
-    Some(Watch {
+    Some(WatchConfig {
         resume_routing: resume_routing?,
         bookmark_on_shutdown: bookmark_on_shutdown?,
     })
 }
 
 /// `shutdown`
-pub(super) fn shutdown(s: &mut Section<'_, '_>) -> Option<Shutdown> {
+pub(super) fn shutdown(s: &mut Section<'_, '_>) -> Option<ShutdownConfig> {
     let delay = s.or("delay", "5s", values::duration(Duration::ZERO));
     let drain = s.or("drain", "60s", values::duration(Duration::ZERO));
-    Some(Shutdown {
+    Some(ShutdownConfig {
         delay: delay?,
         drain: drain?,
     })
 }
 
 /// `admin`
-pub(super) fn admin(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Admin> {
+pub(super) fn admin(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<AdminConfig> {
     let bind_address = s.or("bindAddress", "127.0.0.1:10260", values::loopback);
     facts.admin = bind_address;
-    Some(Admin {
+    Some(AdminConfig {
         bind_address: bind_address?,
     })
 }
@@ -353,15 +359,27 @@ fn authorities(
     Some(file)
 }
 
+/// The same for CAs of clients.
+fn client_authorities(
+    s: &mut Section<'_, '_>,
+    key: &'static str,
+    facts: &mut Facts<'_>,
+) -> Option<PathBuf> {
+    let file = s.required(key, values::path(facts.base))?;
+    let named = (s.path(key), file.clone());
+    facts.files.client_authorities.push(named);
+    Some(file)
+}
+
 /// The paths of a required certificate and its key, also as a pair to be checked later.
 fn key_pair(
     s: &mut Section<'_, '_>,
     [cert, key]: [&'static str; 2],
     facts: &Facts<'_>,
-) -> (Option<KeyPair>, Pair) {
+) -> (Option<KeyPair>, CertAndKey) {
     let cert_file = s.required(cert, values::path(facts.base));
     let key_file = s.required(key, values::path(facts.base));
-    let pair = Pair {
+    let pair = CertAndKey {
         cert: cert_file.clone().map(|file| (s.path(cert), file)),
         key: key_file.clone().map(|file| (s.path(key), file)),
     };

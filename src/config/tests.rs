@@ -1,4 +1,4 @@
-//! What a configuration file may say, and what is said about a wrong one.
+//! Valid configuration files, and the problems reported for invalid ones.
 
 mod files;
 mod problems;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::*;
 
-/// Only what is required, 20 lines.
+/// The required keys only.
 pub(super) const MINIMAL: &str = "\
 apiVersion: kube-interop-proxy/v1alpha1
 kind: ProxyConfiguration

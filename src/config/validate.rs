@@ -1,51 +1,19 @@
-//! From the file to a [`Config`], every problem at once: the sections, then the rules across them.
+//! Makes a [`Config`] from the file, or all of its problems: first the sections, then the rules across them.
 
 use std::net::SocketAddr;
 use std::path::Path;
 
-use super::file::{self, Node};
+use super::facts::Facts;
 use super::files::Files;
-use super::problem::{KeyPath, Problem, Problems};
+use super::problem::{Problem, Problems};
 use super::section::Section;
-use super::{Config, headers, sections, values};
+use super::tree::{KeyPath, Node};
+use super::{Config, file, headers, sections, values};
 
 const API_VERSION: &str = "kube-interop-proxy/v1alpha1";
 const KIND: &str = "ProxyConfiguration";
 
-/// What rules across sections look at. Filled in even where the rest of a section cannot be used, so that one problem
-/// does not hide another.
-pub(super) struct Facts<'a> {
-    /// Where relative paths start.
-    pub(super) base: &'a Path,
-    /// Every file that was named.
-    pub(super) files: Files,
-    /// Every header that was named.
-    pub(super) headers: Vec<headers::Use>,
-    /// `serving.bindAddress`
-    pub(super) serving: Option<SocketAddr>,
-    /// `peer.advertiseAddress`
-    pub(super) peer: Option<SocketAddr>,
-    /// `apiServer.address`
-    pub(super) api_server: Option<SocketAddr>,
-    /// `admin.bindAddress`
-    pub(super) admin: Option<SocketAddr>,
-}
-
-impl<'a> Facts<'a> {
-    fn new(base: &'a Path) -> Self {
-        Self {
-            base,
-            files: Files::default(),
-            headers: Vec::new(),
-            serving: None,
-            peer: None,
-            api_server: None,
-            admin: None,
-        }
-    }
-}
-
-/// Makes a configuration of a file's text. `check_files` gets the files that it names.
+/// `check_files` gets the files that the configuration names.
 pub(super) fn config(
     text: &str,
     base: &Path,
@@ -69,7 +37,7 @@ pub(super) fn config(
 }
 
 fn whole(root: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Config> {
-    // All of them before the first `?`: each notes its own problems.
+    // Reads all sections before the first `?`, so that all problems are noted.
     let api_version = root.required("apiVersion", values::exactly(API_VERSION));
     let kind = root.required("kind", values::exactly(KIND));
     let serving = root.section("serving", |s| sections::serving(s, facts));
@@ -103,7 +71,7 @@ fn whole(root: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Config> {
     })
 }
 
-/// No request may come back to where it came from, and no two listeners may want the same port.
+/// Requests must not loop, and two listeners must not have the same port.
 fn check_addresses(facts: &Facts<'_>, problems: &mut Problems) {
     const LOOP: &str = "the proxy would send every request to itself";
     const TAKEN: &str = "each needs a port of its own";
@@ -126,7 +94,7 @@ fn check_addresses(facts: &Facts<'_>, problems: &mut Problems) {
     }
 }
 
-/// Port 0 is any free port, never the same.
+/// Port 0 (any free port) is never the same.
 fn is_same(one: Option<SocketAddr>, other: Option<SocketAddr>) -> bool {
     let whole = |address: SocketAddr| (address.ip().to_canonical(), address.port());
     one.filter(|address| address.port() != 0)

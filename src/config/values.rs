@@ -1,4 +1,4 @@
-//! What single values of the file mean. Every function here is pure, takes one node, and says what it expected.
+//! Parses single values of the file. Every function is pure and takes one node; its error describes the expected value.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -8,10 +8,10 @@ use std::time::Duration;
 use rustls::pki_types::ServerName;
 
 use super::duration;
-use super::file::Node;
-use super::problem::quoted;
+use super::message::quoted;
+use super::tree::Node;
 
-/// No duration is longer: a year, so that sums with points in time cannot overflow.
+/// Longest duration: a year, so that sums with times cannot overflow.
 const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Longest DNS label, and longest serverID.
@@ -29,7 +29,6 @@ pub(super) fn text<'n>(node: &'n Node, expected: &str) -> Result<&'n str, String
     }
 }
 
-/// `true` or `false`.
 pub(super) fn flag(node: &Node) -> Result<bool, String> {
     match node {
         Node::Flag(flag) => Ok(*flag),
@@ -37,7 +36,6 @@ pub(super) fn flag(node: &Node) -> Result<bool, String> {
     }
 }
 
-/// A whole number in a range.
 pub(super) fn number(range: RangeInclusive<u32>) -> impl Fn(&Node) -> Result<u32, String> {
     move |node| {
         let expected = format!(
@@ -53,7 +51,6 @@ pub(super) fn number(range: RangeInclusive<u32>) -> impl Fn(&Node) -> Result<u32
     }
 }
 
-/// Exactly this text.
 pub(super) fn exactly(wanted: &str) -> impl Fn(&Node) -> Result<(), String> {
     move |node| match text(node, wanted)? {
         found if found == wanted => Ok(()),
@@ -175,7 +172,7 @@ pub(super) fn path(base: &Path) -> impl Fn(&Node) -> Result<PathBuf, String> {
     }
 }
 
-/// The name that a TLS server's certificate is verified against. An empty one would switch verification off.
+/// The name that a TLS server's certificate must have. An empty one would disable verification.
 pub(super) fn server_name(node: &Node) -> Result<String, String> {
     let found = text(node, "a DNS name or an IP address")?;
     if found.is_empty() {
@@ -192,7 +189,7 @@ pub(super) fn server_name(node: &Node) -> Result<String, String> {
     }
 }
 
-/// The name of a Kubernetes user that can be sent in a header.
+/// The name of a Kubernetes user; it can be sent in a header.
 pub(super) fn user(node: &Node) -> Result<String, String> {
     let found = text(node, "the name of a user")?;
     if found.is_empty() {
@@ -207,7 +204,6 @@ pub(super) fn user(node: &Node) -> Result<String, String> {
     Ok(found.to_owned())
 }
 
-/// A certificate's common name.
 pub(super) fn common_name(node: &Node) -> Result<String, String> {
     let found = text(node, "a common name")?;
     if found.is_empty() || found.trim() != found || found.contains(char::is_control) {
@@ -234,7 +230,6 @@ pub(super) fn server_id(node: &Node) -> Result<Option<String>, String> {
     ))
 }
 
-/// A namespace.
 pub(super) fn namespace(node: &Node) -> Result<String, String> {
     let found = text(node, "a namespace")?;
     if is_label(found) {

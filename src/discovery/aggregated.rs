@@ -1,73 +1,57 @@
-//! Adding what others list to aggregated discovery in JSON. Pure.
+//! Adds what peers list to aggregated discovery in JSON. Pure.
 //!
-//! The local server's entries stay as they are, byte for byte, and come first. There is one exception: an entry that stands
-//! for subresources only is written anew where others serve the resource itself.
+//! The local server's entries stay, byte for byte, and come first. One exception: an entry that has only subresources is
+//! rewritten where peers serve the resource itself.
 
 use std::collections::HashMap;
 
 use serde::Deserialize;
 
-use super::model::{self, Document, Named};
-use super::others::Others;
-use super::splice::{Edits, List, Name, Place, lacking};
-use super::wire::aggregated as wire;
-
-/// A document of aggregated discovery: there are two.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Part {
-    /// `/api`
-    Core,
-    /// `/apis`
-    Groups,
-}
-
-impl Part {
-    /// Its groups in a document.
-    pub(super) fn of(self, document: &Document) -> impl Iterator<Item = &model::Group> {
-        let groups = document.groups.iter();
-        groups.filter(move |group| group.name.is_empty() == (self == Self::Core))
-    }
-}
+use super::document::AggregatedDocument;
+use super::peer_union::PeerUnion;
+use super::splice::{Edits, Spanned, SpannedList, SpannedText, lacking};
+use crate::kube::discovery::model::{self, Named};
+use crate::kube::discovery::wire::aggregated as wire;
 
 #[derive(Deserialize)]
 struct Groups<'a> {
     #[serde(borrow)]
-    kind: Name<'a>,
+    kind: SpannedText<'a>,
     #[serde(borrow, default)]
-    items: List<'a, Group<'a>>,
+    items: SpannedList<'a, Group<'a>>,
 }
 
 #[derive(Deserialize)]
 struct Group<'a> {
     #[serde(borrow, default)]
-    metadata: Place<'a, wire::Metadata<'a>>,
+    metadata: Spanned<'a, wire::Metadata<'a>>,
     #[serde(borrow, default)]
-    versions: List<'a, Version<'a>>,
+    versions: SpannedList<'a, Version<'a>>,
 }
 
 #[derive(Deserialize)]
 struct Version<'a> {
     #[serde(borrow)]
-    version: Name<'a>,
+    version: SpannedText<'a>,
     #[serde(borrow, default)]
-    resources: List<'a, Resource<'a>>,
+    resources: SpannedList<'a, Resource<'a>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Resource<'a> {
     #[serde(borrow)]
-    resource: Name<'a>,
+    resource: SpannedText<'a>,
     #[serde(borrow, default)]
     response_kind: Option<wire::Kind<'a>>,
     #[serde(borrow, default)]
-    subresources: List<'a, Subresource<'a>>,
+    subresources: SpannedList<'a, Subresource<'a>>,
 }
 
 #[derive(Deserialize)]
 struct Subresource<'a> {
     #[serde(borrow)]
-    subresource: Name<'a>,
+    subresource: SpannedText<'a>,
 }
 
 impl Named for Group<'_> {
@@ -94,11 +78,11 @@ impl Named for Subresource<'_> {
     }
 }
 
-/// The local server's document with what it lacks; `None` where it lacks nothing.
+/// The local server's document with what it lacks; `None` if it lacks nothing.
 pub fn merge(
-    part: Part,
+    part: AggregatedDocument,
     body: &[u8],
-    others: &Others,
+    others: &PeerUnion,
 ) -> Result<Option<Vec<u8>>, serde_json::Error> {
     let local: Groups<'_> = serde_json::from_slice(body)?;
     local.kind.expect(wire::KIND)?;
@@ -129,7 +113,7 @@ fn resources<'a>(
     local: &Version<'a>,
     other: &model::Version,
 ) -> Result<(), serde_json::Error> {
-    let mut stand_ins = HashMap::new();
+    let mut replaced = HashMap::new();
     let new = lacking(
         local.resources.entries(),
         &other.resources,
@@ -139,7 +123,7 @@ fn resources<'a>(
                 .as_ref()
                 .is_some_and(|kind| !kind.is_empty());
             if other.kind_known() == Some(true) && !served {
-                stand_ins.insert(local.name(), &**other);
+                replaced.insert(local.name(), &**other);
                 return Ok(());
             }
             subresources(edits, local, other)
@@ -149,12 +133,12 @@ fn resources<'a>(
         .into_iter()
         .map(|resource| wire::Resource::from(&**resource));
     edits.append(&local.resources, ("resources", &local.version), new)?;
-    if stand_ins.is_empty() {
+    if replaced.is_empty() {
         return Ok(());
     }
     for text in local.resources.texts()? {
         let mut known: wire::Resource<'_> = serde_json::from_str(text.get())?;
-        if let Some(other) = stand_ins.get(&*known.resource) {
+        if let Some(other) = replaced.get(&*known.resource) {
             let new = lacking(&known.subresources, &other.subresources, |_, _| Ok(()))?;
             let new: Vec<_> = new.into_iter().map(wire::Subresource::from).collect();
             known.subresources.extend(new);

@@ -1,51 +1,49 @@
-//! Whose documents are needed: servers of one version that list the same are one class, and any of them speaks for all.
-//! Pure.
+//! Groups servers of one version that list the same into classes. Documents of one server are good for its class. Pure.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::newest::Rank;
-use crate::local::documents::GroupVersion;
-use crate::routing::table::{Custom, Gvr, ServedSet, Server};
+use crate::kube::gvr::GroupVersion;
+use crate::kube::gvr::{Custom, Gvr, ServedSet};
+use crate::routing::table::Server;
 
 /// One server of a class.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Member {
+pub(super) struct ClassMember {
     /// Server ID.
     pub(super) id: Arc<str>,
-    /// Where it is asked.
     pub(super) endpoint: SocketAddr,
-    /// It can be asked.
+    /// It can be reached.
     pub(super) target: bool,
 }
 
-/// Servers that list the same, in the same version, some of which the local apiserver lacks.
+/// Servers of one version that list the same, with resources that the local apiserver lacks.
 #[derive(Debug, Clone)]
-pub(super) struct Class {
+pub(super) struct ServerClass {
     served: Arc<ServedSet>,
-    /// Version of their binaries.
+    /// Binary version.
     pub(super) version: Option<String>,
-    /// How new they are.
     pub(super) rank: Rank,
-    /// No proxy stands before them.
+    /// They have no proxy.
     pub(super) native: bool,
     /// By ID.
-    pub(super) members: Vec<Member>,
+    pub(super) members: Vec<ClassMember>,
     /// What the local apiserver lacks of what they serve.
     pub(super) lacking: ServedSet,
 }
 
-impl Class {
-    /// Whether both speak of the same contents, whoever is in them now.
-    pub(super) fn is(&self, other: &Self) -> bool {
+impl ServerClass {
+    /// Whether both have the same contents, whatever their members.
+    pub(super) fn same_contents(&self, other: &Self) -> bool {
         self.native == other.native
             && self.rank == other.rank
             && self.version == other.version
             && self.served == other.served
     }
 
-    /// Whether a server is in both.
+    /// Whether they have a server in common.
     pub(super) fn shares_a_server(&self, other: &Self) -> bool {
         let in_other = |id| other.members.iter().any(|member| member.id == id);
         self.members
@@ -53,18 +51,18 @@ impl Class {
             .any(|member| in_other(member.id.clone()))
     }
 
-    /// Those of its servers that can be asked.
+    /// Addresses of the members that can be reached.
     pub(super) fn targets(&self) -> Vec<SocketAddr> {
         let targets = self.members.iter().filter(|member| member.target);
         targets.map(|member| member.endpoint).collect()
     }
 
-    /// The server that stands for all of them.
+    /// The ID of the first member, which represents the class.
     pub(super) fn id(&self) -> &str {
         self.members.first().map_or("", |member| &member.id)
     }
 
-    /// Group versions of which something is lacking.
+    /// Group versions with lacking resources.
     pub(super) fn group_versions(&self) -> BTreeSet<GroupVersion> {
         group_versions(&self.lacking)
     }
@@ -73,7 +71,7 @@ impl Class {
 /// The group versions of resources.
 pub(super) fn group_versions(resources: &ServedSet) -> BTreeSet<GroupVersion> {
     let mut all: BTreeSet<GroupVersion> = BTreeSet::new();
-    // They are in order: few are looked at more than once.
+    // The set is sorted: comparing with the last one is enough.
     for gvr in resources {
         let known = |last: &GroupVersion| last.group == gvr.group && last.version == gvr.version;
         if !all.last().is_some_and(known) {
@@ -86,10 +84,10 @@ pub(super) fn group_versions(resources: &ServedSet) -> BTreeSet<GroupVersion> {
     all
 }
 
-/// Classes of servers that list what `local` lacks, and that belongs to no CRD or aggregated API: those that can be asked
-/// first, then by age, the newest first.
-pub(super) fn classes(servers: &[Server], local: &ServedSet, custom: &Custom) -> Vec<Class> {
-    let mut classes: Vec<Class> = Vec::new();
+/// Classes of servers that list resources that `local` lacks, apart from CRDs and aggregated APIs. Reachable classes
+/// come first, then the newest.
+pub(super) fn classes(servers: &[Server], local: &ServedSet, custom: &Custom) -> Vec<ServerClass> {
+    let mut classes: Vec<ServerClass> = Vec::new();
     let mut nothing_lacking: Vec<&Arc<ServedSet>> = Vec::new();
     for server in servers {
         let Some(served) = &server.served else {
@@ -101,13 +99,13 @@ pub(super) fn classes(servers: &[Server], local: &ServedSet, custom: &Custom) ->
         {
             continue;
         }
-        let member = Member {
+        let member = ClassMember {
             id: server.id.clone(),
             endpoint: server.endpoint,
             target: server.target,
         };
         let rank = Rank::of(server);
-        let same = |class: &&mut Class| {
+        let same = |class: &&mut ServerClass| {
             class.native == server.native
                 && class.rank == rank
                 && class.version == server.binary_version
@@ -123,7 +121,7 @@ pub(super) fn classes(servers: &[Server], local: &ServedSet, custom: &Custom) ->
             nothing_lacking.push(served);
             continue;
         }
-        classes.push(Class {
+        classes.push(ServerClass {
             served: served.clone(),
             version: server.binary_version.clone(),
             rank,
@@ -132,7 +130,7 @@ pub(super) fn classes(servers: &[Server], local: &ServedSet, custom: &Custom) ->
             lacking,
         });
     }
-    let reachable = |class: &Class| class.members.iter().any(|member| member.target);
+    let reachable = |class: &ServerClass| class.members.iter().any(|member| member.target);
     classes.sort_by(|one, other| {
         let age = other.rank.cmp(&one.rank).then(one.id().cmp(other.id()));
         reachable(other).cmp(&reachable(one)).then(age)
@@ -140,8 +138,8 @@ pub(super) fn classes(servers: &[Server], local: &ServedSet, custom: &Custom) ->
     classes
 }
 
-/// Which of `classes` have something that none before them has.
-pub(super) fn cover<'a>(classes: impl Iterator<Item = &'a Class>) -> Vec<bool> {
+/// Which of `classes` have resources that none before them has.
+pub(super) fn cover<'a>(classes: impl Iterator<Item = &'a ServerClass>) -> Vec<bool> {
     let mut covered: BTreeSet<&Gvr> = BTreeSet::new();
     classes
         .map(|class| {
@@ -155,34 +153,13 @@ pub(super) fn cover<'a>(classes: impl Iterator<Item = &'a Class>) -> Vec<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::routing::table::GvrRef;
-
-    fn set(group_versions: &[(&str, &str)]) -> ServedSet {
-        let gvr = |(group, version): &(&str, &str)| {
-            let [resource, subresource] = ["things", ""];
-            GvrRef {
-                group,
-                version,
-                resource,
-                subresource,
-            }
-            .owned()
-        };
-        group_versions.iter().map(gvr).collect()
-    }
+    use crate::routing::table::things;
 
     fn server(id: &str, version: &str, target: bool, served: &[(&str, &str)]) -> Server {
-        Server {
-            live: target,
-            initialized: target,
-            target,
-            binary_version: Some(version.to_owned()),
-            served: Some(Arc::new(set(served))),
-            ..Server::peer(id)
-        }
+        Server::listing(id, Some(version), target, served)
     }
 
-    fn ids(class: &Class) -> Vec<&str> {
+    fn ids(class: &ServerClass) -> Vec<&str> {
         class.members.iter().map(|member| &*member.id).collect()
     }
 
@@ -195,7 +172,7 @@ mod tests {
             server("a", "v1.36.0", true, NEW),
             server("b", "v1.35.0", true, NEW),
         ];
-        assert!(classes(&servers, &set(NEW), &Custom::default()).is_empty());
+        assert!(classes(&servers, &things(NEW), &Custom::default()).is_empty());
     }
 
     #[test]
@@ -209,11 +186,11 @@ mod tests {
                 ..server("d", "v1.36.0", true, NEW)
             },
         ];
-        let classes = classes(&servers, &set(OLD), &Custom::default());
+        let classes = classes(&servers, &things(OLD), &Custom::default());
         let found: Vec<_> = classes.iter().map(ids).collect();
         assert_eq!(found, [vec!["c"], vec!["a", "b"], vec!["d"]]);
         for class in &classes {
-            assert_eq!(class.lacking, set(&[("batch", "v1")]));
+            assert_eq!(class.lacking, things(&[("batch", "v1")]));
         }
         assert_eq!(classes[1].targets().len(), 1);
     }
@@ -225,21 +202,21 @@ mod tests {
             server("b", "v1.34.0", true, &[("x", "v1")]),
             server("c", "v1.35.0", true, &[("x", "v2")]),
         ];
-        let classes = classes(&servers, &set(OLD), &Custom::default());
-        let order: Vec<_> = classes.iter().map(Class::id).collect();
+        let classes = classes(&servers, &things(OLD), &Custom::default());
+        let order: Vec<_> = classes.iter().map(ServerClass::id).collect();
         assert_eq!(order, ["c", "b", "a"]);
     }
 
     #[test]
     fn custom_resources_and_aggregated_apis_are_lacking_nowhere() {
-        let pair = |a: &str, b: &str| crate::routing::table::Pair(a.to_owned(), b.to_owned());
+        let pair = |a: &str, b: &str| crate::kube::gvr::Pair(a.to_owned(), b.to_owned());
         let custom = Custom {
             definitions: [pair("example.com", "things")].into_iter().collect(),
             aggregated: [pair("metrics.k8s.io", "v1")].into_iter().collect(),
         };
         let served = [("example.com", "v1"), ("metrics.k8s.io", "v1"), ("", "v1")];
         let servers = [server("a", "v1.36.0", true, &served)];
-        assert!(classes(&servers, &set(OLD), &custom).is_empty());
+        assert!(classes(&servers, &things(OLD), &custom).is_empty());
     }
 
     #[test]
@@ -249,7 +226,7 @@ mod tests {
             server("b", "v1.35.0", true, &[("x", "v1")]),
             server("c", "v1.34.0", true, &[("x", "v1"), ("z", "v1")]),
         ];
-        let classes = classes(&servers, &set(OLD), &Custom::default());
+        let classes = classes(&servers, &things(OLD), &Custom::default());
         assert_eq!(cover(classes.iter()), [true, false, true]);
     }
 }

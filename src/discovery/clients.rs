@@ -1,7 +1,8 @@
-//! Whom peers take us for when they are asked for their documents.
+//! Clients that read peers' documents, and the identity they use.
 //!
-//! A peer's proxy believes who we say we are and, because of the reroute marks, answers with its own apiserver's documents
-//! alone: nobody merges what others merged. An apiserver without a proxy is asked as its like ask each other.
+//! A peer's proxy trusts the identity that this proxy sends. Because of the reroute headers it answers with the documents of
+//! its own apiserver only, so that merged documents are never merged again. An apiserver without a proxy is read as native
+//! peers read each other.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::config::{Config, DiscoveryMode};
 use crate::request::headers::{PEER_PROXIED, REROUTED};
 use crate::tls::credentials::Current;
 
-/// Longest wait for one document: an apiserver takes seconds for the first OpenAPI document it is asked for.
+/// Timeout for one document: an apiserver takes seconds to build its first OpenAPI document.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Makes clients for peers.
@@ -25,7 +26,7 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// With the credentials of the moment. `None`: the configuration says that clients see one server's documents.
+    /// With the current credentials. `None`: by the configuration clients see the documents of one server.
     pub fn new(config: &Config, credentials: &Current) -> Result<Option<Self>, MakerError> {
         if !config.rerouting.enabled || config.discovery.mode != DiscoveryMode::Merged {
             return Ok(None);
@@ -40,7 +41,7 @@ impl Clients {
         }))
     }
 
-    /// For the server at `address`, which has no proxy if it is `native`.
+    /// For the server at `address`; `native`: it has no proxy.
     pub(super) fn client(&self, address: SocketAddr, native: bool) -> Client {
         let maker = if native { &self.native } else { &self.proxied };
         maker.client(address)

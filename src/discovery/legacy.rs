@@ -1,57 +1,57 @@
-//! Adding what others list to the discovery documents from before aggregated discovery, in JSON. Pure.
+//! Adds what peers list to legacy discovery documents in JSON. Pure.
 //!
-//! The local server's entries stay as they are, byte for byte, and come first; its preferred versions are kept. `/api` is
-//! not here: the core group has one version for good.
+//! The local server's entries stay, byte for byte, and come first; its preferred versions are kept. `/api` is not here: the
+//! core group has only one version.
 
 use std::collections::HashSet;
 
 use serde::Deserialize;
 
-use super::aggregated::Part;
-use super::model::{self, Named};
-use super::others::Others;
-use super::splice::{Edits, List, Name, lacking};
-use super::wire::{Text, legacy as wire};
-use crate::routing::table::api_version;
+use super::document::AggregatedDocument;
+use super::peer_union::PeerUnion;
+use super::splice::{Edits, SpannedList, SpannedText, lacking};
+use crate::kube::discovery::model::{self, Named};
+use crate::kube::discovery::wire::{Text, legacy as wire};
+use crate::kube::gvr::api_version;
 
 #[derive(Deserialize)]
 struct Groups<'a> {
     #[serde(borrow)]
-    kind: Name<'a>,
+    kind: SpannedText<'a>,
     #[serde(borrow, default)]
-    groups: List<'a, Group<'a>>,
+    groups: SpannedList<'a, Group<'a>>,
 }
 
 /// One of a list has no kind.
 #[derive(Deserialize)]
 struct Group<'a> {
     #[serde(borrow, default)]
-    kind: Name<'a>,
+    kind: SpannedText<'a>,
     #[serde(borrow)]
-    name: Name<'a>,
+    name: SpannedText<'a>,
     #[serde(borrow, default)]
-    versions: List<'a, Version<'a>>,
+    versions: SpannedList<'a, Version<'a>>,
 }
 
 #[derive(Deserialize)]
 struct Version<'a> {
     #[serde(borrow)]
-    version: Name<'a>,
+    version: SpannedText<'a>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Resources<'a> {
     #[serde(borrow)]
-    kind: Name<'a>,
+    kind: SpannedText<'a>,
     #[serde(borrow, default)]
-    resources: List<'a, Resource<'a>>,
+    resources: SpannedList<'a, Resource<'a>>,
 }
 
 #[derive(Deserialize)]
 struct Resource<'a> {
     #[serde(borrow)]
-    name: Name<'a>,
+    name: SpannedText<'a>,
 }
 
 impl Named for Group<'_> {
@@ -67,11 +67,11 @@ impl Named for Version<'_> {
 }
 
 /// `/apis`: the local server's list with what it lacks; `None` where it lacks nothing.
-pub fn groups(body: &[u8], others: &Others) -> Result<Option<Vec<u8>>, serde_json::Error> {
+pub fn groups(body: &[u8], others: &PeerUnion) -> Result<Option<Vec<u8>>, serde_json::Error> {
     let local: Groups<'_> = serde_json::from_slice(body)?;
     local.kind.expect(wire::GROUPS)?;
     let mut edits = Edits::of(body);
-    let groups = Part::Groups.of(&others.document);
+    let groups = AggregatedDocument::Groups.of(&others.document);
     let new = lacking(local.groups.entries(), groups, |local, other| {
         versions(&mut edits, local, other)
     })?;
@@ -85,7 +85,7 @@ pub fn groups(body: &[u8], others: &Others) -> Result<Option<Vec<u8>>, serde_jso
 pub fn group(
     name: &str,
     body: Option<&[u8]>,
-    others: &Others,
+    others: &PeerUnion,
 ) -> Result<Option<Vec<u8>>, serde_json::Error> {
     let Some(other) = others.document.group(name) else {
         return Ok(None);
@@ -107,7 +107,7 @@ pub fn resources(
     group: &str,
     version: &str,
     body: Option<&[u8]>,
-    others: &Others,
+    others: &PeerUnion,
 ) -> Result<Option<Vec<u8>>, serde_json::Error> {
     let Some(other) = others.document.version(group, version) else {
         return Ok(None);

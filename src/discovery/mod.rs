@@ -1,25 +1,26 @@
-//! Merged discovery: what the apiserver beside us lists, and what peers list besides (KEP-4020).
+//! Merged discovery: what the local apiserver lists, and what peers list in addition (KEP-4020).
 
 pub mod aggregated;
+mod cache;
 mod classes;
 pub mod clients;
-pub mod forms;
-pub mod gather;
-pub mod gathered;
-mod held;
+pub mod document;
+pub mod fallback;
 pub mod legacy;
-pub mod model;
+pub mod merge;
+pub mod metrics;
 pub mod newest;
 pub mod openapi;
-pub mod others;
-pub mod pool;
+pub mod peer_discovery;
+pub mod peer_union;
 mod protobuf;
-pub mod read;
+pub mod reader;
 mod select;
 mod sources;
 mod splice;
-pub mod stand_in;
-mod wire;
+mod start;
+
+pub use self::start::start;
 
 #[cfg(test)]
 mod tests;

@@ -1,21 +1,21 @@
-//! Which server is the newest: by the version that it emulates, then by its binary's. Pure.
+//! Orders servers by age: by the version that they emulate, then by their binary's version. Pure.
 
-use super::gathered::Gathered;
-use crate::routing::table::{Gvr, Server, Snapshot};
-use crate::routing::version::Version;
+use crate::kube::gvr::Gvr;
+use crate::kube::version::KubernetesVersion;
+use crate::routing::table::{Server, Snapshot};
 
-/// How new a server is. What is not known is the oldest.
+/// How new a server is. An unknown version is the oldest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
-    compatibility: Option<Version>,
+    compatibility: Option<KubernetesVersion>,
     binary: [u32; 3],
     /// A release is newer than its candidates.
     release: bool,
 }
 
 impl Rank {
-    /// `compatibility`: what is emulated, if it is not known what the binary is; `binary`: as `v1.20.2`.
-    pub fn new(compatibility: Option<Version>, binary: Option<&str>) -> Self {
+    /// `compatibility`: the emulated version; `None`: the binary's. `binary`: for example `v1.20.2`.
+    pub fn new(compatibility: Option<KubernetesVersion>, binary: Option<&str>) -> Self {
         let (binary, release) = binary.map_or(([0; 3], false), of_binary);
         let of_binary = match binary {
             [0, 0, 0] => None,
@@ -28,19 +28,18 @@ impl Rank {
         }
     }
 
-    /// What is emulated, as `major.minor`, where known.
+    /// The emulated version as `major.minor`.
     pub fn compatibility(&self) -> Option<String> {
         self.compatibility.map(|version| version.to_string())
     }
 
-    /// Of a server.
     pub fn of(server: &Server) -> Self {
         Self::new(server.version, server.binary_version.as_deref())
     }
 }
 
-/// Numbers up to the third, and whether it is a release: what follows a hyphen is older than it, as `-rc.1`, but what
-/// distributions append with a plus sign, or as `-gke.100`, is not looked at.
+/// Major, minor and patch, and whether it is a release. Candidates (`-rc.1`) are older than their release. What
+/// distributions append (`+k3s1`, `-gke.100`) does not count.
 fn of_binary(text: &str) -> ([u32; 3], bool) {
     let text = text.strip_prefix('v').unwrap_or(text);
     let (core, rest) = text.split_once('-').unwrap_or((text, ""));
@@ -58,7 +57,7 @@ fn numbers(text: &str) -> [u32; 3] {
     [0; 3].map(|none| parts.next().unwrap_or(none))
 }
 
-/// Targets that list something of a group version, as indices into [`Snapshot::servers`].
+/// Targets that list resources of a group version, as indices into [`Snapshot::servers`].
 pub fn targets_of(snapshot: &Snapshot, group: &str, version: &str) -> Vec<usize> {
     let first = Gvr {
         group: group.to_owned(),
@@ -76,18 +75,16 @@ pub fn targets_of(snapshot: &Snapshot, group: &str, version: &str) -> Vec<usize>
     targets
 }
 
-impl Gathered {
-    /// Targets that are newer than the local apiserver, as indices into [`Snapshot::servers`], the newest first.
-    pub fn newer(&self, snapshot: &Snapshot) -> Vec<usize> {
-        let servers = snapshot.targets.iter();
-        let servers = servers.filter_map(|index| Some((*index, snapshot.servers.get(*index)?)));
-        let ranked = servers.map(|(index, server)| (Rank::of(server), index));
-        let mut newer: Vec<_> = ranked
-            .filter(|(rank, _)| self.local.as_ref().is_none_or(|local| rank > local))
-            .collect();
-        newer.sort_by(|(rank, index), (other, after)| other.cmp(rank).then(index.cmp(after)));
-        newer.into_iter().map(|(_, index)| index).collect()
-    }
+/// Targets that are newer than `local`, as indices into [`Snapshot::servers`], the newest first. `None`: all targets.
+pub fn newer_targets(local: Option<&Rank>, snapshot: &Snapshot) -> Vec<usize> {
+    let servers = snapshot.targets.iter();
+    let servers = servers.filter_map(|index| Some((*index, snapshot.servers.get(*index)?)));
+    let ranked = servers.map(|(index, server)| (Rank::of(server), index));
+    let mut newer: Vec<_> = ranked
+        .filter(|(rank, _)| local.is_none_or(|local| rank > local))
+        .collect();
+    newer.sort_by(|(rank, index), (other, after)| other.cmp(rank).then(index.cmp(after)));
+    newer.into_iter().map(|(_, index)| index).collect()
 }
 
 #[cfg(test)]
@@ -95,7 +92,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::routing::table::{GvrRef, ServedSet};
+    use crate::kube::gvr::{GvrRef, ServedSet};
 
     fn rank(binary: &str) -> Rank {
         Rank::new(None, Some(binary))
@@ -113,12 +110,8 @@ mod tests {
             .owned()
         };
         Server {
-            live: target,
-            initialized: target,
-            target,
-            binary_version: binary.map(str::to_owned),
             served: Some(Arc::new(served.iter().map(gvr).collect::<ServedSet>())),
-            ..Server::peer(id)
+            ..Server::listing(id, binary, target, &[])
         }
     }
 
@@ -161,12 +154,9 @@ mod tests {
             server("e", Some("v1.35.0"), true, &[]),
             server("f", None, true, &[]),
         ]);
-        let gathered = Gathered {
-            local: Some(rank("v1.34.0")),
-            ..Gathered::default()
-        };
-        assert_eq!(gathered.newer(&snapshot), [1, 4]);
-        assert_eq!(Gathered::default().newer(&snapshot), [1, 4, 3, 0, 5]);
+        let local = rank("v1.34.0");
+        assert_eq!(newer_targets(Some(&local), &snapshot), [1, 4]);
+        assert_eq!(newer_targets(None, &snapshot), [1, 4, 3, 0, 5]);
     }
 
     #[test]

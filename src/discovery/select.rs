@@ -1,15 +1,17 @@
-//! The part of servers' documents that is wanted, and a document of names alone for what is in none of them. Pure.
+//! Selects the wanted part of servers' documents, and makes a document of names only for resources that no document has. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::model::{Document, Group, Kind, Resource, Subresource, Text, Texts, Version};
-use crate::routing::table::{Gvr, ServedSet};
+use crate::kube::discovery::model::{
+    Document, Group, Kind, Resource, Subresource, Text, Texts, Version,
+};
+use crate::kube::gvr::{Gvr, ServedSet};
 
 /// Resources and subresources, by group and version.
 type Index<'a> = BTreeMap<(&'a str, &'a str), BTreeSet<(&'a str, &'a str)>>;
 
-/// What of `document` is in `wanted`. Stale versions are as good as none: what they list is not to be relied on.
+/// The part of `document` that is in `wanted`, without stale versions: their contents may have changed.
 pub(super) fn select(document: &Document, wanted: &ServedSet) -> Document {
     let index = index(wanted);
     let version = |group: &Group, version: &Version| {
@@ -82,10 +84,11 @@ const USUAL_VERBS: [&str; 8] = [
     "watch",
 ];
 
-/// A document of names: there, but nothing more is known of it.
+/// A document of stale versions in which only the names of resources are known.
 ///
-/// A resource is said to be in namespaces, with the usual verbs. In a version that is fresh otherwise, whoever deletes
-/// everything in a namespace would pass over it without them, and leave its objects behind; so it asks, and is refused.
+/// Resources are listed as namespaced, with the usual verbs. If the version is fresh because of other resources, a
+/// controller that deletes everything in a namespace would otherwise skip the resource and leave its objects behind; so it
+/// tries to delete them, and is refused.
 pub(super) fn by_name(served: &ServedSet) -> Document {
     let verbs: Texts = USUAL_VERBS.into_iter().map(Text::from).collect();
     let mut document = Document::default();

@@ -1,7 +1,8 @@
-//! Whose documents are kept, when they are read next, and what follows from them. No I/O; time comes in from outside.
+//! Decides which peers' documents are read and when, and what the local apiserver lacks of them. No I/O; the caller
+//! passes the time.
 //!
-//! Written by [`super::gather`] alone. A class of servers ([`super::classes`]) is a source as long as it lists something
-//! that the local apiserver lacks. What was read stays while its servers cannot be asked, and goes with their records.
+//! Only [`super::reader`] writes it. A class of servers ([`super::classes`]) is a source as long as it lists resources
+//! that the local apiserver lacks. Its documents stay while its servers cannot be reached, and go with their records.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,26 +10,27 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-use super::classes::{Class, classes, cover};
-use super::gathered::{OpenApi, Source};
-use super::held::{Held, Want};
-use super::model::Document;
-use super::openapi::Form;
-use super::others::{Others, Peer, union};
+use super::classes::{ServerClass, classes, cover};
+use super::openapi::OpenApiFormat;
+use super::peer_union::{PeerUnion, UnionMember, union};
 use super::select::{by_name, select};
-use crate::cluster::watch::jittered;
-use crate::routing::table::{Custom, ServedSet, Server};
+use crate::discovery::cache::{DocumentCache, WantedDocuments};
+use crate::discovery::peer_discovery::{PeerOpenApi, SourceStatus};
+use crate::kube::discovery::model::Document;
+use crate::kube::gvr::{Custom, ServedSet};
+use crate::retry::{Backoff, jittered};
+use crate::routing::table::Server;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// OpenAPI documents that are kept, in bytes; nobody is asked for more of them.
+/// Limit of all OpenAPI documents, in bytes. Above it no others are read.
 const MOST_OPENAPI: usize = 128 << 20;
 
-/// What sources are found by.
+/// The input of [`Sources::plan`].
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Known {
+pub(super) struct SourceInputs {
     /// All other servers.
     pub(super) servers: Vec<Server>,
-    /// What belongs to nobody in particular.
+    /// Resources of CRDs and aggregated APIs.
     pub(super) custom: Arc<Custom>,
     /// What the local apiserver lists.
     pub(super) local: Arc<ServedSet>,
@@ -38,15 +40,16 @@ pub(super) struct Known {
 #[derive(Debug)]
 struct Tracked {
     key: u64,
-    class: Class,
-    held: Held,
-    /// What of [`Tracked::held`] is lacking, and the names of what is lacking of it.
+    class: ServerClass,
+    cache: DocumentCache,
+    /// The part of [`Tracked::cache`] that the local apiserver lacks, and the names of lacking resources that are not
+    /// in it.
     described: Document,
     named: Document,
-    openapi: Vec<Form>,
+    openapi: Vec<OpenApiFormat>,
     due: Instant,
     running: bool,
-    /// What is being read is not what is wanted any more.
+    /// The running job reads something that is not wanted any more.
     again: bool,
     failures: u32,
     read: Option<SystemTime>,
@@ -55,32 +58,30 @@ struct Tracked {
 
 /// Documents to be read.
 #[derive(Debug)]
-pub(super) struct Job {
-    /// To be told when it is done.
+pub(super) struct ReadJob {
+    /// For [`Sources::done`].
     pub(super) key: u64,
-    /// What is asked; its addresses are tried one after the other, a job each.
+    /// The server to read. Each job tries the next server of the class.
     pub(super) address: SocketAddr,
-    /// No proxy is there.
+    /// The server has no proxy.
     pub(super) native: bool,
-    /// What to read.
-    pub(super) want: Want,
-    /// What was read before.
-    pub(super) held: Held,
+    pub(super) want: WantedDocuments,
+    pub(super) cache: DocumentCache,
 }
 
 /// All sources.
 #[derive(Debug)]
 pub(super) struct Sources {
     all: Vec<Tracked>,
-    known: Option<Known>,
+    known: Option<SourceInputs>,
     every: Duration,
-    /// Differs from proxy to proxy, so that not all ask the same server of a class.
+    /// Random for each proxy, so that not all read the same server of a class.
     seed: usize,
     next_key: u64,
 }
 
 impl Sources {
-    /// None yet. Documents are read anew about once in `every`.
+    /// Documents are read again about once in `every`.
     pub(super) fn new(every: Duration, seed: usize) -> Self {
         Self {
             all: Vec::new(),
@@ -91,21 +92,28 @@ impl Sources {
         }
     }
 
-    /// Finds the sources among what is known; whether it is something new.
-    pub(super) fn plan(&mut self, known: &Known, now: Instant) -> bool {
+    /// Finds the sources. Returns whether the input has changed.
+    pub(super) fn plan(&mut self, known: &SourceInputs, now: Instant) -> bool {
         if self.known.as_ref() == Some(known) {
             return false;
         }
         let mut before = std::mem::take(&mut self.all);
         for class in classes(&known.servers, &known.local, &known.custom) {
-            let same = before.iter().position(|tracked| tracked.class.is(&class));
+            let same = before
+                .iter()
+                .position(|tracked| tracked.class.same_contents(&class));
             let tracked = match same.map(|index| before.remove(index)) {
-                Some(tracked) => tracked.goes_on_as(class, now),
+                Some(tracked) => tracked.update_class(class, now),
                 None => {
                     self.next_key += 1;
-                    let mut kin = self.all.iter().chain(&before);
-                    let kin = kin.find(|tracked| tracked.class.shares_a_server(&class));
-                    Tracked::new(self.next_key, class, kin.map(|kin| &kin.held), now)
+                    let mut related = self.all.iter().chain(&before);
+                    let related = related.find(|tracked| tracked.class.shares_a_server(&class));
+                    Tracked::new(
+                        self.next_key,
+                        class,
+                        related.map(|related| &related.cache),
+                        now,
+                    )
                 }
             };
             self.all.push(tracked);
@@ -114,7 +122,7 @@ impl Sources {
         true
     }
 
-    /// Nothing is known: there are no sources.
+    /// Removes all sources. Returns whether the input was known before.
     pub(super) fn clear(&mut self) -> bool {
         self.all.clear();
         self.known.take().is_some()
@@ -125,27 +133,31 @@ impl Sources {
         self.all.is_empty()
     }
 
-    /// Which OpenAPI documents are wanted from now on.
-    pub(super) fn want(&mut self, forms: &[Form], now: Instant) {
+    /// Sets which OpenAPI documents are wanted from now on.
+    pub(super) fn want(&mut self, formats: &[OpenApiFormat], now: Instant) {
         let needed = cover(self.all.iter().map(|tracked| &tracked.class));
         let full = self.openapi_bytes() >= MOST_OPENAPI;
         for (tracked, needed) in self.all.iter_mut().zip(needed) {
-            let wanted = forms.iter().copied();
-            let wanted = wanted.filter(|form| needed && (!full || tracked.held.has_openapi(*form)));
-            let wanted: Vec<Form> = wanted.collect();
+            let wanted = formats.iter().copied();
+            let wanted =
+                wanted.filter(|format| needed && (!full || tracked.cache.has_openapi(*format)));
+            let wanted: Vec<OpenApiFormat> = wanted.collect();
             if wanted == tracked.openapi {
                 continue;
             }
-            tracked.held.release(&wanted);
-            if !wanted.iter().all(|form| tracked.held.has_openapi(*form)) {
-                tracked.anew(now);
+            tracked.cache.release(&wanted);
+            if !wanted
+                .iter()
+                .all(|format| tracked.cache.has_openapi(*format))
+            {
+                tracked.read_again(now);
             }
             tracked.openapi = wanted;
         }
     }
 
-    /// Somebody to ask now.
-    pub(super) fn next_job(&mut self, now: Instant) -> Option<Job> {
+    /// The next document to read now.
+    pub(super) fn next_job(&mut self, now: Instant) -> Option<ReadJob> {
         let seed = self.seed;
         let mut due = self.all.iter_mut();
         let tracked = due.find(|tracked| tracked.is_due_by(now))?;
@@ -153,38 +165,44 @@ impl Sources {
         let turn = seed.wrapping_add(usize::try_from(tracked.failures).unwrap_or(0));
         let address = *targets.get(turn.checked_rem(targets.len())?)?;
         tracked.running = true;
-        Some(Job {
+        Some(ReadJob {
             key: tracked.key,
             address,
             native: tracked.class.native,
-            want: Want {
+            want: WantedDocuments {
                 resources: tracked.class.lacking.clone(),
                 openapi: tracked.openapi.clone(),
             },
-            held: tracked.held.clone(),
+            cache: tracked.cache.clone(),
         })
     }
 
-    /// When somebody is to be asked next.
+    /// When the next document is due.
     pub(super) fn next_due(&self) -> Option<Instant> {
         let waiting = self.all.iter().filter(|tracked| tracked.can_be_asked());
         waiting.map(|tracked| tracked.due).min()
     }
 
-    /// A job is done: what is held now, and what failed.
-    pub(super) fn done(&mut self, key: u64, held: Held, error: Option<String>, now: Instant) {
+    /// A job is done, with the cache that it read into and its error.
+    pub(super) fn done(
+        &mut self,
+        key: u64,
+        cache: DocumentCache,
+        error: Option<String>,
+        now: Instant,
+    ) {
         let every = self.every;
         let tracked = self.all.iter_mut().find(|tracked| tracked.key == key);
-        // Otherwise it is nobody's any more.
+        // The source may be gone.
         if let Some(tracked) = tracked {
-            tracked.done(held, error, every, now);
+            tracked.done(cache, error, every, now);
         }
     }
 
-    /// What there is to add to the local apiserver's discovery.
-    pub(super) fn others(&self) -> Others {
+    /// What the local apiserver's discovery lacks.
+    pub(super) fn others(&self) -> PeerUnion {
         let Some(known) = &self.known else {
-            return Others::default();
+            return PeerUnion::default();
         };
         let ranks = self
             .all
@@ -193,13 +211,13 @@ impl Sources {
         let compatibility: Vec<_> = ranks.collect();
         let peers = self.all.iter().zip(&compatibility);
         let peers = peers.flat_map(|(tracked, compatibility)| {
-            let peer = |document, target| Peer {
+            let peer = |document, target| UnionMember {
                 id: tracked.class.id(),
                 compatibility: compatibility.as_deref(),
                 document,
                 target,
             };
-            // A name counts for less than what anybody's document says.
+            // Names count less than documents.
             [
                 peer(&tracked.described, tracked.is_reachable()),
                 peer(&tracked.named, false),
@@ -208,48 +226,48 @@ impl Sources {
         union(&peers.collect::<Vec<_>>(), &known.custom)
     }
 
-    /// Their OpenAPI documents, of each form that is wanted and was asked of everybody.
-    pub(super) fn openapi(&self, forms: &[Form]) -> OpenApi {
-        let of = |form: Form| {
-            let needed = self.all.iter().filter(|it| it.openapi.contains(&form));
+    /// OpenAPI documents in each wanted format that all sources were asked for.
+    pub(super) fn openapi(&self, formats: &[OpenApiFormat]) -> PeerOpenApi {
+        let of = |format: OpenApiFormat| {
+            let needed = self.all.iter().filter(|it| it.openapi.contains(&format));
             let mut documents = Vec::new();
             for tracked in needed {
-                match tracked.held.openapi(form) {
+                match tracked.cache.openapi(format) {
                     Some(document) => documents.extend(document.cloned()),
                     // Not asked yet.
                     None if tracked.failures == 0 && tracked.is_reachable() => return None,
                     None => {}
                 }
             }
-            Some((form, documents))
+            Some((format, documents))
         };
-        OpenApi {
-            documents: forms.iter().filter_map(|form| of(*form)).collect(),
+        PeerOpenApi {
+            documents: formats.iter().filter_map(|format| of(*format)).collect(),
         }
     }
 
     fn openapi_bytes(&self) -> usize {
         self.all
             .iter()
-            .map(|tracked| tracked.held.openapi_bytes())
+            .map(|tracked| tracked.cache.openapi_bytes())
             .sum()
     }
 
-    /// For people.
-    pub(super) fn told(&self) -> Vec<Source> {
-        self.all.iter().map(Tracked::told).collect()
+    /// For the status page.
+    pub(super) fn status(&self) -> Vec<SourceStatus> {
+        self.all.iter().map(Tracked::status).collect()
     }
 }
 
 impl Tracked {
-    /// `kin`: what was read of a server of it before it changed.
-    fn new(key: u64, class: Class, kin: Option<&Held>, now: Instant) -> Self {
-        let mut held = kin.cloned().unwrap_or_default();
-        held.doubt();
+    /// `related`: the cache of a class that has a server in common.
+    fn new(key: u64, class: ServerClass, related: Option<&DocumentCache>, now: Instant) -> Self {
+        let mut cache = related.cloned().unwrap_or_default();
+        cache.forget_etags();
         let mut tracked = Self {
             key,
             class,
-            held,
+            cache,
             described: Document::default(),
             named: Document::default(),
             openapi: Vec::new(),
@@ -264,23 +282,23 @@ impl Tracked {
         tracked
     }
 
-    fn goes_on_as(mut self, class: Class, now: Instant) -> Self {
+    fn update_class(mut self, class: ServerClass, now: Instant) -> Self {
         let other = self.class.lacking != class.lacking;
         let back = !self.is_reachable();
         self.class = class;
         if other {
-            // Only what was lacking then was kept.
-            self.held.doubt();
+            // The cache has only what was lacking before.
+            self.cache.forget_etags();
             self.describe();
-            self.anew(now);
+            self.read_again(now);
         } else if back {
             self.due = now;
         }
         self
     }
 
-    /// Something that is not there is wanted.
-    fn anew(&mut self, now: Instant) {
+    /// Something else is wanted: reads again at once.
+    fn read_again(&mut self, now: Instant) {
         self.again = self.running;
         self.due = now;
     }
@@ -297,13 +315,13 @@ impl Tracked {
         self.can_be_asked() && self.due <= now
     }
 
-    fn done(&mut self, held: Held, error: Option<String>, every: Duration, now: Instant) {
-        self.held = held;
-        self.held.release(&self.openapi);
+    fn done(&mut self, cache: DocumentCache, error: Option<String>, every: Duration, now: Instant) {
+        self.cache = cache;
+        self.cache.release(&self.openapi);
         self.running = false;
         if std::mem::take(&mut self.again) {
             self.describe();
-            self.held.doubt();
+            self.cache.forget_etags();
             self.due = now;
             return;
         }
@@ -329,30 +347,34 @@ impl Tracked {
         self.due = now + pause;
     }
 
-    /// None as long as there are others who were not asked.
+    /// Zero until every server of the class was tried.
     fn pause(&self, every: Duration) -> Duration {
         let others = u32::try_from(self.class.targets().len()).unwrap_or(u32::MAX);
         match self.failures.checked_sub(others) {
             None => Duration::ZERO,
             Some(more) => {
-                let full = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(more));
-                jittered(full.min(every))
+                let backoff = Backoff {
+                    first: FIRST_PAUSE,
+                    longest: every,
+                    jitter: 0.5,
+                };
+                backoff.random_pause(more.saturating_add(1))
             }
         }
     }
 
-    /// After a change of what is lacking, or held.
+    /// Recomputes `described` and `named` after a change of the class or the cache.
     fn describe(&mut self) {
         let lacking = &self.class.lacking;
-        let selected = self.held.documents().map(|part| select(part, lacking));
+        let selected = self.cache.documents().map(|part| select(part, lacking));
         let groups = selected.flat_map(|part| part.groups).collect();
         self.described = Document { groups };
         let known = self.described.served();
         self.named = by_name(&lacking.difference(&known).cloned().collect());
     }
 
-    fn told(&self) -> Source {
-        Source {
+    fn status(&self) -> SourceStatus {
+        SourceStatus {
             servers: self
                 .class
                 .members

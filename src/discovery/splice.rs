@@ -1,7 +1,7 @@
-//! Adding to a JSON text where it stands: every byte of it stays, new entries go to the ends of its lists.
+//! Adds entries to a JSON text in place: every byte stays, new entries go to the ends of lists.
 //!
-//! A document is read into types that know only what names entries, and where lists are. So fields that nobody here has
-//! heard of stay, in their order, written as they were.
+//! A document is parsed into types that know only the names of entries and the positions of lists. So unknown fields stay,
+//! in their order and spelling.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,17 +10,17 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
-use super::model::Named;
-use super::wire::Text;
+use crate::kube::discovery::model::Named;
+use crate::kube::discovery::wire::Text;
 
-/// A value of a JSON text, and its very text; empty if it is not there.
+/// A value and its JSON text, which is empty if the value is missing.
 #[derive(Debug, Default)]
-pub(super) struct Place<'a, T> {
+pub(super) struct Spanned<'a, T> {
     text: &'a str,
     pub(super) value: T,
 }
 
-impl<'de: 'a, 'a, T: Deserialize<'de>> Deserialize<'de> for Place<'a, T> {
+impl<'de: 'a, 'a, T: Deserialize<'de>> Deserialize<'de> for Spanned<'a, T> {
     fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
         let text = <&'de RawValue>::deserialize(value)?.get();
         let value = serde_json::from_str(text).map_err(D::Error::custom)?;
@@ -28,21 +28,21 @@ impl<'de: 'a, 'a, T: Deserialize<'de>> Deserialize<'de> for Place<'a, T> {
     }
 }
 
-impl<T> Place<'_, Option<Vec<T>>> {
-    /// Entries of a list that may be `null`, or not there.
+impl<T> Spanned<'_, Option<Vec<T>>> {
+    /// The entries of a list that may be `null` or missing.
     pub(super) fn entries(&self) -> &[T] {
         self.value.as_deref().unwrap_or_default()
     }
 }
 
-impl<'a, T> List<'a, T> {
+impl<'a, T> SpannedList<'a, T> {
     /// The entries as text.
     pub(super) fn texts(&self) -> Result<Vec<&'a RawValue>, serde_json::Error> {
         serde_json::from_str(self.text)
     }
 }
 
-impl Name<'_> {
+impl SpannedText<'_> {
     /// Fails unless it is the kind of document that is expected.
     pub(super) fn expect(&self, kind: &str) -> Result<(), serde_json::Error> {
         match &*self.value == kind {
@@ -52,11 +52,10 @@ impl Name<'_> {
     }
 }
 
-/// A list.
-pub(super) type List<'a, T> = Place<'a, Option<Vec<T>>>;
+pub(super) type SpannedList<'a, T> = Spanned<'a, Option<Vec<T>>>;
 
-/// A text, after which a field can be added.
-pub(super) type Name<'a> = Place<'a, Text<'a>>;
+/// A string, after which a field can be added.
+pub(super) type SpannedText<'a> = Spanned<'a, Text<'a>>;
 
 /// The entries of `others` whose names `local` does not have; with those that it has, `both` is done.
 pub(super) fn lacking<'l, 'o, L: Named, O: Named + 'o>(
@@ -75,14 +74,13 @@ pub(super) fn lacking<'l, 'o, L: Named, O: Named + 'o>(
     Ok(lacking)
 }
 
-/// What is to be added to a text.
+/// Edits of a JSON text.
 pub(super) struct Edits<'a> {
     body: &'a [u8],
     edits: Vec<(Range<usize>, Vec<u8>)>,
 }
 
 impl<'a> Edits<'a> {
-    /// Nothing yet.
     pub(super) fn of(body: &'a [u8]) -> Self {
         Self {
             body,
@@ -90,11 +88,11 @@ impl<'a> Edits<'a> {
         }
     }
 
-    /// Adds entries to the end of `list`. Where there is none, it is made: as field `field` after the value `after`.
+    /// Adds entries to the end of `list`. A missing list is created as field `field` after the value `after`.
     pub(super) fn append<T, A>(
         &mut self,
-        list: &List<'a, T>,
-        (field, after): (&str, &Place<'a, A>),
+        list: &SpannedList<'a, T>,
+        (field, after): (&str, &Spanned<'a, A>),
         entries: impl IntoIterator<Item: Serialize>,
     ) -> Result<(), serde_json::Error> {
         let mut text = Vec::new();
@@ -125,7 +123,7 @@ impl<'a> Edits<'a> {
         Ok(())
     }
 
-    /// Puts another value in the place of one, given as text.
+    /// Replaces a value, given by its text.
     pub(super) fn replace(
         &mut self,
         old: &'a str,
@@ -136,7 +134,7 @@ impl<'a> Edits<'a> {
         Ok(())
     }
 
-    /// Where in the text a part of it is.
+    /// The position of a part of the text.
     fn range(&self, part: &str) -> Range<usize> {
         let start = part.as_ptr().addr().wrapping_sub(self.body.as_ptr().addr());
         match start.checked_add(part.len()) {
@@ -145,7 +143,7 @@ impl<'a> Edits<'a> {
         }
     }
 
-    /// The text with everything added; `None` if that is nothing.
+    /// The edited text; `None` without edits.
     pub(super) fn finish(mut self) -> Option<Vec<u8>> {
         if self.edits.is_empty() {
             return None;

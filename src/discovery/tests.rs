@@ -1,8 +1,8 @@
 //! Documents to read and merge, and how a server says them.
 
 mod fixtures;
-mod forms;
-mod others;
+mod merge;
+mod peer_union;
 mod properties;
 mod shapes;
 
@@ -11,13 +11,14 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::aggregated::Part;
-use super::model::{Document, Group, Kind, Resource, Subresource, Version};
-use super::others::{Others, Peer, union};
-use super::pool::Pool;
-use super::{aggregated, legacy, read, wire};
-use crate::local::documents::GroupVersion;
-use crate::routing::table::Custom;
+use super::document::AggregatedDocument;
+use super::peer_union::{PeerUnion, UnionMember, union};
+use super::{aggregated, legacy};
+use crate::kube::discovery::model::{Document, Group, Kind, Resource, Subresource, Version};
+use crate::kube::discovery::pool::Pool;
+use crate::kube::discovery::{read, wire};
+use crate::kube::gvr::Custom;
+use crate::kube::gvr::GroupVersion;
 
 fn of(group: &str, version: &str) -> GroupVersion {
     GroupVersion {
@@ -113,8 +114,8 @@ fn by_name<T>(list: &mut Vec<T>, named: impl Fn(&T) -> bool, new: impl FnOnce() 
 }
 
 /// A living peer.
-fn peer<'a>(id: &'a str, compatibility: &'a str, document: &'a Document) -> Peer<'a> {
-    Peer {
+fn peer<'a>(id: &'a str, compatibility: &'a str, document: &'a Document) -> UnionMember<'a> {
+    UnionMember {
         id,
         compatibility: Some(compatibility),
         document,
@@ -123,12 +124,12 @@ fn peer<'a>(id: &'a str, compatibility: &'a str, document: &'a Document) -> Peer
 }
 
 /// What others list, from one of them.
-fn other(document: &Document) -> Others {
+fn other(document: &Document) -> PeerUnion {
     union(&[peer("b", "1.36", document)], &Custom::default())
 }
 
 /// An aggregated document as a server says it.
-fn aggregated_body(part: Part, document: &Document) -> Vec<u8> {
+fn aggregated_body(part: AggregatedDocument, document: &Document) -> Vec<u8> {
     let items: Vec<_> = part
         .of(document)
         .map(wire::aggregated::Group::from)
@@ -140,7 +141,7 @@ fn aggregated_body(part: Part, document: &Document) -> Vec<u8> {
 
 /// A list of groups as a server says it.
 fn groups_body(document: &Document) -> Vec<u8> {
-    let groups: Vec<_> = Part::Groups
+    let groups: Vec<_> = AggregatedDocument::Groups
         .of(document)
         .map(wire::legacy::Group::from)
         .collect();
@@ -150,7 +151,7 @@ fn groups_body(document: &Document) -> Vec<u8> {
 
 /// A group version's own document as a server says it.
 fn resources_body(document: &Document, of: &GroupVersion) -> Option<Vec<u8>> {
-    let others = Others {
+    let others = PeerUnion {
         document: document.clone(),
     };
     legacy::resources(&of.group, &of.version, None, &others).unwrap()
@@ -166,8 +167,8 @@ fn group_versions(document: &Document) -> BTreeSet<GroupVersion> {
 }
 
 /// Everything that the local server's aggregated documents list once they are merged.
-fn merged(local: &Document, others: &Others) -> Document {
-    let [core, groups] = [Part::Core, Part::Groups].map(|part| {
+fn merged(local: &Document, others: &PeerUnion) -> Document {
+    let [core, groups] = [AggregatedDocument::Core, AggregatedDocument::Groups].map(|part| {
         let body = aggregated_body(part, local);
         let merged = aggregated::merge(part, &body, others).unwrap();
         merged.unwrap_or(body)
@@ -176,7 +177,7 @@ fn merged(local: &Document, others: &Others) -> Document {
 }
 
 /// The same from the documents before aggregated discovery.
-fn merged_legacy(local: &Document, others: &Others) -> Document {
+fn merged_legacy(local: &Document, others: &PeerUnion) -> Document {
     let groups = groups_body(local);
     let groups = legacy::groups(&groups, others).unwrap().unwrap_or(groups);
     let all = group_versions(local).into_iter();

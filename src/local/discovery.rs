@@ -1,7 +1,7 @@
-//! What the local apiserver serves, read again and again.
+//! Reads the local apiserver's discovery periodically.
 //!
-//! Only an initialized apiserver is asked: one that is starting lists less than it will serve. A restart makes the set
-//! unknown until it is read again. A group version that fails keeps what was known of it.
+//! Only an initialized apiserver is read: one that is starting lists less than it will serve. After a restart the served set
+//! is unknown until it is read again. A group version that cannot be read keeps its last known resources.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,30 +9,29 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::documents::Versions;
 use super::reader::{ReadError, Reader};
 use super::state::LocalState;
 use crate::client::{Client, ClientError};
-use crate::routing::table::{Custom, ServedSet};
-use crate::trouble::{Trouble, chain};
+use crate::kube::gvr::{Custom, ServedSet};
+use crate::kube::version::Versions;
+use crate::log_throttle::{LogThrottle, chain};
 
-/// What is known of the local apiserver's contents.
+/// The local apiserver's discovery, as last read.
 #[derive(Debug, Clone, Default)]
 pub struct LocalView {
     /// Everything it lists, custom resources included; `None` while unknown.
     pub served: Option<Arc<ServedSet>>,
-    /// The life of the apiserver in which that was read ([`LocalState::epoch`]).
+    /// The epoch of the apiserver process that was read ([`LocalState::epoch`]).
     pub epoch: u64,
-    /// How often discovery was read completely.
+    /// How often discovery was read successfully.
     pub reads: u64,
-    /// Its versions.
     pub versions: Option<Versions>,
 }
 
-/// Changes often come in crowds; discovery is read at most this often.
+/// Shortest pause between two reads: changes often come in bursts.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// Reads discovery until nobody is interested. `custom`: aggregated APIs are not asked for, their servers may hang.
+/// Runs until all receivers of `view` are dropped. `custom`: aggregated APIs are not read, because their servers may hang.
 pub async fn run(
     client: Client,
     state: Arc<LocalState>,
@@ -42,7 +41,7 @@ pub async fn run(
 ) {
     let mut reader = Reader::new(client);
     let mut last = Instant::now();
-    let trouble = Trouble::default();
+    let throttle = LogThrottle::default();
     loop {
         let epoch = state.epoch();
         if state.is_initialized() {
@@ -50,7 +49,7 @@ pub async fn run(
             match reader.read(&skipped).await {
                 Ok((served, versions)) if state.epoch() == epoch => {
                     state.is_of_version(&versions.binary, epoch);
-                    if let Some(after) = trouble.is_over(&()) {
+                    if let Some(after) = throttle.recovered(&()) {
                         tracing::info!(?after, "discovery is read again");
                     }
                     view.send_modify(|view| {
@@ -64,7 +63,7 @@ pub async fn run(
                 }
                 Ok(_) => {}
                 Err(error) => {
-                    if trouble.is_news((), chain(&error)) {
+                    if throttle.should_log((), chain(&error)) {
                         let error = &error as &dyn std::error::Error;
                         tracing::warn!(error, "discovery cannot be read, trying on");
                     }

@@ -1,11 +1,13 @@
-//! The apiserver beside us: whether it is initialized, and what it serves.
+//! The local apiserver: whether it is initialized, and what it serves.
 
 pub mod discovery;
-pub mod documents;
 pub mod probe;
 pub mod reader;
 pub mod requestheader;
+mod start;
 pub mod state;
+
+pub use self::start::start;
 
 use std::time::Duration;
 
@@ -15,7 +17,7 @@ use crate::client::{self, ClientMaker, MakerError};
 use crate::config::Config;
 use crate::tls::credentials::Current;
 
-/// Longest wait for an answer to the proxy's own requests.
+/// Timeout of the proxy's own requests.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Clients for the local apiserver, as `apiServer.internalUser`.
@@ -29,7 +31,7 @@ pub fn maker(config: &Config, credentials: Current) -> Result<ClientMaker, Maker
     )
 }
 
-/// The same, as nobody. Who asks goes with each request.
+/// The same without an identity. Each request brings its own.
 pub fn maker_as_nobody(config: &Config, credentials: Current) -> Result<ClientMaker, MakerError> {
     maker_as(config, credentials, HeaderMap::new())
 }

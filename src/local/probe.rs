@@ -1,18 +1,21 @@
-//! Asks the local apiserver's `/readyz`, again and again, and sees restarts.
+//! Probes the local apiserver's `/readyz` periodically, and detects restarts.
 //!
-//! Between two probes the connection of the last one stays open, and its end says at once that something happened. Who
-//! is there then is asked over a new connection:
+//! Between two probes the connection of the last one stays open; its end triggers the next probe, over a new
+//! connection:
 //!
-//! | what ended the wait | refused | not 200 | 200 |
+//! | trigger | refused | not 200 | 200 |
 //! |---|---|---|---|
-//! | time, or a connection that was closed | restarted | not ready | ready |
-//! | a connection that was cut | restarted | restarted | ready |
+//! | timer, or the connection was closed | restarted | not ready | ready |
+//! | the connection was cut | restarted | restarted | ready |
 //! | the lease has a new holder | restarted | restarted | ready |
 //!
-//! Cut means without TLS close_notify. Go's server says that whenever it closes a connection (idle, going away, after a
-//! panic): only a process that dies does not. So an apiserver that closes connections while its `/readyz` fails is not
-//! taken for a new one, and at a graceful end it closes its listener before its connections: refused. GOAWAY
-//! (`--goaway-chance`) is for HTTP/2; the probe speaks HTTP/1.1. Leases can be written by API users: they only force a look.
+//! Cut means without TLS close_notify. Go's server sends close_notify whenever it closes a connection (idle, going
+//! away, after a panic): only a process that dies does not send it. So an apiserver that closes connections while its
+//! `/readyz` fails is not taken for a new one, and at a graceful end it closes its listener before its connections:
+//! refused. GOAWAY (`--goaway-chance`) is for HTTP/2; the probe speaks HTTP/1.1. Leases can be written by API users:
+//! they only force a look.
+//!
+//! `/readyz` also shows that the process is shutting down. Requests that need to know trigger a probe.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,15 +24,15 @@ use http::StatusCode;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::state::LocalState;
-use crate::client::{Client, ClientError, End};
+use crate::client::{Client, ClientError, ClientResponse, ConnectionEnd};
 
-/// An apiserver that ends every connection at once is not asked more often than this.
+/// Shortest pause between probes that closed connections or requests trigger.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Why the apiserver is asked.
+/// What triggered a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Why {
-    /// It is time, or the connection was closed.
+enum Trigger {
+    /// The timer, a request, or a closed connection.
     Routine,
     /// The connection was cut.
     Cut,
@@ -42,47 +45,72 @@ pub async fn run(mut client: Client, state: Arc<LocalState>, every: Duration) {
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last_end: Option<Instant> = None;
+    let mut last_wanted: Option<Instant> = None;
     let mut known = state.epoch();
     loop {
-        let why = tokio::select! {
+        let trigger = tokio::select! {
             biased;
             end = client.ended() => {
-                // The first is looked into at once: a restart is seen by nothing else until somebody is there again.
+                // The first one is probed at once: nothing else shows a restart until the new process listens.
                 if let Some(last) = last_end {
                     sleep_until(last + PAUSE).await;
                 }
                 last_end = Some(Instant::now());
                 match end {
-                    End::Closed => Why::Routine,
-                    End::Broken => Why::Cut,
+                    ConnectionEnd::Closed => Trigger::Routine,
+                    ConnectionEnd::Broken => Trigger::Cut,
                 }
             }
-            () = state.suspicion() => Why::Lease,
-            _ = ticks.tick() => Why::Routine,
+            () = state.suspicion() => Trigger::Lease,
+            () = state.wanted() => {
+                if let Some(last) = last_wanted {
+                    sleep_until(last + PAUSE).await;
+                }
+                last_wanted = Some(Instant::now());
+                Trigger::Routine
+            }
+            _ = ticks.tick() => Trigger::Routine,
         };
         let epoch = state.epoch();
-        // A connection from before a restart may still lead to the process that is going.
-        if why != Why::Routine || epoch != known {
+        // A connection from before a restart may still lead to the old process.
+        if trigger != Trigger::Routine || epoch != known {
             client.reset();
         }
         known = epoch;
+        let number = state.begin_probe();
         let answer = client.get("/readyz", &[]).await;
-        judge(&state, why, epoch, answer.map(|answer| answer.status));
+        if let Ok(answer) = &answer {
+            state.shuts_down(says_it_shuts_down(answer), epoch);
+        }
+        judge(&state, trigger, epoch, answer.map(|answer| answer.status));
+        state.end_probe(number);
     }
 }
 
-fn judge(state: &LocalState, why: Why, epoch: u64, answer: Result<StatusCode, ClientError>) {
-    let shut_out = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN];
-    state.shut_out(matches!(&answer, Ok(status) if shut_out.contains(status)));
-    match (answer, why) {
+/// Whether a `/readyz` response shows that the apiserver is shutting down: that check fails from SIGTERM on.
+pub fn says_it_shuts_down(answer: &ClientResponse) -> bool {
+    let mut lines = answer.body.split(|byte| *byte == b'\n');
+    answer.status == StatusCode::INTERNAL_SERVER_ERROR
+        && lines.any(|line| line.starts_with(b"[-]shutdown failed"))
+}
+
+fn judge(
+    state: &LocalState,
+    trigger: Trigger,
+    epoch: u64,
+    answer: Result<StatusCode, ClientError>,
+) {
+    let denied = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN];
+    state.access_denied(matches!(&answer, Ok(status) if denied.contains(status)));
+    match (answer, trigger) {
         (Ok(StatusCode::OK), _) => state.answered(true, epoch),
         (Err(ClientError::Refused), _) => state.refused(),
-        (Ok(_), Why::Routine) => state.answered(false, epoch),
-        (Ok(_), Why::Lease) => {
+        (Ok(_), Trigger::Routine) => state.answered(false, epoch),
+        (Ok(_), Trigger::Lease) => {
             tracing::info!("the local apiserver's lease has a new holder, and it is not ready");
             state.refused();
         }
-        (_, Why::Cut) => {
+        (_, Trigger::Cut) => {
             tracing::info!("the local apiserver cut the connection, and it is not ready");
             state.refused();
         }
@@ -101,11 +129,11 @@ mod tests {
     use super::*;
 
     /// Whether an initialized apiserver is still taken for initialized, and for ready.
-    fn after(why: Why, answer: Result<u16, ClientError>) -> (bool, bool) {
+    fn after(trigger: Trigger, answer: Result<u16, ClientError>) -> (bool, bool) {
         let state = LocalState::default();
         state.answered(true, 0);
         let answer = answer.map(|code| StatusCode::from_u16(code).unwrap());
-        judge(&state, why, 0, answer);
+        judge(&state, trigger, 0, answer);
         (state.is_initialized(), state.is_ready())
     }
 
@@ -115,29 +143,32 @@ mod tests {
 
     #[test]
     fn who_is_there_after_a_cut_is_another_unless_it_is_ready() {
-        assert_eq!(after(Why::Cut, Ok(200)), READY);
+        assert_eq!(after(Trigger::Cut, Ok(200)), READY);
         for code in [500, 403, 401] {
-            assert_eq!(after(Why::Cut, Ok(code)), RESTARTED, "{code}");
+            assert_eq!(after(Trigger::Cut, Ok(code)), RESTARTED, "{code}");
         }
-        assert_eq!(after(Why::Cut, Err(ClientError::Refused)), RESTARTED);
+        assert_eq!(after(Trigger::Cut, Err(ClientError::Refused)), RESTARTED);
         let timeout = ClientError::Timeout(PAUSE);
-        assert_eq!(after(Why::Cut, Err(timeout)), RESTARTED);
+        assert_eq!(after(Trigger::Cut, Err(timeout)), RESTARTED);
     }
 
     #[test]
     fn without_a_cut_only_a_refusal_is_a_restart() {
-        assert_eq!(after(Why::Routine, Ok(200)), READY);
-        assert_eq!(after(Why::Routine, Ok(500)), NOT_READY);
+        assert_eq!(after(Trigger::Routine, Ok(200)), READY);
+        assert_eq!(after(Trigger::Routine, Ok(500)), NOT_READY);
         let timeout = ClientError::Timeout(PAUSE);
-        assert_eq!(after(Why::Routine, Err(timeout)), NOT_READY);
-        assert_eq!(after(Why::Routine, Err(ClientError::Refused)), RESTARTED);
+        assert_eq!(after(Trigger::Routine, Err(timeout)), NOT_READY);
+        assert_eq!(
+            after(Trigger::Routine, Err(ClientError::Refused)),
+            RESTARTED
+        );
     }
 
     #[test]
     fn an_apiserver_that_does_not_let_us_know_can_be_asked_why() {
         let state = LocalState::default();
         let asked = |answer| {
-            judge(&state, Why::Routine, state.epoch(), answer);
+            judge(&state, Trigger::Routine, state.epoch(), answer);
             state.can_be_asked()
         };
         for code in [401, 403] {
@@ -149,10 +180,32 @@ mod tests {
     }
 
     #[test]
+    fn readyz_names_the_shutdown_among_what_fails() {
+        let says = |status, body: &'static str| {
+            says_it_shuts_down(&ClientResponse {
+                status,
+                headers: http::HeaderMap::new(),
+                body: body.into(),
+            })
+        };
+        let failed = StatusCode::INTERNAL_SERVER_ERROR;
+        let shutdown = "[+]ping ok\n[-]shutdown failed: reason withheld\nreadyz check failed\n";
+        assert!(says(failed, shutdown));
+        assert!(!says(StatusCode::OK, shutdown));
+        for body in [
+            "[+]ping ok\n[+]shutdown ok\n[-]etcd failed: reason withheld\nreadyz check failed\n",
+            "[-]poststarthook/x failed: [-]shutdown failed\n",
+            "",
+        ] {
+            assert!(!says(failed, body), "{body:?}");
+        }
+    }
+
+    #[test]
     fn a_lease_proves_nothing_without_an_answer() {
-        assert_eq!(after(Why::Lease, Ok(200)), READY);
-        assert_eq!(after(Why::Lease, Ok(500)), RESTARTED);
+        assert_eq!(after(Trigger::Lease, Ok(200)), READY);
+        assert_eq!(after(Trigger::Lease, Ok(500)), RESTARTED);
         let timeout = ClientError::Timeout(PAUSE);
-        assert_eq!(after(Why::Lease, Err(timeout)), NOT_READY);
+        assert_eq!(after(Trigger::Lease, Err(timeout)), NOT_READY);
     }
 }

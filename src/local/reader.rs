@@ -1,6 +1,7 @@
-//! Reading one apiserver's discovery: the aggregated form where it has it, else its path index and one document for each
-//! group version. A group version that fails keeps what was known of it.
+//! Reads one apiserver's discovery: aggregated if it has that, else its path index and one document for each group version.
+//! A group version that cannot be read keeps its last known resources.
 
+use crate::kube::version;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -8,71 +9,63 @@ use http::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE_
 use http::{HeaderMap, Method, StatusCode};
 use tokio::time::Instant;
 
-use super::documents::{self, GroupVersion, Versions};
-use crate::client::{Answer, Client, ClientError};
-use crate::routing::table::{Custom, Gvr, GvrRef, ServedSet};
-use crate::trouble::{Trouble, chain};
+use crate::client::{Client, ClientError, ClientResponse};
+use crate::kube::discovery::documents;
+use crate::kube::gvr::GroupVersion;
+use crate::kube::gvr::{Custom, Gvr, GvrRef, ServedSet};
+use crate::kube::media_type;
+use crate::kube::version::Versions;
+use crate::log_throttle::{LogThrottle, chain};
 
-/// How long one document is asked for, over and over if the apiserver says so.
+/// Deadline for one document, retries included.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why discovery could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// No answer.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// An answer that is none.
     #[error("{path} answered {status}")]
-    Status {
-        /// What was asked for.
-        path: String,
-        /// The answer.
-        status: StatusCode,
-    },
-    /// Not the document that was asked for.
+    Status { path: String, status: StatusCode },
     #[error("{path} cannot be parsed")]
     Parse {
-        /// What was asked for.
         path: String,
-        /// Why not.
         source: serde_json::Error,
     },
 }
 
-/// Reads one server's discovery, and remembers what it has read.
+/// Reads one server's discovery and caches it.
 pub struct Reader {
     client: Client,
-    /// What each group version's own document listed when it was last read.
+    /// Resources of each group version, as last read from its own document.
     known: BTreeMap<GroupVersion, BTreeSet<Gvr>>,
     /// ETag and contents of the aggregated documents.
     aggregated: BTreeMap<&'static str, (HeaderValue, BTreeSet<Gvr>)>,
-    /// Group versions whose document cannot be read.
-    trouble: Trouble<String>,
+    /// Keys: paths of group versions whose document cannot be read.
+    throttle: LogThrottle<String>,
 }
 
 impl Reader {
-    /// Nothing is known yet.
     pub fn new(client: Client) -> Self {
         Self {
             client,
             known: BTreeMap::new(),
             aggregated: BTreeMap::new(),
-            trouble: Trouble::default(),
+            throttle: LogThrottle::default(),
         }
     }
 
-    /// The server may be another one from now on.
+    /// Clears the cache: the server may be another process now.
     pub fn forget(&mut self) {
         self.known.clear();
         self.aggregated.clear();
     }
 
-    /// Everything it lists, and its versions. `skipped`: aggregated APIs of it are not asked for where each group version
-    /// is asked for by itself.
+    /// Everything that the server lists, and its versions. `skipped`: without aggregated discovery, its aggregated APIs are
+    /// not read.
     pub async fn read(&mut self, skipped: &Custom) -> Result<(ServedSet, Versions), ReadError> {
         let version = self.get("/version").await?;
-        let versions = parse("/version", documents::versions(&version))?;
+        let versions = parse("/version", version::versions(&version))?;
         let served = match self.read_aggregated().await? {
             Some(served) => served,
             None => self.read_each(skipped).await?,
@@ -83,7 +76,7 @@ impl Reader {
     async fn read_aggregated(&mut self) -> Result<Option<ServedSet>, ReadError> {
         let mut served = ServedSet::new();
         for path in ["/api", "/apis"] {
-            let accept = HeaderValue::from_static(documents::ACCEPT_AGGREGATED);
+            let accept = HeaderValue::from_static(media_type::ACCEPT_AGGREGATED);
             let mut headers = vec![(ACCEPT, accept)];
             headers.extend(
                 self.aggregated
@@ -122,17 +115,17 @@ impl Reader {
         {
             match self.read_one(&group_version).await {
                 Ok(set) => {
-                    if self.trouble.is_over(&group_version.path()).is_some() {
+                    if self.throttle.recovered(&group_version.path()).is_some() {
                         tracing::info!("the document of each group can be read again");
                     }
                     self.known.insert(group_version.clone(), set);
                 }
                 Err(ReadError::Client(error)) => return Err(error.into()),
-                // Nothing is known of it: rather no set than one without this group.
+                // Never read before: an error is better than a set without this group version.
                 Err(error) if !self.known.contains_key(&group_version) => return Err(error),
                 Err(error) => {
                     let path = group_version.path();
-                    if self.trouble.is_news(path, chain(&error)) {
+                    if self.throttle.should_log(path, chain(&error)) {
                         let error = &error as &dyn std::error::Error;
                         tracing::warn!(error, "keeping what was known of a group");
                     }
@@ -166,7 +159,7 @@ impl Reader {
         &mut self,
         path: &str,
         headers: &[(HeaderName, HeaderValue)],
-    ) -> Result<Answer, ClientError> {
+    ) -> Result<ClientResponse, ClientError> {
         let deadline = Instant::now() + PATIENCE;
         self.client
             .call(Method::GET, path, headers, None, deadline)
@@ -189,7 +182,7 @@ fn is_aggregated(headers: &HeaderMap) -> bool {
     headers
         .get(CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
-        .is_some_and(documents::is_aggregated)
+        .is_some_and(media_type::is_aggregated)
 }
 
 /// Whether the whole group version belongs to an aggregated API, whatever the resource.

@@ -1,35 +1,45 @@
-//! What is known of the local apiserver. Written by the probe (and by requests that find the connection refused),
-//! read by every request with one atomic load.
+//! The state of the local apiserver. Written by the probe, and by requests whose connection is refused; read by every
+//! request with one atomic load.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::{Notify, watch};
 
-use super::requestheader::Belief;
-use crate::request::credential::{self, Details};
+use super::requestheader::trust::HeaderTrust;
+use crate::request::credential::{self, CredentialFeatures};
 
-/// State of the apiserver process beside us.
+/// State of the local apiserver process.
 #[derive(Debug, Default)]
 pub struct LocalState {
-    /// Twice the number of times that the process was seen to be gone (the epoch), plus 1 if `/readyz` answered 200 since
-    /// the last of them (KEP-3028: initialized). Later failures do not undo it.
+    /// Twice the number of times that the process was seen to be gone (the epoch), plus 1 if `/readyz` answered 200
+    /// since the last of them (KEP-3028: initialized). Later failures do not undo it.
     epoch_and_initialized: AtomicU64,
     /// The last `/readyz` was 200.
     ready: AtomicBool,
-    /// The epoch in which it was found, and the etcd revision since which the apiserver has watch history.
+    /// The epoch, and the etcd revision since which that process has watch history.
     history: ArcSwapOption<(u64, i64)>,
-    /// The epoch in which its version was read, and what that gives certificate users.
-    user_details: ArcSwapOption<(u64, Details)>,
-    /// Whether it takes our word about users.
-    belief: Belief,
-    /// The last `/readyz` was 401 or 403: so it does not take our word about ourselves.
-    shut_out: AtomicBool,
-    /// Wakes all who follow changes.
+    /// The epoch, and the attributes that this version gives certificate users.
+    user_details: ArcSwapOption<(u64, CredentialFeatures)>,
+    /// Whether it accepts the users that this proxy names.
+    trust: HeaderTrust,
+    /// The last `/readyz` was 401 or 403: it does not accept the identity of this proxy.
+    access_denied: AtomicBool,
+    /// Notifies of changes.
     changed: watch::Sender<()>,
-    /// Wakes the probe: this may be another process now.
+    /// The last `/readyz` said that the process is shutting down.
+    shutting_down: AtomicBool,
+    /// It rejected a request while it was shutting down.
+    turns_away: AtomicBool,
+    /// Wakes the probe: the process may have been replaced.
     suspected: Notify,
+    /// Probes begun, and the number of the last finished one.
+    begun: AtomicU64,
+    ended: watch::Sender<u64>,
+    /// Wakes the probe: a request needs the current `/readyz`.
+    wanted: Notify,
     /// Wakes discovery: what the apiserver serves may have changed.
     reread: Notify,
 }
@@ -40,13 +50,13 @@ impl LocalState {
         self.epoch_and_initialized.load(Ordering::Relaxed) & 1 == 1
     }
 
-    /// Whether its last `/readyz` was 200.
+    /// Whether the last `/readyz` was 200.
     pub fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Relaxed)
     }
 
     /// The etcd revision since which the apiserver has watch history (KEP-1904), never too low; `i64::MAX` while
-    /// that is not known.
+    /// unknown.
     pub fn history_start(&self) -> i64 {
         let history = self.history.load();
         match history.as_deref() {
@@ -55,66 +65,73 @@ impl LocalState {
         }
     }
 
-    /// The apiserver that was asked in `epoch` had all of its watch history's beginning by etcd revision `start`.
+    /// All watch caches of the process of `epoch` begin at or before etcd revision `start`.
     pub fn begins_at(&self, start: i64, epoch: u64) {
         self.history.store(Some(Arc::new((epoch, start))));
         self.changed.send_replace(());
     }
 
-    /// What the apiserver gives certificate users, by its version; nothing while that is not known.
-    pub fn user_details(&self) -> Details {
+    /// The attributes that the apiserver's version gives certificate users; none while it is unknown.
+    pub fn user_details(&self) -> CredentialFeatures {
         let known = self.user_details.load();
         match known.as_deref() {
             Some((epoch, details)) if *epoch == self.epoch() => *details,
-            _ => Details::default(),
+            _ => CredentialFeatures::default(),
         }
     }
 
-    /// The apiserver that was asked in `epoch` is of this version.
+    /// The process of `epoch` has this version.
     pub fn is_of_version(&self, version: &str, epoch: u64) {
         let known = Arc::new((epoch, credential::details(version)));
         self.user_details.store(Some(known));
     }
 
-    /// Whether this apiserver process is known to take our word about users.
-    pub fn believes_us(&self) -> bool {
-        self.belief.is_given(self.epoch())
+    /// Whether the apiserver is shutting down and rejects requests with 429 (`--shutdown-send-retry-after`): peers are
+    /// tried first.
+    pub fn turns_away(&self) -> bool {
+        self.turns_away.load(Ordering::Relaxed)
     }
 
-    /// Why that is not known; `None` if it is.
-    pub fn doubts_about_us(&self) -> Option<String> {
-        self.belief.doubts(self.epoch())
+    /// Whether this process is known to accept the users that this proxy names.
+    pub fn trusts_proxy(&self) -> bool {
+        self.trust.is_trusted(self.epoch())
     }
 
-    /// Whether it is there to be asked about that: initialized, or not for us to know.
+    /// Why not; `None` if it does.
+    pub fn trust_problems(&self) -> Option<String> {
+        self.trust.problems(self.epoch())
+    }
+
+    /// Whether the trust check can run: the apiserver is initialized, or refuses `/readyz` to this proxy.
     pub fn can_be_asked(&self) -> bool {
-        self.is_initialized() || self.shut_out.load(Ordering::Relaxed)
+        self.is_initialized() || self.access_denied.load(Ordering::Relaxed)
     }
 
     /// Whether the last `/readyz` was answered 401 or 403.
-    pub fn shut_out(&self, shut_out: bool) {
-        if self.shut_out.swap(shut_out, Ordering::Relaxed) != shut_out {
+    pub fn access_denied(&self, access_denied: bool) {
+        if self.access_denied.swap(access_denied, Ordering::Relaxed) != access_denied {
             self.changed.send_replace(());
         }
     }
 
-    /// What the check of it says, and who wants it.
-    pub fn belief(&self) -> &Belief {
-        &self.belief
+    /// The result of the trust check.
+    pub fn trust(&self) -> &HeaderTrust {
+        &self.trust
     }
 
-    /// Changes each time that the process is seen to be gone; to be taken before `/readyz` is asked.
+    /// Changes whenever the process is found to be gone. To be read before a request whose response is recorded with
+    /// it.
     pub fn epoch(&self) -> u64 {
         self.epoch_and_initialized.load(Ordering::Relaxed) >> 1
     }
 
-    /// The epoch, if the apiserver is initialized in it; to be taken before it is asked what must be this process's answer.
+    /// The epoch, if the apiserver is initialized in it.
     pub fn initialized_epoch(&self) -> Option<u64> {
         let state = self.epoch_and_initialized.load(Ordering::Relaxed);
         (state & 1 == 1).then_some(state >> 1)
     }
 
-    /// A `/readyz` was answered that was asked in `epoch`. An answer from before a restart counts for nothing.
+    /// A `/readyz` that was sent in `epoch` was answered. Ignored if the process was replaced since.
     pub fn answered(&self, ok: bool, epoch: u64) {
         if ok {
             let (before, after) = (epoch << 1, epoch << 1 | 1);
@@ -144,9 +161,12 @@ impl LocalState {
         }
     }
 
-    /// The process is gone, and what comes next is not initialized: a connection was refused, or the probe found another.
+    /// The process is gone, and the next one is not initialized: a connection was refused, or the probe found another
+    /// process.
     pub fn refused(&self) {
         let was_ready = self.ready.swap(false, Ordering::Relaxed);
+        self.shutting_down.store(false, Ordering::Relaxed);
+        self.turns_away.store(false, Ordering::Relaxed);
         let next = |state: u64| Some(((state >> 1) + 1) << 1);
         let before =
             self.epoch_and_initialized
@@ -158,28 +178,80 @@ impl LocalState {
             );
             self.reread.notify_one();
         }
-        // Every request of a client may end here: only a change is worth waking somebody.
+        // Every client request may call this: only changes are sent.
         if was_ready || was_initialized {
             self.changed.send_replace(());
         }
     }
 
-    /// An answer contradicts what is known of the served set: read discovery again.
+    /// Whether the process of `epoch` is shutting down, by its `/readyz`.
+    pub fn shuts_down(&self, says_so: bool, epoch: u64) {
+        if self.epoch() != epoch {
+            return;
+        }
+        self.shutting_down.store(says_so, Ordering::Relaxed);
+        if !says_so && self.turns_away.swap(false, Ordering::Relaxed) {
+            self.changed.send_replace(());
+        }
+    }
+
+    /// A request was rejected as by an apiserver that is shutting down. Returns whether it is, by a new `/readyz`, or
+    /// because the process is gone meanwhile. After `patience` the answer is what is known.
+    pub async fn has_turned_away(&self, patience: Duration) -> bool {
+        let epoch = self.epoch();
+        if !self.shutting_down.load(Ordering::Relaxed) {
+            // A running probe may have been answered before the rejection.
+            let next = self.begun.load(Ordering::Relaxed) + 1;
+            let mut ended = self.ended.subscribe();
+            self.wanted.notify_one();
+            let ended = ended.wait_for(|ended| *ended >= next);
+            // After a timeout the last known state counts.
+            let _ = tokio::time::timeout(patience, ended).await;
+        }
+        if self.epoch() != epoch {
+            return true;
+        }
+        let shuts_down = self.shutting_down.load(Ordering::Relaxed);
+        if shuts_down && !self.turns_away.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "the local apiserver is shutting down and turns requests away: others are asked first"
+            );
+            self.changed.send_replace(());
+        }
+        shuts_down
+    }
+
+    /// Resolves when a request needs the current `/readyz`. One waiter.
+    pub async fn wanted(&self) {
+        self.wanted.notified().await;
+    }
+
+    /// A probe begins. Returns its number for [`LocalState::end_probe`].
+    pub fn begin_probe(&self) -> u64 {
+        self.begun.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The probe of this number is done, and its result is recorded.
+    pub fn end_probe(&self, number: u64) {
+        self.ended.send_replace(number);
+    }
+
+    /// A response contradicts the known served set: read discovery again.
     pub fn doubt(&self) {
         self.reread.notify_one();
     }
 
-    /// Tells of changes of readiness, and of the history's start, from now on, to any number of waiters.
+    /// Notifies of changes of readiness and of the history's start, from now on.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// Something says that this may be another process now.
+    /// The process may have been replaced: probe it.
     pub fn suspect(&self) {
         self.suspected.notify_one();
     }
 
-    /// Resolves when something said so. One waiter.
+    /// Resolves when [`LocalState::suspect`] was called. One waiter.
     pub async fn suspicion(&self) {
         self.suspected.notified().await;
     }
@@ -234,6 +306,63 @@ mod tests {
         assert_eq!(woken(), [true; 2]);
         state.refused();
         assert_eq!(woken(), [false; 2]);
+    }
+
+    const PATIENCE: Duration = Duration::from_secs(1);
+
+    /// The result for a rejected request if `probe` happens meanwhile.
+    async fn turned_away(state: &LocalState, probe: impl Fn(&LocalState)) -> bool {
+        let probing = async {
+            state.wanted().await;
+            probe(state);
+        };
+        tokio::join!(state.has_turned_away(PATIENCE), probing).0
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_turned_away_is_believed_when_the_next_probe_says_so() {
+        let state = LocalState::default();
+        state.answered(true, 0);
+        let before = state.begin_probe();
+        // A probe that began earlier proves nothing.
+        assert!(!turned_away(&state, |state| state.end_probe(before)).await);
+        let next = |says_so| {
+            move |state: &LocalState| {
+                let number = state.begin_probe();
+                state.shuts_down(says_so, 0);
+                state.end_probe(number);
+            }
+        };
+        assert!(!turned_away(&state, next(false)).await);
+        assert!(!state.turns_away());
+        let changes = state.changes();
+        assert!(turned_away(&state, next(true)).await);
+        assert!(state.turns_away() && state.is_initialized());
+        assert!(changes.has_changed().unwrap());
+        // No probe is waited for any more.
+        assert!(state.has_turned_away(PATIENCE).await);
+        state.shuts_down(false, 0);
+        assert!(!state.turns_away());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_that_is_gone_has_executed_nothing_and_the_next_turns_nobody_away() {
+        let state = LocalState::default();
+        state.answered(true, 0);
+        state.shuts_down(true, 0);
+        assert!(state.has_turned_away(PATIENCE).await);
+        state.refused();
+        assert!(!state.turns_away());
+        let gone = |state: &LocalState| {
+            let number = state.begin_probe();
+            state.refused();
+            state.end_probe(number);
+        };
+        assert!(turned_away(&state, gone).await);
+        assert!(!state.turns_away());
+        // A response of the former process.
+        state.shuts_down(true, 0);
+        assert!(!turned_away(&state, |_| ()).await);
     }
 
     #[test]

@@ -1,8 +1,7 @@
-//! Finds out under which server ID the local apiserver is known, whether it keeps a Lease by itself, and whether that
-//! has a new holder.
+//! Finds the server ID of the local apiserver, whether it keeps its own Lease, and whether that Lease has a new holder.
 //!
-//! Leases come from etcd. Until a lease tells, or the apiserver has been initialized for a moment without one, there is
-//! no ID, and nothing is published. An ID of our own gives way to one that a lease tells later.
+//! Leases come from etcd. Until a Lease shows the ID, or the apiserver has been initialized for a short time without one,
+//! there is no ID, and nothing is published. A generated ID is replaced by one that a Lease shows later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,38 +9,36 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::identity::{self, Candidate};
+use super::identity::{self, LeaseCandidate};
 use super::lease::ObservedLease;
-use crate::admin::metrics::Metrics;
-use crate::cluster::catalog::SeenLease;
-use crate::config::{Identity, PublishLease};
+use super::metrics::IdentityMetrics;
+use crate::cluster::catalog::NamedLease;
+use crate::config::{IdentityConfig, PublishLease};
 use crate::local::state::LocalState;
 
-/// An apiserver publishes its Lease when it starts, not quite before it is ready.
+/// An apiserver publishes its Lease when it starts, sometimes shortly after it is ready.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What is known and whom to tell.
+/// The task: its inputs and outputs.
 pub struct Identify {
-    /// What the operator says.
-    pub config: Identity,
+    pub config: IdentityConfig,
     /// This host's name.
     pub host: String,
-    /// From etcd.
-    pub leases: watch::Receiver<Option<Arc<Vec<SeenLease>>>>,
-    /// Initialized or not; told of a new holder.
+    /// Identity leases in etcd.
+    pub leases: watch::Receiver<Option<Arc<Vec<NamedLease>>>>,
+    /// Whether the apiserver is initialized; notified of a new holder.
     pub state: Arc<LocalState>,
     /// The ID, once it is found.
     pub id: watch::Sender<Option<Arc<str>>>,
     /// Whether the proxy keeps the Lease.
     pub wanted: watch::Sender<bool>,
-    /// All identity leases, for whoever collects those of dead proxies.
+    /// All identity leases, for the collection of those of dead proxies.
     pub observed: watch::Sender<Arc<Vec<ObservedLease>>>,
-    /// Where the ID is shown.
-    pub metrics: Arc<Metrics>,
+    pub metrics: IdentityMetrics,
 }
 
 impl Identify {
-    /// Runs until nobody tells of leases any more.
+    /// Runs until the sender of `leases` is dropped.
     pub async fn run(mut self) {
         if let Some(configured) = self.id.borrow().as_deref() {
             self.metrics.identity(configured);
@@ -76,7 +73,7 @@ impl Identify {
         }
     }
 
-    fn decide(&self, leases: &[&SeenLease], waited: bool) {
+    fn decide(&self, leases: &[&NamedLease], waited: bool) {
         let candidates: Vec<_> = leases.iter().copied().map(candidate).collect();
         let configured = self.config.server_id.as_deref();
         let found = configured.or_else(|| identity::found(&self.host, &candidates));
@@ -92,7 +89,7 @@ impl Identify {
             true
         });
         let id = self.id.borrow().clone();
-        let kept_by_server = |lease: &&SeenLease| {
+        let kept_by_server = |lease: &&NamedLease| {
             Some(lease.name.as_str()) == id.as_deref() && !lease.at.value.published
         };
         let wanted = match self.config.publish_lease {
@@ -104,8 +101,8 @@ impl Identify {
             .send_if_modified(|before| std::mem::replace(before, wanted) != wanted);
     }
 
-    fn observe(&self, lease: &SeenLease) -> Option<ObservedLease> {
-        let SeenLease { name, at, .. } = lease;
+    fn observe(&self, lease: &NamedLease) -> Option<ObservedLease> {
+        let NamedLease { name, at, .. } = lease;
         let namespace = self.config.lease_namespaces.get(lease.namespace)?;
         Some(ObservedLease {
             namespace: namespace.clone(),
@@ -117,8 +114,8 @@ impl Identify {
         })
     }
 
-    /// An apiserver names a new holder each time it starts.
-    fn look_at_holder(&self, leases: &[&SeenLease], known: &mut Option<(Arc<str>, String)>) {
+    /// An apiserver writes a new holder each time it starts.
+    fn look_at_holder(&self, leases: &[&NamedLease], known: &mut Option<(Arc<str>, String)>) {
         let Some(id) = self.id.borrow().clone() else {
             return;
         };
@@ -137,14 +134,14 @@ impl Identify {
     }
 }
 
-/// Those with names that the API could have given them.
-fn named(leases: &[SeenLease]) -> Vec<&SeenLease> {
-    let named = |lease: &&SeenLease| identity::can_name_a_lease(&lease.name);
+/// Leases with names that the API allows.
+fn named(leases: &[NamedLease]) -> Vec<&NamedLease> {
+    let named = |lease: &&NamedLease| identity::can_name_a_lease(&lease.name);
     leases.iter().filter(named).collect()
 }
 
-fn candidate(lease: &SeenLease) -> Candidate<'_> {
-    Candidate {
+fn candidate(lease: &NamedLease) -> LeaseCandidate<'_> {
+    LeaseCandidate {
         name: &lease.name,
         hostname: lease.at.value.hostname.as_deref(),
         identity: lease.at.value.identity && !lease.at.value.published,

@@ -1,4 +1,4 @@
-//! The server ID under which this proxy is known (KEP-1965).
+//! Computes or generates the server ID (KEP-1965).
 
 use std::sync::Arc;
 
@@ -8,15 +8,14 @@ use rand::Rng;
 const BASE58: &[u8] = b"123456789abcdefghijkmnopqrstuvwxyz";
 const LONGEST: usize = 63;
 
-/// A lease, as far as it says who somebody is.
+/// A Lease that may be the identity of the local apiserver.
 #[derive(Debug, Clone, Copy)]
-pub struct Candidate<'a> {
-    /// Its name.
+pub struct LeaseCandidate<'a> {
     pub name: &'a str,
     /// Label `kubernetes.io/hostname`.
     pub hostname: Option<&'a str>,
-    /// It is recognised as an apiserver's identity, and kept by the apiserver itself: what a proxy on a host of the same
-    /// name took for its own ID is not ours.
+    /// It is an apiserver's identity, and kept by the apiserver itself. A Lease that a proxy keeps for a host of the same name
+    /// does not count.
     pub identity: bool,
 }
 
@@ -29,14 +28,14 @@ pub fn can_name_a_lease(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label)
 }
 
-/// The ID of the apiserver on `host`, if a lease tells it: what kube-apiserver computes from the host's name (1.27 and
+/// The ID of the apiserver on `host`, if a Lease shows it: what kube-apiserver computes from the host's name (1.27 and
 /// later, then 1.26), else by the label that names the host.
-pub fn found<'a>(host: &str, leases: &[Candidate<'a>]) -> Option<&'a str> {
+pub fn found<'a>(host: &str, leases: &[LeaseCandidate<'a>]) -> Option<&'a str> {
     let named = |id: String| leases.iter().find(|lease| lease.name == id);
     named(hashed_with_component(host))
         .or_else(|| named(hashed(host)))
         .or_else(|| {
-            let here = |lease: &&Candidate<'_>| lease.identity && lease.hostname == Some(host);
+            let here = |lease: &&LeaseCandidate<'_>| lease.identity && lease.hostname == Some(host);
             leases.iter().find(here)
         })
         .map(|lease| lease.name)
@@ -71,7 +70,7 @@ pub fn host_name() -> String {
     gethostname::gethostname().to_string_lossy().into_owned()
 }
 
-/// An own ID: host name, process ID and 6 random digits, as a Lease could be named.
+/// A generated ID: host name, process ID and 6 random digits, as a Lease could be named.
 pub fn own() -> Arc<str> {
     own_id(&host_name(), std::process::id(), &mut rand::thread_rng())
 }
@@ -161,7 +160,7 @@ mod tests {
 
     #[test]
     fn the_computed_id_comes_before_the_label_and_nothing_but_leases_counts() {
-        let lease = |name, hostname, identity| Candidate {
+        let lease = |name, hostname, identity| LeaseCandidate {
             name,
             hostname,
             identity,
@@ -170,7 +169,7 @@ mod tests {
         let labelled = lease("labelled", Some("cp-a"), true);
         let others = lease("other", Some("cp-b"), true);
         let user = lease("user", Some("cp-a"), false);
-        let find = |leases: &[Candidate<'_>]| found("cp-a", leases).map(str::to_owned);
+        let find = |leases: &[LeaseCandidate<'_>]| found("cp-a", leases).map(str::to_owned);
         let (new_lease, old_lease) = (lease(&new, None, true), lease(&old, None, true));
         assert_eq!(find(&[]), None);
         assert_eq!(find(&[others, user]), None);

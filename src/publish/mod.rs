@@ -1,8 +1,12 @@
-//! What this proxy tells others.
+//! Publishes this server: its keys in etcd, its server ID and its identity Lease.
 
+pub mod etcd_key;
 pub mod identify;
 pub mod identity;
 pub mod lease;
+pub mod metrics;
 pub mod record;
-pub mod rhythm;
-pub mod slot;
+pub mod renewal;
+mod start;
+
+pub use self::start::{PublishInputs, Publishing, start};

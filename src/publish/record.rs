@@ -1,11 +1,12 @@
-//! Keeps this server's keys in etcd: what is known of it, that it lives, and how native peers find it.
+//! Keeps this server's keys in etcd: the record, the live key, and the entry for native peers.
 //!
-//! Keys are rewritten with fresh etcd leases instead of kept alive: kine knows no keep-alive. The live key goes away
-//! with its lease or at a stop; the record stays for `rerouting.absentServerGrace` after its last writing.
+//! Keys are rewritten with new etcd leases instead of kept alive, because kine does not support keep-alive. The live
+//! key disappears with its lease or when the proxy stops. The record stays for `rerouting.absentServerGrace` after its
+//! last write.
 //!
-//! Nothing is written while the live key says that somebody at another address has our ID: two servers that overwrite
-//! each other's record would make everybody believe that nobody serves what one of them does not. A proxy in that
-//! place says so in a key of its own: the other one reports it too, and everybody knows that not all is known.
+//! The publisher writes nothing while a live key with our ID has another address. If two servers overwrote each other's
+//! record, all proxies would conclude that no server serves what one of them lacks. Instead the publisher writes a
+//! claim key: then the other proxy reports the conflict too, and all proxies know that a served set is unknown.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,30 +16,28 @@ use prometheus::IntGauge;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::rhythm;
-use super::slot::{Session, Slot};
-use crate::cluster::catalog::Own;
+use super::etcd_key::{EtcdKey, EtcdSession};
+use super::renewal;
+use crate::cluster::catalog::OwnServer;
 use crate::cluster::codec::{PeerEndpoint, encode_endpoints};
 use crate::cluster::connector::Connector;
 use crate::cluster::json;
-use crate::cluster::keys::{Keys, Topic};
-use crate::cluster::record::{Live, Record, pack};
+use crate::cluster::keys::{EtcdKeys, Topic};
+use crate::cluster::record::{LiveKey, Record, pack};
 use crate::cluster::source::SourceError;
 use crate::cluster::state::canonical;
-use crate::cluster::watch::jittered;
+use crate::kube::gvr::{Custom, ServedSet};
 use crate::local::discovery::LocalView;
 use crate::local::state::LocalState;
-use crate::routing::table::{Custom, ServedSet};
-use crate::trouble::{Trouble, chain};
+use crate::log_throttle::{LogThrottle, chain};
+use crate::retry::jittered;
 
-/// Everything the publisher works with.
+/// The publisher's inputs and outputs.
 pub struct Publisher {
-    /// Where to write.
     pub connector: Connector,
     /// Below which prefix.
-    pub keys: Keys,
-    /// Who we are.
-    pub own: Own,
+    pub keys: EtcdKeys,
+    pub own: OwnServer,
     /// Initialized or not.
     pub state: Arc<LocalState>,
     /// What the apiserver lists.
@@ -47,29 +46,29 @@ pub struct Publisher {
     pub custom: watch::Receiver<Option<Arc<Custom>>>,
     /// 1 while another live proxy claims our ID.
     pub duplicate: IntGauge,
-    /// Life of the live key without rewriting.
+    /// Lifetime of the live key without a rewrite.
     pub live_ttl: Duration,
-    /// Life of the record without rewriting.
+    /// Lifetime of the record without a rewrite.
     pub record_ttl: Duration,
 }
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
-/// A stop waits no longer than this for etcd.
-const FAREWELL: Duration = Duration::from_secs(3);
-/// Members of etcd that are tried in it.
-const FAREWELLS: usize = 3;
+/// Time limit for etcd when the proxy stops.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(3);
+/// Members of etcd to try within that time.
+const REMOVAL_TRIES: usize = 3;
 
-/// The record is rewritten this often within its life, so that it outlives its server by nearly all of it.
+/// How often the record is rewritten within its lifetime, so that it outlives its server by nearly that time.
 const REWRITES_PER_LIFE: u32 = 10;
 
 /// Our keys under one server ID.
 struct Keeping {
     id: Arc<str>,
-    live: Slot,
-    record: Slot,
-    endpoint: Slot,
-    claim: Slot,
-    /// The record as it was written last, when, and the revision since which it is there as it is.
+    live: EtcdKey,
+    record: EtcdKey,
+    endpoint: EtcdKey,
+    claim: EtcdKey,
+    /// The last written record, the time of the write, and the revision since which its contents are unchanged.
     written: Option<Record>,
     at: Option<Instant>,
     since: Option<i64>,
@@ -77,7 +76,7 @@ struct Keeping {
     lives: bool,
 }
 
-/// Why nothing could be written.
+/// Why writing failed.
 #[derive(Debug, thiserror::Error)]
 enum PublishError {
     #[error(transparent)]
@@ -91,14 +90,14 @@ enum PublishError {
 }
 
 impl Keeping {
-    /// `before`: what was known under another ID is known of this one.
-    fn after(before: Option<&Self>, id: Arc<str>, keys: &Keys, endpoint: SocketAddr) -> Self {
-        let slot = |topic| Slot::new(format!("{}{id}", keys.of(topic)));
+    /// `before`: the keys under a former ID, whose knowledge is carried over.
+    fn after(before: Option<&Self>, id: Arc<str>, keys: &EtcdKeys, endpoint: SocketAddr) -> Self {
+        let key = |topic| EtcdKey::new(format!("{}{id}", keys.of(topic)));
         Self {
-            live: slot(Topic::Live),
-            record: slot(Topic::Servers),
-            endpoint: slot(Topic::PeerEndpoints),
-            claim: Slot::new(format!("{}{}", keys.claims(&id), canonical(endpoint))),
+            live: key(Topic::Live),
+            record: key(Topic::Servers),
+            endpoint: key(Topic::PeerEndpoints),
+            claim: EtcdKey::new(format!("{}{}", keys.claims(&id), canonical(endpoint))),
             written: before.and_then(|before| before.written.clone()),
             at: None,
             since: None,
@@ -116,13 +115,13 @@ impl Keeping {
 }
 
 impl Publisher {
-    /// Writes until told to stop, then removes the live key.
+    /// Writes until the proxy stops, then removes the live key.
     pub async fn run(mut self, mut stop: oneshot::Receiver<()>) {
         let mut keeping: Option<Keeping> = None;
         let mut former: Option<Keeping> = None;
         let mut session = None;
         let mut failures = 0;
-        let trouble = Trouble::default();
+        let throttle = LogThrottle::default();
         let mut changes = self.state.changes();
         loop {
             let id = self.own.id.borrow_and_update().clone();
@@ -136,9 +135,9 @@ impl Publisher {
                 };
                 former = before.filter(|before| before.lives).or(former);
             }
-            // Not cut short by a stop: a write that is still under way could overtake the removal of the live key.
+            // A stop does not cancel this: an unfinished write could overtake the removal of the live key.
             let mut written = Ok(());
-            // We live under the ID before until we live under this one: nobody is to take us for dead in between.
+            // Keep the former ID's live key until the new one exists, so that peers always see one.
             for keeping in former.iter_mut().chain(&mut keeping) {
                 written = self.write(&mut session, keeping).await;
             }
@@ -146,19 +145,19 @@ impl Publisher {
                 Ok(()) => {
                     self.leave(&mut session, former.take(), true).await;
                     failures = 0;
-                    if let Some(after) = trouble.is_over(&()) {
+                    if let Some(after) = throttle.recovered(&()) {
                         tracing::info!(?after, "own keys are written to etcd again");
                     }
-                    rhythm::pause(self.live_ttl)
+                    renewal::pause(self.live_ttl)
                 }
                 Err(error) => {
                     session = None;
                     failures += 1;
-                    if trouble.is_news((), chain(&error)) {
+                    if throttle.should_log((), chain(&error)) {
                         let error = &error as &dyn std::error::Error;
                         tracing::warn!(error, "own keys cannot be written to etcd, trying on");
                     }
-                    jittered(rhythm::pause_after(failures, self.live_ttl))
+                    jittered(renewal::pause_after(failures, self.live_ttl))
                 }
             };
             let rest = tokio::time::sleep(SHORTEST_PAUSE);
@@ -173,7 +172,7 @@ impl Publisher {
             if stopped {
                 break;
             }
-            // Whatever makes things change: etcd is written to at most so often.
+            // Limits the rate of writes to etcd.
             rest.await;
         }
         for keeping in [former, keeping] {
@@ -181,13 +180,13 @@ impl Publisher {
         }
     }
 
-    async fn open(&mut self) -> Result<Session, SourceError> {
-        Session::open(&mut self.connector, rhythm::request_limit(self.live_ttl)).await
+    async fn open(&mut self) -> Result<EtcdSession, SourceError> {
+        EtcdSession::open(&mut self.connector, renewal::request_limit(self.live_ttl)).await
     }
 
     async fn write(
         &mut self,
-        session: &mut Option<Session>,
+        session: &mut Option<EtcdSession>,
         keeping: &mut Keeping,
     ) -> Result<(), PublishError> {
         let session = match session {
@@ -211,12 +210,12 @@ impl Publisher {
 
     async fn write_all(
         &mut self,
-        session: &mut Session,
+        session: &mut EtcdSession,
         keeping: &mut Keeping,
     ) -> Result<(), PublishError> {
         let now = self.record();
         let known = now.is_some();
-        // What was known stays written while it cannot be known better: a server that vanishes now still served it.
+        // Keep the last known contents until newer ones are known: a server that disappears now still served them.
         if let Some(record) = now.or_else(|| keeping.written.clone())
             && keeping.is_due(&record, self.record_ttl)
         {
@@ -230,9 +229,9 @@ impl Publisher {
             }
             (keeping.written, keeping.at) = (Some(record), Some(started));
         }
-        // First what is known, then that it lives.
-        let initialized = self.state.is_initialized();
-        let live = Live {
+        // The record first, then the live key. An apiserver that rejects requests is not a target.
+        let initialized = self.state.is_initialized() && !self.state.turns_away();
+        let live = LiveKey {
             endpoint: self.own.endpoint,
             initialized,
             record_revision: keeping.since.filter(|_| known),
@@ -248,7 +247,7 @@ impl Publisher {
     /// For native peers. An entry that is not the one we wrote is the apiserver's own.
     async fn write_endpoint(
         &self,
-        session: &mut Session,
+        session: &mut EtcdSession,
         keeping: &mut Keeping,
         initialized: bool,
     ) -> Result<(), PublishError> {
@@ -258,11 +257,11 @@ impl Publisher {
                 address: canonical(self.own.endpoint),
             };
             let value = encode_endpoints(&endpoint, 1);
-            let slot = &mut keeping.endpoint;
-            let written = slot.put(session, value.clone(), self.live_ttl).await?;
-            if !written && slot.revision() == 0 {
+            let key = &mut keeping.endpoint;
+            let written = key.put(session, value.clone(), self.live_ttl).await?;
+            if !written && key.revision() == 0 {
                 // It had expired.
-                slot.put(session, value, self.live_ttl).await?;
+                key.put(session, value, self.live_ttl).await?;
             }
         } else {
             keeping.endpoint.delete(session).await?;
@@ -270,15 +269,15 @@ impl Publisher {
         Ok(())
     }
 
-    /// Whether somebody else lives under our ID.
+    /// Whether another server has our ID.
     async fn check_owner(
         &self,
-        session: &mut Session,
+        session: &mut EtcdSession,
         keeping: &mut Keeping,
     ) -> Result<(), PublishError> {
         let there = keeping.live.read(session).await?;
-        // What cannot be decoded is nobody's.
-        let live: Option<Live> = there.and_then(|kv| json::read(kv.value()).ok());
+        // A value that cannot be decoded does not count.
+        let live: Option<LiveKey> = there.and_then(|kv| json::read(kv.value()).ok());
         let own = canonical(self.own.endpoint);
         match live.map(|live| canonical(live.endpoint)) {
             Some(other) if other != own => {
@@ -292,10 +291,10 @@ impl Publisher {
         }
     }
 
-    /// Whether another proxy says that it may not use our ID because we do.
+    /// Whether another proxy claims our ID.
     async fn is_claimed(
         &self,
-        session: &mut Session,
+        session: &mut EtcdSession,
         keeping: &Keeping,
     ) -> Result<bool, PublishError> {
         let own = canonical(self.own.endpoint);
@@ -315,20 +314,20 @@ impl Publisher {
         Ok(other.is_some())
     }
 
-    /// Removes what says that we live under an ID. `renamed`: we live under another one now.
+    /// Removes the keys that show us alive under an ID. `renamed`: we have another ID now.
     async fn leave(
         &mut self,
-        session: &mut Option<Session>,
+        session: &mut Option<EtcdSession>,
         keeping: Option<Keeping>,
         renamed: bool,
     ) {
         let Some(mut keeping) = keeping.filter(|keeping| keeping.lives) else {
             return;
         };
-        let farewell = async {
+        let removal = async {
             let mut last = Ok(());
-            for _ in 0..FAREWELLS {
-                last = self.say_farewell(session, &mut keeping, renamed).await;
+            for _ in 0..REMOVAL_TRIES {
+                last = self.remove_keys(session, &mut keeping, renamed).await;
                 if !matches!(last, Err(PublishError::Source(_))) {
                     break;
                 }
@@ -336,7 +335,7 @@ impl Publisher {
             }
             last
         };
-        match tokio::time::timeout(FAREWELL, farewell).await {
+        match tokio::time::timeout(REMOVAL_TIMEOUT, removal).await {
             Ok(Ok(())) => {
                 tracing::info!(server_id = &*keeping.id, "own live key removed from etcd")
             }
@@ -353,9 +352,9 @@ impl Publisher {
         }
     }
 
-    async fn say_farewell(
+    async fn remove_keys(
         &mut self,
-        session: &mut Option<Session>,
+        session: &mut Option<EtcdSession>,
         keeping: &mut Keeping,
         renamed: bool,
     ) -> Result<(), PublishError> {
@@ -366,8 +365,7 @@ impl Publisher {
         self.check_owner(session, keeping).await?;
         keeping.live.delete(session).await?;
         keeping.endpoint.delete(session).await?;
-        // What was served stays known for the whole grace from now on; of a renamed server the newer record at its
-        // address says it.
+        // The record stays for the whole grace period from now on. A renamed server has a newer record at its address.
         if !renamed && let Some(record) = self.record().or(keeping.written.clone()) {
             let value = serde_json::to_vec(&record)?;
             keeping.record.put(session, value, self.record_ttl).await?;
@@ -375,7 +373,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// What can be said now; nothing while it is not known what the apiserver serves, or what of that is custom.
+    /// The record to write; `None` while the served set or its custom resources are unknown.
     fn record(&mut self) -> Option<Record> {
         let view = self.view.borrow_and_update();
         let custom = self.custom.borrow_and_update();

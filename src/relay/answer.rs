@@ -1,7 +1,7 @@
-//! Answers that the proxy gives itself: the one place where a refusal becomes an HTTP response.
+//! Answers of the proxy itself: the one place where a refusal becomes an HTTP response.
 //!
-//! Each is a `metav1.Status` in the form that the client accepts, as kube-apiserver's own errors are, and says nothing of
-//! the inside: no address, no path, no certificate.
+//! Each answer is a `metav1.Status` in the format that the client accepts, like kube-apiserver's own errors. It reveals
+//! no addresses, paths or certificates.
 
 use bytes::Bytes;
 use http::Method;
@@ -9,62 +9,64 @@ use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderVa
 use pingora_core::protocols::http::ServerSession;
 use pingora_http::{RequestHeader, ResponseHeader};
 
-use super::accept::Form;
-use super::status::Status;
-use crate::request::headers::{NOT_EXECUTED, READY};
+use super::accept::StatusFormat;
+use super::status::StatusObject;
+use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE, READY};
 
 /// Why the proxy answers instead of an apiserver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// KEP-3028: asked to answer only when initialized, and it is not.
+    /// KEP-3028: the client asks for an initialized apiserver, and it is not initialized.
     NotInitialized,
-    /// Rerouted here, and the apiserver here is not initialized.
+    /// A peer rerouted the request, and the local apiserver is not initialized.
     PeerNotInitialized,
-    /// etcd's state was never complete since start.
+    /// The local apiserver is shutting down and turns requests away, and no other server is left.
+    Terminating,
+    /// etcd was never read completely since the start.
     Unsynced,
-    /// Only servers that cannot be reached now serve the resource.
+    /// Only servers that cannot be reached serve the resource.
     Unreachable,
-    /// The connection or the request to the chosen server failed. `executed`: a write that may have been carried out.
+    /// The connection or the request to the chosen server failed.
     Failed {
-        /// client-go repeats any verb whose answer carries `Retry-After`: a write that may have been done must not.
+        /// A write that may have been executed. client-go repeats any request whose answer has `Retry-After`, so this
+        /// one must not have it.
         maybe_executed: bool,
     },
-    /// The server asked says "no such resource", which is not known to be true.
+    /// The server answered "no such resource", which is in doubt.
     DoubtfulNotFound,
-    /// A client certificate that proves nothing, and no token.
+    /// An invalid client certificate, and no token.
     Unauthorized,
-    /// The proxy is stopping, or the apiserver's `/readyz` is not 200: asked by a load balancer.
+    /// To `/readyz`: the proxy is stopping, or the apiserver's `/readyz` is not 200.
     NotReady,
-    /// It is not known that the apiserver takes this proxy's word about users: asked by a load balancer.
+    /// To `/readyz`: it is not known whether the apiserver accepts the users that this proxy asserts.
     NotBelieved,
     /// A request target that Go's HTTP server would refuse.
     BadTarget,
-    /// A version asked for that is none.
+    /// An invalid version is requested.
     BadVersion,
-    /// More header fields than a peer's proxy would take.
+    /// A header that is too large, or too many large headers at the same time.
     HeaderTooLarge,
-    /// What came cannot be read as a request.
+    /// The bytes are not an HTTP request.
     Unreadable,
 }
 
-/// How a client wants to be answered.
+/// What the answer to a request depends on.
 #[derive(Debug, Clone)]
-pub struct Manner {
+pub struct ResponseOptions {
     /// `X-Kubernetes-Ready`, for a client that asked.
-    pub tell: Option<bool>,
-    /// The request is HEAD: an answer has no body.
+    pub ready: Option<bool>,
+    /// The request is HEAD: the answer has no body.
     pub head: bool,
-    /// It is told to a peer's proxy, which may ask others.
+    /// The request comes from a peer's proxy, which may try other servers.
     pub peer: bool,
     /// The first `Accept` header.
     pub accept: Option<HeaderValue>,
 }
 
-impl Manner {
-    /// As `request` wants it.
-    pub fn of(request: &RequestHeader, tell: Option<bool>, peer: bool) -> Self {
+impl ResponseOptions {
+    pub fn of(request: &RequestHeader, ready: Option<bool>, peer: bool) -> Self {
         Self {
-            tell,
+            ready,
             peer,
             head: request.method == Method::HEAD,
             accept: request.headers.get(ACCEPT).cloned(),
@@ -73,7 +75,6 @@ impl Manner {
 }
 
 impl Refusal {
-    /// HTTP status code.
     pub fn code(self) -> u16 {
         match self {
             Refusal::Unauthorized => 401,
@@ -88,6 +89,7 @@ impl Refusal {
         match self {
             Refusal::NotInitialized => "not_initialized",
             Refusal::PeerNotInitialized => "peer_not_initialized",
+            Refusal::Terminating => "terminating",
             Refusal::Unsynced => "unsynced",
             Refusal::Unreachable => "unreachable",
             Refusal::Failed {
@@ -107,19 +109,19 @@ impl Refusal {
         }
     }
 
-    /// Whether the request may have been executed, and must not be sent again.
+    /// Whether the request may have been executed and must not be sent again.
     pub fn forbids_repetition(self) -> bool {
         self == (Refusal::Failed {
             maybe_executed: true,
         })
     }
 
-    /// What the client is told.
     pub fn message(self) -> &'static str {
         match self {
             Refusal::NotInitialized | Refusal::PeerNotInitialized => {
                 "the apiserver is starting and not initialized yet"
             }
+            Refusal::Terminating => "the apiserver is shutting down",
             Refusal::Unsynced => "the state of the cluster's apiservers is not known yet",
             Refusal::Unreachable => {
                 "no apiserver that serves the requested resource can be reached at the moment"
@@ -140,6 +142,14 @@ impl Refusal {
         }
     }
 
+    /// The value that tells a peer's proxy that nothing was executed: because of this resource, or for any request.
+    fn not_executed(self) -> HeaderValue {
+        match self {
+            Refusal::DoubtfulNotFound => OF_RESOURCE,
+            _ => HeaderValue::from_static("true"),
+        }
+    }
+
     fn reason(self) -> &'static str {
         match self.code() {
             401 => "Unauthorized",
@@ -154,8 +164,8 @@ impl Refusal {
         retry.then_some(seconds)
     }
 
-    fn status(self, retry_after_seconds: u32) -> Status {
-        Status {
+    fn status(self, retry_after_seconds: u32) -> StatusObject {
+        StatusObject {
             message: self.message(),
             reason: self.reason(),
             code: self.code(),
@@ -163,13 +173,13 @@ impl Refusal {
         }
     }
 
-    /// Header and body; `ready`: the value of `X-Kubernetes-Ready`, for a client that asked; `peer`: told to a peer's
-    /// proxy, which may ask others.
+    /// Header and body. `ready`: the value of `X-Kubernetes-Ready`, for a client that asked; `peer`: the answer is for
+    /// a peer's proxy.
     pub fn response(
         self,
         retry_after_seconds: u32,
         ready: Option<bool>,
-        form: Form,
+        form: StatusFormat,
         peer: bool,
     ) -> pingora_core::Result<(Box<ResponseHeader>, Bytes)> {
         let status = self.status(retry_after_seconds);
@@ -182,7 +192,7 @@ impl Refusal {
             header.insert_header(RETRY_AFTER, seconds)?;
         }
         if peer && self.code() == 503 && !self.forbids_repetition() {
-            header.insert_header(NOT_EXECUTED, HeaderValue::from_static("true"))?;
+            header.insert_header(NOT_EXECUTED, self.not_executed())?;
         }
         if let Some(ready) = ready {
             header.insert_header(
@@ -194,34 +204,34 @@ impl Refusal {
     }
 }
 
-/// Refuses a request; its session may take another one afterwards.
+/// Refuses a request. Its session can take another one.
 pub async fn refuse(
     down: &mut ServerSession,
     refusal: Refusal,
     retry_after_seconds: u32,
-    manner: &Manner,
+    options: &ResponseOptions,
 ) -> pingora_core::Result<()> {
-    let form = Form::accepted(manner.accept.as_ref());
-    // An apiserver that went down meanwhile is not what the client was promised.
-    let tell = manner
-        .tell
-        .map(|tell| tell && refusal != Refusal::NotInitialized);
-    let (header, body) = refusal.response(retry_after_seconds, tell, form, manner.peer)?;
+    let form = StatusFormat::accepted(options.accept.as_ref());
+    // The apiserver may have gone down since the plan was made.
+    let ready = options
+        .ready
+        .map(|ready| ready && refusal != Refusal::NotInitialized);
+    let (header, body) = refusal.response(retry_after_seconds, ready, form, options.peer)?;
     if let ServerSession::H2(session) = down
-        && manner.head
+        && options.head
     {
         return session.write_response_header(header, true);
     }
     down.write_response_header(header).await?;
-    if !manner.head {
+    if !options.head {
         down.write_response_body(body, true).await?;
     }
     Ok(())
 }
 
-/// Refuses what could not be read, as far as anybody listens; the connection is to be closed.
-pub async fn refuse_unreadable(down: &mut ServerSession) -> pingora_core::Result<()> {
-    let (header, body) = Refusal::Unreadable.response(0, None, Form::Json, false)?;
+/// Refuses a request that could not be read. The connection is to be closed afterwards.
+pub async fn refuse_unread(down: &mut ServerSession, refusal: Refusal) -> pingora_core::Result<()> {
+    let (header, body) = refusal.response(0, None, StatusFormat::Json, false)?;
     down.write_error_response(*header, body).await
 }
 
@@ -234,7 +244,7 @@ mod tests {
         let (header, body) = Refusal::Failed {
             maybe_executed: true,
         }
-        .response(5, None, Form::Json, false)
+        .response(5, None, StatusFormat::Json, false)
         .unwrap();
         assert_eq!(header.status, 503);
         assert!(!header.headers.contains_key(RETRY_AFTER));
@@ -249,7 +259,7 @@ mod tests {
     #[test]
     fn what_can_be_retried_says_when_in_header_and_status() {
         let (header, body) = Refusal::NotInitialized
-            .response(7, Some(false), Form::Json, false)
+            .response(7, Some(false), StatusFormat::Json, false)
             .unwrap();
         assert_eq!(header.headers[RETRY_AFTER], "7");
         assert_eq!(header.headers[READY], "false");
@@ -263,9 +273,28 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_is_told_whether_only_the_resource_is_concerned() {
+        let said = |refusal: Refusal, peer| {
+            let (header, _) = refusal.response(5, None, StatusFormat::Json, peer).unwrap();
+            header.headers.get(NOT_EXECUTED).cloned()
+        };
+        let failed = |maybe_executed| Refusal::Failed { maybe_executed };
+        assert_eq!(said(Refusal::DoubtfulNotFound, true), Some(OF_RESOURCE));
+        for refusal in [
+            Refusal::PeerNotInitialized,
+            Refusal::Terminating,
+            failed(false),
+        ] {
+            assert_eq!(said(refusal, true).unwrap(), "true", "{refusal:?}");
+            assert_eq!(said(refusal, false), None, "{refusal:?}");
+        }
+        assert_eq!(said(failed(true), true), None);
+    }
+
+    #[test]
     fn unauthorized_is_as_kube_apiserver_says_it() {
         let (header, body) = Refusal::Unauthorized
-            .response(7, None, Form::Json, false)
+            .response(7, None, StatusFormat::Json, false)
             .unwrap();
         assert_eq!(header.status, 401);
         assert!(!header.headers.contains_key(RETRY_AFTER));

@@ -1,4 +1,4 @@
-//! Opening a connection to a server: TCP, then TLS with the certificates of the moment.
+//! Opens a connection to a server: TCP, then TLS with the current credentials.
 
 use std::io;
 use std::net::SocketAddr;
@@ -52,7 +52,7 @@ async fn timely<T>(limit: Duration, work: impl Future<Output = T>) -> pingora_co
         .or_err(ErrorType::ConnectTimedout, "connecting")
 }
 
-/// Finds half-open connections; watches are silent for long.
+/// Detects half-open connections. Watches may be silent for a long time.
 fn keepalive() -> TcpKeepalive {
     TcpKeepalive {
         idle: Duration::from_secs(15),

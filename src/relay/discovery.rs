@@ -1,147 +1,126 @@
-//! Where a request for a discovery document is sent, and what is to be added to the answer (KEP-4020).
+//! Routes requests for discovery documents, and decides what is added to the answer (KEP-4020).
 //!
-//! Costs other requests one comparison. Where there is nothing to add the request goes on as any other that is no
-//! resource, to the local apiserver. Otherwise the local apiserver is asked first, as the caller: whether it may see
-//! discovery is decided there. While nobody knows what the local apiserver lacks (it is not initialized, or was not
-//! read since) a peer's document stands in for it, with what is known besides.
+//! Other requests cost one comparison. If there is nothing to add, the request is routed like any other request without
+//! a resource, to the local apiserver. Otherwise the local apiserver is asked first, as the caller, because it decides
+//! whether the caller may read discovery. While it is not known what the local apiserver lacks (it is not initialized,
+//! or was not read since), a peer's document takes its place, with other known entries added.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use http::Method;
-use pingora_http::RequestHeader;
 
 use super::answer::Refusal;
-use super::forward::Side;
-use super::overlay::Merging;
+use super::overlay::Overlay;
 use super::overlay::cache::UNKEPT;
-use super::plan::{Asked, Step, Way, choose, details};
+use super::route::{Action, Candidates, Route, RouteRequest};
 use super::shared::Shared;
-use crate::admin::documents::How;
 use crate::config::{DiscoveryMode, Unsynced};
-use crate::discovery::gathered::{Gathered, Listed};
+use crate::discovery::fallback::{lacking, unread};
 use crate::discovery::newest::targets_of;
-use crate::discovery::openapi::Form;
-use crate::discovery::others::Others;
-use crate::discovery::stand_in::{lacking, unread};
+use crate::discovery::openapi::OpenApiFormat;
+use crate::discovery::peer_discovery::{PeerDiscovery, PeerListing};
+use crate::discovery::peer_union::PeerUnion;
+use crate::kube::gvr::Gvr;
+use crate::relay::overlay::metrics::DocumentOutcome;
 use crate::request::info::Target;
 use crate::routing::decide::Row;
-use crate::routing::documents::{Document, Stop, merged, newest};
-use crate::routing::table::{Gvr, Snapshot};
+use crate::routing::documents::{DocumentRequest, RouteStop, merged, newest};
+use crate::routing::table::Snapshot;
 
-/// A discovery document on its way.
-#[derive(Clone)]
-pub struct Overlay {
-    /// Which.
-    pub document: Document,
-    /// What to add to it, if anything.
-    pub gathered: Option<Arc<Gathered>>,
-}
-
-impl Overlay {
-    /// Prepares a request's header; `None`: the answer passes as it is.
-    pub fn begin(
-        &self,
-        shared: &Shared,
-        header: &mut RequestHeader,
-    ) -> pingora_core::Result<Option<Merging>> {
-        let gathered = self.gathered.as_ref();
-        let merging = |gathered| Merging::begin(&self.document, gathered, &shared.merges, header);
-        gathered.map(merging).transpose()
-    }
-}
-
-/// The document that is asked for, if it may have to come from others or be added to.
-fn wanted(shared: &Shared, asked: &Asked<'_>) -> Option<Document> {
-    let Target::Discovery(discovery) = &asked.info.target else {
+/// The requested document, if other servers may serve it or add to it.
+fn requested_document(shared: &Shared, request: &RouteRequest<'_>) -> Option<DocumentRequest> {
+    let Target::Discovery(discovery) = &request.info.target else {
         return None;
     };
-    let reads = matches!(*asked.method, Method::GET | Method::HEAD);
+    let reads = matches!(*request.method, Method::GET | Method::HEAD);
     let concerns =
         reads && shared.config.discovery.mode != DiscoveryMode::Local && shared.policy.rerouting;
-    Document::of(discovery).filter(|_| concerns)
+    DocumentRequest::of(discovery).filter(|_| concerns)
 }
 
-/// The first step for a discovery document; `None`: it is served as any other request that is no resource.
+/// The first action for a discovery document; `None`: it is served like any other request without a resource.
 pub fn first(
     shared: &Shared,
-    asked: &Asked<'_>,
+    request: &RouteRequest<'_>,
     initialized: bool,
     snapshot: &Snapshot,
-) -> Option<Step> {
-    let document = wanted(shared, asked)?;
-    if asked.rerouted {
-        // Two merged documents would keep alive what nobody serves any more: peers get local ones. A starting apiserver
-        // has not said everything yet, and somebody else can be asked.
-        return (!initialized).then_some(Step::Answer(Refusal::PeerNotInitialized));
+) -> Option<Action> {
+    let document = requested_document(shared, request)?;
+    if request.rerouted {
+        // Peers get unmerged documents: two merged ones would keep alive what no server lists any more. A starting
+        // apiserver does not list everything yet, and another server can be tried.
+        return (!initialized).then(|| Action::Answer(shared.local_refusal()));
     }
     if !snapshot.synced {
-        // Nobody knows what the local document lacks, and what is in none is taken for gone.
-        return is_refused(shared, &document).then_some(Step::Answer(Refusal::Unsynced));
+        // It is not known what the local document lacks, and clients take missing entries for deleted.
+        return is_refused(shared, &document).then_some(Action::Answer(Refusal::Unsynced));
     }
-    let step = step(shared, asked, initialized, snapshot, document, &[]);
-    if step.is_none() {
-        shared.metrics.documents.count(How::Passed);
+    let action = action(shared, request, initialized, snapshot, document, &[]);
+    if action.is_none() {
+        shared.metrics.documents.count(DocumentOutcome::Passed);
     }
-    step
+    action
 }
 
-/// Whether a document is refused before etcd was read. Nobody takes what OpenAPI does not describe for gone.
-fn is_refused(shared: &Shared, document: &Document) -> bool {
+/// Whether a document is refused before etcd was read. Clients do not take what OpenAPI lacks for deleted.
+fn is_refused(shared: &Shared, document: &DocumentRequest) -> bool {
     let is_openapi = matches!(
         document,
-        Document::OpenApiV2 | Document::OpenApiV3 | Document::OpenApiV3Version(_)
+        DocumentRequest::OpenApiV2
+            | DocumentRequest::OpenApiV3
+            | DocumentRequest::OpenApiV3Version(_)
     );
     !is_openapi
         && shared.config.discovery.mode == DiscoveryMode::Merged
         && shared.policy.unsynced == Unsynced::Reject
 }
 
-/// The next step, now that those at `tried` could not answer; `last`: the refusal if nobody is left.
+/// The next action, after the servers at `tried` could not answer. `last`: the refusal if no other server can be tried.
 pub fn next(
     shared: &Shared,
-    asked: &Asked<'_>,
+    request: &RouteRequest<'_>,
     initialized: bool,
     snapshot: &Snapshot,
     tried: &[SocketAddr],
     last: Refusal,
-) -> Option<Step> {
-    if asked.rerouted || !snapshot.synced {
+) -> Option<Action> {
+    if request.rerouted || !snapshot.synced {
         return None;
     }
-    let document = wanted(shared, asked)?;
-    let gathered = shared.gathering.load();
-    let stale = is_stale(&document, &gathered);
-    let step = step(shared, asked, initialized, snapshot, document, tried)?;
-    Some(match step {
-        Step::Answer(_) if stale => {
-            shared.metrics.documents.count(How::Stale);
-            Step::Answer(Refusal::Unreachable)
+    let document = requested_document(shared, request)?;
+    let peer_discovery = shared.peer_discovery.load();
+    let stale = is_stale(&document, &peer_discovery);
+    let action = action(shared, request, initialized, snapshot, document, tried)?;
+    Some(match action {
+        Action::Answer(_) if stale => {
+            shared.metrics.documents.count(DocumentOutcome::Stale);
+            Action::Answer(Refusal::Unreachable)
         }
-        Step::Answer(_) => Step::Answer(last),
-        step => step,
+        Action::Answer(_) => Action::Answer(last),
+        action => action,
     })
 }
 
 /// `None`: there is nothing to add.
-fn step(
+fn action(
     shared: &Shared,
-    asked: &Asked<'_>,
+    request: &RouteRequest<'_>,
     initialized: bool,
     snapshot: &Snapshot,
-    document: Document,
+    document: DocumentRequest,
     tried: &[SocketAddr],
-) -> Option<Step> {
-    let gathered = shared.gathering.load();
+) -> Option<Action> {
+    let peer_discovery = shared.peer_discovery.load();
     let targets = &snapshot.targets;
     let is_newest = shared.config.discovery.mode == DiscoveryMode::Newest;
-    let sure = initialized && (is_newest || gathered.is_of(&shared.local));
-    let adds = !is_newest && is_lacking(&document, &gathered);
+    let sure = initialized && (is_newest || peer_discovery.is_current_for(&shared.local));
+    let adds = !is_newest && is_lacking(&document, &peer_discovery);
     let of = document.group_version();
     let holders = of.filter(|_| !is_newest && (adds || !sure));
     let holders = holders.map(|of| targets_of(snapshot, &of.group, &of.version));
     let holders = holders.unwrap_or_default();
-    // A name that somebody lists, and not just one that a client thought of.
+    // Only listed names become label values, not names that a client made up.
     let listed = of.filter(|_| !holders.is_empty()).map(|of| Gvr {
         group: of.group.clone(),
         version: of.version.clone(),
@@ -149,103 +128,102 @@ fn step(
         subresource: String::new(),
     });
     let stops = match is_newest {
-        true => newest(initialized, gathered.newer(snapshot), targets),
+        true => newest(initialized, peer_discovery.newer(snapshot), targets),
         false if sure && !adds => return None,
         false => merged(sure, holders, targets),
     };
-    if stops == [Stop::Local] && !adds && tried.is_empty() {
+    if stops == [RouteStop::Local] && !adds && tried.is_empty() {
         return None;
     }
-    let is_openapi = matches!(document, Document::OpenApiV2 | Document::OpenApiV3);
-    // What others list is not gone because one server does not know it.
+    let is_openapi = matches!(
+        document,
+        DocumentRequest::OpenApiV2 | DocumentRequest::OpenApiV3
+    );
+    // A group version that other servers list exists although one server does not know it.
     let is_gone = match sure {
         true => !(adds && of.is_some()),
         false => targets.is_empty() && !adds,
     };
-    let way = |side, address, gathered, is_gone, details| Way {
-        side,
-        address,
+    let candidates = Candidates {
+        shared,
+        snapshot,
+        tried,
+        seed: request.seed,
+        row: Row::NotAResource,
+    };
+    let document_route = |route, peer_discovery, is_gone: bool| Route {
         rerouted_as: listed.clone(),
         pass_no_such_resource: is_openapi || is_gone,
-        details,
-        row: Row::NotAResource,
         overlay: Some(Overlay {
             document: document.clone(),
-            gathered,
+            peer_discovery,
         }),
+        ..route
     };
-    let own = (adds && document.is_merged()).then(|| gathered.clone());
-    let local = shared.config.api_server.address;
-    let at = |stop: &Stop| match stop {
-        Stop::Local => (!tried.contains(&local)).then(|| {
-            let details = shared.local.user_details();
+    let own = (adds && document.is_merged()).then(|| peer_discovery.clone());
+    let to = |stop: &RouteStop| match stop {
+        RouteStop::Local => {
+            let route = candidates.local()?;
             if sure || is_newest || is_openapi {
-                return way(Side::Local, local, own.clone(), is_gone, details);
+                return Some(document_route(route, own.clone(), is_gone));
             }
-            let known = unread(initialized, snapshot, &gathered);
+            let known = unread(initialized, snapshot, &peer_discovery);
             let added = added(&document, known);
             let is_gone = is_gone && added.is_none();
             let added = added.filter(|_| document.is_merged());
-            way(Side::Local, local, added, is_gone, details)
-        }),
-        Stop::Peers(indices) => {
-            let servers = indices
-                .iter()
-                .filter_map(|index| snapshot.servers.get(*index));
-            let untried = servers.filter(|server| !tried.contains(&server.endpoint));
-            let server = choose(untried, None, asked.seed, &shared.health)?;
-            let side = if server.native {
-                Side::Native
-            } else {
-                Side::Peer
-            };
-            let gathered = match sure || is_openapi {
+            Some(document_route(route, added, is_gone))
+        }
+        RouteStop::Peers(indices) => {
+            let server = candidates.server(indices, None, None)?;
+            let peer_discovery = match sure || is_openapi {
                 true => own.clone(),
-                false => added(&document, lacking(server, snapshot, &gathered))
+                false => added(&document, lacking(server, snapshot, &peer_discovery))
                     .filter(|_| document.is_merged()),
             };
-            let details = details(server);
-            let address = server.endpoint;
-            Some(way(side, address, gathered, is_gone, details))
+            Some(document_route(
+                candidates.to(server),
+                peer_discovery,
+                is_gone,
+            ))
         }
     };
-    let way = stops.iter().find_map(at);
-    Some(way.map_or(Step::Answer(Refusal::Unreachable), Step::Forward))
+    let route = stops.iter().find_map(to);
+    Some(route.map_or(Action::Answer(Refusal::Unreachable), Action::Forward))
 }
 
-/// What others have for a document, if anything; made for one request.
-fn added(document: &Document, others: Others) -> Option<Arc<Gathered>> {
-    let gathered = Gathered {
+/// What other servers add to a document, if anything. Made for one request.
+fn added(document: &DocumentRequest, others: PeerUnion) -> Option<Arc<PeerDiscovery>> {
+    let peer_discovery = PeerDiscovery {
         generation: UNKEPT,
         others,
-        ..Gathered::default()
+        ..PeerDiscovery::default()
     };
-    is_lacking(document, &gathered).then(|| Arc::new(gathered))
+    is_lacking(document, &peer_discovery).then(|| Arc::new(peer_discovery))
 }
 
 /// Whether only servers that cannot be asked are known to have a document.
-fn is_stale(document: &Document, gathered: &Gathered) -> bool {
+fn is_stale(document: &DocumentRequest, peer_discovery: &PeerDiscovery) -> bool {
     match document {
-        Document::Resources(of) | Document::OpenApiV3Version(of) => {
-            gathered.lists(&of.group, &of.version) == Listed::Stale
+        DocumentRequest::Resources(of) | DocumentRequest::OpenApiV3Version(of) => {
+            peer_discovery.lists(&of.group, &of.version) == PeerListing::Stale
         }
         _ => false,
     }
 }
 
 /// Whether others have something for a document that the local apiserver's lacks.
-fn is_lacking(document: &Document, gathered: &Gathered) -> bool {
-    let others = &gathered.others.document;
+fn is_lacking(document: &DocumentRequest, peer_discovery: &PeerDiscovery) -> bool {
+    let others = &peer_discovery.others.document;
     match document {
-        Document::Versions => others.group("").is_some(),
-        Document::Groups => others.groups.iter().any(|group| !group.name.is_empty()),
-        Document::Group(name) => others.group(name).is_some(),
-        Document::Resources(of) | Document::OpenApiV3Version(of) => {
-            gathered.lists(&of.group, &of.version) != Listed::No
+        DocumentRequest::Versions => others.group("").is_some(),
+        DocumentRequest::Groups => others.groups.iter().any(|group| !group.name.is_empty()),
+        DocumentRequest::Group(name) => others.group(name).is_some(),
+        DocumentRequest::Resources(of) | DocumentRequest::OpenApiV3Version(of) => {
+            peer_discovery.lists(&of.group, &of.version) != PeerListing::No
         }
-        Document::OpenApiV2 => !gathered.is_empty(),
-        Document::OpenApiV3 => {
-            let indices = gathered.openapi.of(Form::V3Index);
+        DocumentRequest::OpenApiV2 => !peer_discovery.is_empty(),
+        DocumentRequest::OpenApiV3 => {
+            let indices = peer_discovery.openapi.of(OpenApiFormat::V3Index);
             indices.is_some_and(|indices| !indices.is_empty())
         }
     }

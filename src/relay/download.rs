@@ -1,8 +1,8 @@
-//! The answer's body on its way to the client.
+//! Sends the answer's body to the client.
 //!
-//! Over HTTP/2 a piece waits for the client's window without keeping anybody from reading the request's body: a client
-//! may send all of it before it reads. Over HTTP/1.1 pingora cannot read while it writes: each piece is written before
-//! more of the request is read.
+//! Over HTTP/2 a piece waits for the client's window while the request's body is read: a client may send its whole body
+//! before it reads. Over HTTP/1.1 pingora cannot read while it writes: each piece is written before more of the request
+//! is read.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -15,7 +15,6 @@ use pingora_core::{Error, ErrorType, OrErr};
 
 const WHAT: &str = "while passing on the answer";
 
-/// The answer's body on its way down.
 pub struct Download {
     /// Read and not sent yet, and whether it is the end.
     pending: Option<(Bytes, bool)>,
@@ -24,8 +23,8 @@ pub struct Download {
 }
 
 impl Download {
-    /// Of an answer whose header was written to `down`. `duplex`: the request's body goes up meanwhile; otherwise there
-    /// is nothing to do here.
+    /// The header was written to `down`. `duplex`: the request's body is sent at the same time; otherwise this does
+    /// nothing.
     pub fn new(down: &mut ServerSession, duplex: bool) -> Self {
         let writer = match down {
             ServerSession::H2(session) if duplex => session.take_response_body_writer(),
@@ -37,17 +36,18 @@ impl Download {
         }
     }
 
-    /// Whether pieces go this way, and [`Self::progress`] sees the client go away. `down` does not, from now on.
+    /// Whether pieces are sent here, and [`Self::progress`] notices when the client goes away. Then `down` does not
+    /// notice it.
     pub fn follows_client(&self) -> bool {
         self.writer.is_some()
     }
 
-    /// Whether there is a piece that the client has not taken yet: no other may come before.
+    /// Whether a piece waits for the client. No other piece may come before it.
     pub fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
 
-    /// Takes a piece; `end`: it is the last. Whether all is sent.
+    /// Sends a piece; `end`: it is the last. Returns whether everything was sent.
     pub async fn take(&mut self, mut data: Bytes, end: bool) -> pingora_core::Result<bool> {
         let Some(writer) = &mut self.writer else {
             return Error::e_explain(ErrorType::InternalError, WHAT);
@@ -66,9 +66,9 @@ impl Download {
         }
     }
 
-    /// Sends of what is pending as much as the client's window allows; whether that was all. An error: the client is
-    /// gone. May be given up and called again.
-    pub async fn progress(&mut self) -> Result<bool, h2::Error> {
+    /// Sends as much of the pending data as the client's window allows. Returns whether it was the last. An error: the
+    /// client went away. Cancel safe.
+    pub async fn progress(&mut self) -> pingora_core::Result<bool> {
         let Some(writer) = &mut self.writer else {
             return std::future::pending().await;
         };
@@ -82,7 +82,7 @@ impl Download {
                 None => Poll::Pending,
             }
         });
-        let whole = sent.await?;
+        let whole = sent.await.or_err(ErrorType::WriteError, WHAT)?;
         let ended = whole && pending.as_ref().is_some_and(|(_, end)| *end);
         if whole {
             *pending = None;
@@ -90,7 +90,7 @@ impl Download {
         Ok(ended)
     }
 
-    /// Ends a body whose last piece was not known to be the last.
+    /// Ends a body whose last piece was not marked as the last.
     pub async fn end(
         &mut self,
         trailers: Option<HeaderMap>,
@@ -104,13 +104,13 @@ impl Download {
                 .send_data(Bytes::new(), true)
                 .or_err(ErrorType::WriteError, WHAT),
             (None, Some(trailers)) => down.write_response_trailers(trailers).await,
-            // Its session does it.
+            // The session ends the body.
             (None, None) => Ok(()),
         }
     }
 }
 
-/// Sends as much of `data` as there is room for; ready when something happened. Whether all of it has been sent.
+/// Sends as much of `data` as there is room for. Ready after any progress; returns whether all of it was sent.
 pub fn poll_send(
     writer: &mut SendStream<Bytes>,
     data: &mut Bytes,

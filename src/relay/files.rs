@@ -1,19 +1,19 @@
-//! Open files: how many this process may have, and for what. Every connection is one.
+//! Limits of open files. Each connection takes one.
 //!
-//! Clients get half of them, so that what serves them finds the other half. The last ones are for the proxy itself alone:
-//! etcd, the probe, discovery and the admin port go on when requests have used up all others.
+//! Clients get half of them, and their upstream connections the other half. The last ones are for the proxy itself:
+//! etcd, the probe, discovery and the admin port continue when requests have used up all others.
 
 use std::os::fd::{AsRawFd, RawFd};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What requests must leave alone.
+/// Files that requests must not use.
 const OWN: u64 = 64;
-/// Clients at once, however many files there are: container runtimes allow a million, and each client holds some 30 KiB.
+/// Most clients at the same time: container runtimes allow a million files, and each client needs about 30 KiB.
 const MOST_CLIENTS: u64 = 1 << 17;
 
-/// Raises the limit as far as that needs no privilege, as every Go program does when it starts: systemd and many shells
-/// begin with 1024, for the sake of programs that use `select`.
+/// Raises the soft limit to the hard limit, as every Go program does: systemd and many shells start with 1024 for
+/// programs that use `select`.
 pub fn raise_limit() {
     let maximum = getrlimit(Resource::Nofile).maximum;
     let raised = Rlimit {
@@ -25,13 +25,13 @@ pub fn raise_limit() {
     }
 }
 
-/// How many clients may be connected at once.
+/// Most clients at the same time.
 pub fn for_clients() -> usize {
     usize::try_from(clients(limit())).unwrap_or(usize::MAX)
 }
 
-/// Whether a request may have this file. They are numbered from the lowest that is free, so that the last ones have the
-/// highest numbers.
+/// Whether a request may use this file. The kernel gives the lowest free number, so the last files have the highest
+/// numbers.
 pub fn is_for_requests(file: &impl AsRawFd) -> bool {
     is_below(file.as_raw_fd(), limit())
 }

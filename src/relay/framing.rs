@@ -1,4 +1,4 @@
-//! Headers as the next hop's protocol wants them, and what its errors mean.
+//! Writes headers for the protocol of the next hop, and reads its errors.
 
 use std::fmt;
 
@@ -12,8 +12,8 @@ use pingora_http::{RequestHeader, ResponseHeader};
 
 use crate::request::headers::{KEEP_ALIVE, PROXY_CONNECTION};
 
-/// Whether the first line of an HTTP/1 request names a path, or a URL with one, as Go's HTTP server wants it. pingora
-/// takes anything else for `/`, and cuts off what follows a `#`, which to Go is part of the path.
+/// Whether the first line of an HTTP/1 request has a path or an absolute URL, as Go's HTTP server requires. pingora
+/// takes anything else for `/`, and cuts off everything after a `#`, which Go treats as part of the path.
 pub fn names_a_path(session: &ServerSession, header: &RequestHeader) -> bool {
     let Some(session) = session.as_http1() else {
         return true;
@@ -33,7 +33,8 @@ fn is_path_or_url(target: &[u8]) -> bool {
         })
 }
 
-/// Whether it names a host that HTTP/2, over which servers are asked, has a form for; or none, as it may.
+/// Whether the request has a host that is valid in HTTP/2, which apiservers are reached over, or no host where that is
+/// allowed.
 pub fn is_hosted(header: &RequestHeader) -> bool {
     header.uri.authority().is_some()
         || match header.headers.get(HOST).map(HeaderValue::as_bytes) {
@@ -42,9 +43,9 @@ pub fn is_hosted(header: &RequestHeader) -> bool {
         }
 }
 
-/// Whether everybody reads the same end of a request's body from its header. pingora drops a Content-Length that comes
-/// with a Transfer-Encoding, and takes any codings that end with `chunked`; somebody on the way may have read another
-/// end, and kube-apiserver takes `chunked` alone.
+/// Whether all parsers find the same end of the request's body. pingora drops a Content-Length next to a
+/// Transfer-Encoding, and accepts any codings that end with `chunked`. Another parser may find another end, and
+/// kube-apiserver accepts only `chunked`.
 pub fn has_one_length(session: &ServerSession, header: &RequestHeader) -> bool {
     let mut codings = header.headers.get_all(TRANSFER_ENCODING).iter();
     let Some(coding) = codings.next() else {
@@ -57,7 +58,7 @@ pub fn has_one_length(session: &ServerSession, header: &RequestHeader) -> bool {
     chunked && !raw.as_deref().is_some_and(names_a_length)
 }
 
-/// Whether the lines of a header have a Content-Length.
+/// Whether a raw header has a Content-Length.
 fn names_a_length(raw: &[u8]) -> bool {
     let name = CONTENT_LENGTH.as_str().as_bytes();
     raw.split(|byte| *byte == b'\n').any(|line| {
@@ -66,7 +67,7 @@ fn names_a_length(raw: &[u8]) -> bool {
     })
 }
 
-/// Removes what an answer says of the connection that it came on, names listed in `Connection` included.
+/// Removes hop-by-hop headers from an answer, and those that `Connection` lists.
 pub fn strip_hop_by_hop(response: &mut ResponseHeader) {
     for name in listed_in_connection(&response.headers) {
         response.remove_header(&name);
@@ -78,6 +79,15 @@ pub fn strip_hop_by_hop(response: &mut ResponseHeader) {
     }
 }
 
+/// Whether an answer says that its connection will be closed.
+pub fn says_close(headers: &HeaderMap) -> bool {
+    let mut values = headers.get_all(CONNECTION).iter();
+    values.any(|value| {
+        let mut words = value.as_bytes().split(|byte| *byte == b',');
+        words.any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"))
+    })
+}
+
 fn listed_in_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     let values = headers.get_all(CONNECTION).iter();
     values
@@ -86,7 +96,8 @@ fn listed_in_connection(headers: &HeaderMap) -> Vec<HeaderName> {
         .collect()
 }
 
-/// Writes a request's header; a request without a body ends with it. `name`: the server's, for clients that name none.
+/// Writes a request's header. A request without a body ends with it. `name`: the server's name, for clients that send
+/// no host.
 pub async fn write_header(
     up: &mut HttpSession,
     mut header: Box<RequestHeader>,
@@ -124,7 +135,7 @@ pub async fn write_header(
     }
 }
 
-/// The one value of a Content-Length that was written several times; that they agree was checked when it was read.
+/// The value of a repeated Content-Length. The values were compared when the request was read.
 fn single_length(header: &RequestHeader) -> Option<HeaderValue> {
     let mut lengths = header.headers.get_all(CONTENT_LENGTH).iter();
     let first = lengths.next()?;
@@ -137,7 +148,7 @@ fn single_length(header: &RequestHeader) -> Option<HeaderValue> {
     several.then(|| HeaderValue::from_bytes(one).ok())?
 }
 
-/// How an answer's body is delimited towards an HTTP/1 client.
+/// Sets how an answer's body is delimited for an HTTP/1 client.
 pub fn frame_for_http1(
     client: Version,
     response: &mut ResponseHeader,
@@ -156,7 +167,7 @@ pub fn frame_for_http1(
     } else {
         response.remove_header(&TRANSFER_ENCODING);
     }
-    // Some would wait for the body, and take the next answer for it.
+    // Some clients would wait for a body, and read the next answer as the body.
     if response.status == StatusCode::NO_CONTENT {
         response.remove_header(&CONTENT_LENGTH);
     }
@@ -164,8 +175,8 @@ pub fn frame_for_http1(
     Ok(())
 }
 
-/// Asks a client for the body that it waits with. pingora would take this for the last answer, and close the connection
-/// after the exchange because it came before the body's end.
+/// Sends `100 Continue`. pingora would take it for the final answer, and close the connection because it came before
+/// the body's end.
 pub async fn write_continue(down: &mut ServerSession) -> pingora_core::Result<()> {
     down.set_close_on_response_before_downstream_finish(false);
     let written = down.write_continue_response().await;
@@ -173,8 +184,8 @@ pub async fn write_continue(down: &mut ServerSession) -> pingora_core::Result<()
     written
 }
 
-/// Whether the server says that it did not process the request: REFUSED_STREAM, or a GOAWAY below its stream. What
-/// pingora calls retriable is more than that: HTTP_1_1_REQUIRED may come after the request was carried out.
+/// Whether the server did not process the request: REFUSED_STREAM, or a GOAWAY below its stream. pingora calls more
+/// errors retriable: HTTP_1_1_REQUIRED, for example, may come after the request was executed.
 pub fn is_unprocessed(error: &Error) -> bool {
     let cause = error.root_cause().downcast_ref::<h2::Error>();
     cause.is_some_and(|cause| {
@@ -184,11 +195,11 @@ pub fn is_unprocessed(error: &Error) -> bool {
     })
 }
 
-/// An error as the log may have it. Where something cannot be parsed, pingora's words quote it: tokens, cookies, pieces
-/// of bodies.
-pub struct Discreet<'e>(pub &'e Error);
+/// Formats an error for the log. Parse errors of pingora quote their input (tokens, cookies, bodies), so only their
+/// type is written.
+pub struct RedactedError<'e>(pub &'e Error);
 
-impl fmt::Display for Discreet<'_> {
+impl fmt::Display for RedactedError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(error) = self;
         match error.root_etype() {
@@ -206,7 +217,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_parsed_is_not_quoted() {
-        let said = |error: Box<Error>| Discreet(&error).to_string();
+        let said = |error: Box<Error>| RedactedError(&error).to_string();
         let quoting = || Error::explain(ErrorType::InvalidHTTPHeader, "buf: Bearer x");
         assert_eq!(said(quoting()), "InvalidHTTPHeader");
         let chunk = Error::explain(ErrorType::new("InvalidChunk"), "Bearer x was not LF");
@@ -227,7 +238,7 @@ mod tests {
             response.headers.contains_key(CONTENT_LENGTH)
         };
         assert!(!length_left(204, Method::GET));
-        // What a GET would get, and what the client has already.
+        // The length of the GET answer, or of the document that the client has.
         assert!(length_left(200, Method::HEAD));
         assert!(length_left(304, Method::GET));
         assert!(length_left(200, Method::GET));

@@ -1,7 +1,7 @@
-//! Which peers failed lately: those are tried last until they answer again.
+//! Remembers peers that failed: they are tried last until they answer again.
 //!
-//! Written by requests whose exchange failed or was answered, and by [`run`], which asks a failed peer again after a
-//! pause that grows from failure to failure. Read when one of several peers is chosen; nothing is locked for that.
+//! Written by requests whose exchange failed or was answered, and by [`run`], which asks a failed peer again after
+//! pauses that grow with each failure. Read without locks when one of several peers is chosen.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,18 +12,22 @@ use http::{HeaderMap, StatusCode};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::shared::Shared;
 use crate::client::{ClientMaker, MakerError};
-use crate::cluster::watch::jittered;
 use crate::config::Config;
+use crate::local::probe::says_it_shuts_down;
+use crate::retry::Backoff;
+use crate::routing::table::Snapshot;
 use crate::tls::credentials::Current;
 
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Longest wait for an answer of a peer that failed.
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(30),
+    jitter: 0.5,
+};
+/// Longest wait for the answer of a failed peer.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Peers that failed and did not answer since.
+/// Peers that have failed and not answered since.
 #[derive(Debug, Default)]
 pub struct Health {
     suspects: ArcSwap<Vec<Suspect>>,
@@ -33,34 +37,34 @@ pub struct Health {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Suspect {
     address: SocketAddr,
-    pause: Duration,
+    failures: u32,
     /// When it is asked again.
     again: Instant,
 }
 
 impl Health {
-    /// Whether the peer failed and did not answer since.
+    /// Whether the peer has failed and not answered since.
     pub fn is_suspect(&self, address: SocketAddr) -> bool {
         let suspects = self.suspects.load();
         suspects.iter().any(|suspect| suspect.address == address)
     }
 
-    /// The peer could not answer. Many requests may find that at once: within a pause it counts once. Whether it is the
-    /// first to find it.
+    /// The peer could not answer. Many requests may notice that at the same time: within a pause they count once.
+    /// Returns whether this is the first failure.
     pub fn failed(&self, address: SocketAddr) -> bool {
         let now = Instant::now();
         let before = self.suspects.rcu(|suspects| {
             let before = suspects.iter().find(|suspect| suspect.address == address);
-            let pause = match before {
+            let failures = match before {
                 Some(suspect) if now < suspect.again => return suspects.clone(),
-                Some(suspect) => (suspect.pause * 2).min(LONGEST_PAUSE),
-                None => FIRST_PAUSE,
+                Some(suspect) => suspect.failures.saturating_add(1),
+                None => 1,
             };
             let others = suspects.iter().filter(|suspect| suspect.address != address);
             let suspect = Suspect {
                 address,
-                pause,
-                again: now + jittered(pause),
+                failures,
+                again: now + BACKOFF.random_pause(failures),
             };
             Arc::new(others.copied().chain([suspect]).collect())
         });
@@ -79,7 +83,7 @@ impl Health {
         }
     }
 
-    /// Who was suspected before.
+    /// Returns the suspects before.
     fn forget(&self, gone: impl Fn(SocketAddr) -> bool) -> Arc<Vec<Suspect>> {
         self.suspects.rcu(|suspects| {
             let left = suspects.iter().filter(|suspect| !gone(suspect.address));
@@ -92,7 +96,7 @@ impl Health {
         suspects.iter().min_by_key(|suspect| suspect.again).copied()
     }
 
-    /// Resolves when a suspect's pause is over.
+    /// Resolves when a suspect is to be asked again.
     async fn due(&self) -> SocketAddr {
         loop {
             let changed = self.changed.notified();
@@ -107,12 +111,11 @@ impl Health {
     }
 }
 
-/// Asks peers that failed until they answer or are not there any more. Runs until dropped.
-pub async fn run(maker: Arc<ClientMaker>, shared: Arc<Shared>) {
-    let health = &shared.health;
+/// Asks failed peers until they answer or are gone. Runs until dropped.
+pub async fn run(maker: Arc<ClientMaker>, health: Arc<Health>, snapshot: Arc<ArcSwap<Snapshot>>) {
     loop {
         let address = health.due().await;
-        let snapshot = shared.published.snapshot.load_full();
+        let snapshot = snapshot.load_full();
         let known = |address| snapshot.servers.iter().any(|it| it.endpoint == address);
         health.forget(|suspect| !known(suspect));
         if known(address) {
@@ -124,14 +127,16 @@ pub async fn run(maker: Arc<ClientMaker>, shared: Arc<Shared>) {
     }
 }
 
-/// Whether a request sent there would be answered: a proxy says 503 to this for an apiserver that is not ready, an
-/// apiserver may say anything else.
+/// Whether the peer would answer a request: a proxy answers 503 for an apiserver that is not ready, and an apiserver
+/// may give any answer except that it is shutting down.
 async fn answers(maker: &Arc<ClientMaker>, address: SocketAddr) -> bool {
     let answer = maker.client(address).get("/readyz", &[]).await;
-    answer.is_ok_and(|answer| answer.status != StatusCode::SERVICE_UNAVAILABLE)
+    answer.is_ok_and(|answer| {
+        answer.status != StatusCode::SERVICE_UNAVAILABLE && !says_it_shuts_down(&answer)
+    })
 }
 
-/// Clients that ask peers whether they are there, as nobody in particular.
+/// Clients for anonymous requests to peers.
 pub fn maker(config: &Config, credentials: Current) -> Result<ClientMaker, MakerError> {
     ClientMaker::new(
         &config.peer.server_name,
@@ -173,10 +178,10 @@ mod tests {
             assert_eq!(health.due().await, peer(1));
             pauses.push(before.elapsed());
         }
-        assert!(pauses[0] <= FIRST_PAUSE * 2, "{pauses:?}");
+        assert!(pauses[0] <= BACKOFF.first * 2, "{pauses:?}");
         assert!(pauses[2] > pauses[0], "{pauses:?}");
         assert!(
-            pauses.iter().all(|pause| *pause <= LONGEST_PAUSE * 2),
+            pauses.iter().all(|pause| *pause <= BACKOFF.longest * 2),
             "{pauses:?}"
         );
     }

@@ -1,37 +1,37 @@
-//! `X-Kubernetes-If-Ready` (KEP-3028): answer only when the apiserver is initialized. Pure.
+//! `X-Kubernetes-If-Ready` (KEP-3028): the request is to be answered only by an initialized apiserver. Pure.
 
-use crate::config::{Enforce, IfReady, IfReadyMode};
+use crate::config::{Enforce, IfReadyConfig, IfReadyMode};
 
-/// What the gate says of a request. `tell`: the value of `X-Kubernetes-Ready` on the answer; only for a client that asked.
+/// What to do with a request. `ready`: the value of `X-Kubernetes-Ready` on the answer, for a client that asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gate {
-    /// 503, and nothing reaches the apiserver.
+    /// Answer 503; the apiserver gets nothing.
     Refuse {
         /// `Some(false)` if the request asked.
-        tell: Option<bool>,
+        ready: Option<bool>,
     },
-    /// Processed.
+    /// Process the request.
     Pass {
         /// `Some` only if the request asked.
-        tell: Option<bool>,
+        ready: Option<bool>,
     },
 }
 
-/// Asks the gate. `asked`: the request has the header, whatever its value.
-pub fn gate(config: &IfReady, path: &str, asked: bool, initialized: bool) -> Gate {
+/// `asked`: the request has the header, with any value.
+pub fn gate(config: &IfReadyConfig, path: &str, asked: bool, initialized: bool) -> Gate {
     if !config.enabled {
-        return Gate::Pass { tell: None };
+        return Gate::Pass { ready: None };
     }
-    let tell = asked.then_some(initialized);
-    let held = asked || (config.enforce == Enforce::Always && !is_exempt(path));
-    if held && !initialized && config.mode == IfReadyMode::Retry {
-        Gate::Refuse { tell }
+    let ready = asked.then_some(initialized);
+    let gated = asked || (config.enforce == Enforce::Always && !is_exempt(path));
+    if gated && !initialized && config.mode == IfReadyMode::Retry {
+        Gate::Refuse { ready }
     } else {
-        Gate::Pass { tell }
+        Gate::Pass { ready }
     }
 }
 
-/// What is asked of a server that is not up yet: of these, only requests that say so are held back.
+/// Requests that are useful before an apiserver is up: they are refused only if they have the header.
 fn is_exempt(path: &str) -> bool {
     let first = path.strip_prefix('/').unwrap_or(path);
     let first = first.split_once('/').map_or(first, |(first, _)| first);
@@ -43,10 +43,10 @@ mod tests {
     use super::*;
 
     const PODS: &str = "/api/v1/pods";
-    const SILENT: Gate = Gate::Pass { tell: None };
+    const SILENT: Gate = Gate::Pass { ready: None };
 
-    fn config(mode: IfReadyMode, enforce: Enforce) -> IfReady {
-        IfReady {
+    fn config(mode: IfReadyMode, enforce: Enforce) -> IfReadyConfig {
+        IfReadyConfig {
             enabled: true,
             mode,
             enforce,
@@ -55,12 +55,12 @@ mod tests {
         }
     }
 
-    fn told(ready: bool) -> Gate {
-        Gate::Pass { tell: Some(ready) }
+    fn reported(ready: bool) -> Gate {
+        Gate::Pass { ready: Some(ready) }
     }
 
     /// What becomes of requests that (asked, found it initialized).
-    fn cases(config: &IfReady, path: &str) -> [Gate; 4] {
+    fn cases(config: &IfReadyConfig, path: &str) -> [Gate; 4] {
         [(true, false), (true, true), (false, false), (false, true)]
             .map(|(asked, initialized)| gate(config, path, asked, initialized))
     }
@@ -68,18 +68,21 @@ mod tests {
     #[test]
     fn the_four_cases_of_the_kep() {
         let config = config(IfReadyMode::Retry, Enforce::OptIn);
-        let refused = Gate::Refuse { tell: Some(false) };
-        assert_eq!(cases(&config, PODS), [refused, told(true), SILENT, SILENT]);
+        let refused = Gate::Refuse { ready: Some(false) };
+        assert_eq!(
+            cases(&config, PODS),
+            [refused, reported(true), SILENT, SILENT]
+        );
     }
 
     #[test]
     fn always_holds_back_those_that_did_not_ask_and_tells_them_nothing() {
         let config = config(IfReadyMode::Retry, Enforce::Always);
-        let refused = Gate::Refuse { tell: Some(false) };
-        let silently = Gate::Refuse { tell: None };
+        let refused = Gate::Refuse { ready: Some(false) };
+        let silently = Gate::Refuse { ready: None };
         assert_eq!(
             cases(&config, PODS),
-            [refused, told(true), silently, SILENT]
+            [refused, reported(true), silently, SILENT]
         );
     }
 
@@ -100,7 +103,7 @@ mod tests {
             assert_eq!(gate(&config, path, false, false), SILENT, "{path}");
             assert_eq!(
                 gate(&config, path, true, false),
-                Gate::Refuse { tell: Some(false) },
+                Gate::Refuse { ready: Some(false) },
                 "{path}"
             );
         }
@@ -114,7 +117,7 @@ mod tests {
             "//metrics",
         ] {
             let gate = gate(&config, path, false, false);
-            assert_eq!(gate, Gate::Refuse { tell: None }, "{path}");
+            assert_eq!(gate, Gate::Refuse { ready: None }, "{path}");
         }
     }
 
@@ -124,14 +127,14 @@ mod tests {
             let config = config(IfReadyMode::Annotate, enforce);
             assert_eq!(
                 cases(&config, PODS),
-                [told(false), told(true), SILENT, SILENT]
+                [reported(false), reported(true), SILENT, SILENT]
             );
         }
     }
 
     #[test]
     fn switched_off_it_is_as_if_nobody_asked() {
-        let off = IfReady {
+        let off = IfReadyConfig {
             enabled: false,
             ..config(IfReadyMode::Annotate, Enforce::Always)
         };

@@ -1,33 +1,49 @@
-//! One request to one answer.
+//! Handles one request until one answer.
 //!
-//! The way of a request: read it, judge who asks, gate on readiness ([`if_ready`]), decide where it goes
-//! ([`plan`], by [`crate::routing`]'s table), write the headers that belong there, forward it ([`forward`]) and stream the answer back ([`stream`]; [`last_word`] of watches).
-//! Discovery documents have a way of their own ([`discovery`]), and get what other servers list on their way back
-//! ([`overlay`]). What the proxy answers itself is made in [`answer`]. One snapshot a request, taken once; no locks.
+//! A request's path: read it, identify the caller, check readiness ([`if_ready`]), plan where it goes ([`plan`], by the
+//! table of [`crate::routing`]), write the upstream headers, exchange ([`exchange`]) and stream the answer back
+//! ([`stream`]; [`final_bookmark`] for watches). Discovery documents have their own routes ([`discovery`]), and get
+//! what other servers list added to the answer ([`overlay`]). The proxy's own answers are made in [`answer`]. Each
+//! request loads one snapshot; no locks.
 
 pub mod accept;
 pub mod answer;
-pub mod attempts;
-pub mod between;
+pub mod destination;
 pub mod dial;
 pub mod discovery;
 pub mod download;
-pub mod dress;
+pub mod downstream;
+pub mod exchange;
+pub mod failover;
 pub mod files;
-pub mod forward;
+pub mod final_bookmark;
 pub mod framing;
-pub mod front;
+pub mod head;
 pub mod health;
 pub mod if_ready;
-pub mod last_word;
+pub mod keepalive;
+pub mod large_headers;
+mod merged_document;
+pub mod metrics;
 pub mod not_found;
+pub mod outcome;
 pub mod overlay;
 pub mod plan;
 pub mod pool;
+pub mod recent;
+pub mod revalidate;
+pub mod route;
+pub mod service;
 pub mod shared;
-pub mod standing;
+mod start;
 pub mod status;
 pub mod stream;
+pub mod terminating;
+pub mod tokens;
+pub mod unread;
 pub mod upgraded;
 pub mod upload;
 pub mod upstream;
+pub mod upstream_headers;
+
+pub use self::start::{RelayInputs, start};

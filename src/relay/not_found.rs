@@ -1,8 +1,8 @@
-//! Telling "no such resource" from "no such object", in every form that kube-apiserver has for it.
+//! Tells "no such resource" from "no such object" in every format of kube-apiserver.
 //!
-//! An unknown group is `404 page not found` in plain text; an unknown version, resource or subresource is a `Status`
-//! without a name in its details, as JSON, YAML, protobuf or CBOR; a missing object is a `Status` that names it. An
-//! answer that says nothing, or that cannot be read, proves nothing. Pure.
+//! An unknown group is answered with `404 page not found` in plain text; an unknown version, resource or subresource
+//! with a `Status` without a name in its details, as JSON, YAML, protobuf or CBOR; a missing object with a `Status`
+//! that names it. An answer that cannot be read proves nothing. Pure.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -15,14 +15,16 @@ use k8s_pb::apimachinery::pkg::runtime::Unknown;
 use prost::Message;
 use serde::Deserialize;
 
-/// Longest body looked at. kube-apiserver's own are below 1 KiB.
+use crate::kube::envelope;
+
+/// Longest body that is read. kube-apiserver's own are below 1 KiB.
 pub const LIMIT: usize = 16 << 10;
 
 const TEXT: &[u8] = b"404 page not found";
 const MESSAGE: &str = "the server could not find the requested resource";
-/// What CBOR begins with that says that it is.
+/// The self-describe tag of CBOR.
 const CBOR: &[u8] = b"\xd9\xd9\xf7";
-/// In CBOR a key and its value stand next to each other, each behind its kind and length.
+/// In CBOR a key and its value are adjacent, each after its type and length.
 const CBOR_MESSAGES: [&[u8]; 4] = [
     b"\x67message\x78\x30the server could not find the requested resource",
     b"\x67message\x58\x30the server could not find the requested resource",
@@ -49,7 +51,7 @@ pub fn is_no_such_resource(headers: &HeaderMap, body: &[u8]) -> bool {
     status.is_none_or(|status| status.is_about_no_object())
 }
 
-/// As much of a `metav1.Status` as tells.
+/// The decisive fields of a `metav1.Status`.
 #[derive(Debug, Deserialize)]
 struct Status {
     kind: String,
@@ -65,7 +67,7 @@ struct Details {
 }
 
 impl Status {
-    /// Webhooks answer 404 in words of their own; those are not the apiserver's.
+    /// Webhooks answer 404 with their own texts; those are not from the apiserver.
     fn is_about_no_object(&self) -> bool {
         let named = self
             .details
@@ -74,14 +76,14 @@ impl Status {
         let unknown = self
             .message
             .strip_prefix(MESSAGE)
-            // client-go, which apiservers ask others with, adds what was asked.
+            // client-go, which aggregating apiservers use, adds the request.
             .is_some_and(|rest| rest.is_empty() || rest.starts_with(" ("));
         self.kind != "Status" || (unknown && !named)
     }
 }
 
 fn from_protobuf(body: &[u8]) -> Option<Status> {
-    let Unknown { type_meta, raw, .. } = Unknown::decode(body.strip_prefix(b"k8s\0")?).ok()?;
+    let Unknown { type_meta, raw, .. } = envelope::unwrap(body).ok()?;
     let status = protobuf::Status::decode(raw?.as_slice()).ok()?;
     Some(Status {
         kind: type_meta?.kind?,
@@ -92,12 +94,12 @@ fn from_protobuf(body: &[u8]) -> Option<Status> {
     })
 }
 
-/// Kubernetes' CBOR is searched, not read: a name that imitates the message costs a 503, no more.
+/// CBOR is searched, not parsed. A name that imitates the message only causes a 503.
 fn is_said_in_cbor(body: &[u8]) -> bool {
     !body.starts_with(CBOR) || CBOR_MESSAGES.iter().any(|said| contains(body, said))
 }
 
-/// The body without its encoding; `None` if it cannot be read. Of a long one only as much as matters.
+/// The decoded body; `None` if it cannot be decoded. A long body is cut.
 fn decoded<'a>(headers: &HeaderMap, body: &'a [u8]) -> Option<Cow<'a, [u8]>> {
     let Some(encoding) = headers.get(CONTENT_ENCODING) else {
         return Some(Cow::Borrowed(body));

@@ -1,4 +1,4 @@
-//! What all serving threads share. Read on every request, written elsewhere.
+//! State that all serving threads share. Requests read it, other tasks write it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,66 +13,63 @@ use tokio::sync::watch;
 use super::answer::Refusal;
 use super::health::Health;
 use super::overlay::cache::Cache;
-use crate::admin::metrics::Metrics;
-use crate::admin::recent::{Event, Recent};
-use crate::cluster::catalog::{Own, Published};
+use super::unread::UnreadBudget;
+use crate::cluster::catalog::{OwnServer, Published};
 use crate::config::Config;
-use crate::discovery::gathered::Gathering;
+use crate::discovery::peer_discovery::SharedPeerDiscovery;
 use crate::local::state::LocalState;
-use crate::request::headers::Privileged;
+use crate::relay::metrics::Metrics;
+use crate::relay::recent::{RecentEvents, RequestEvent};
+use crate::request::caller::Authenticator;
+use crate::request::headers::PrivilegedHeaders;
 use crate::request::info::RequestInfo;
-use crate::request::who::Judge;
 use crate::routing::decide::Policy;
 use crate::tls::credentials::Current;
-use crate::watches::archive::Archive;
+use crate::watches::change_logs::ChangeLogs;
 use crate::watches::samples::Samples;
 
-/// Shared by all serving threads.
 pub struct Shared {
-    /// The configuration.
     pub config: Config,
-    /// Who we are.
-    pub own: Own,
-    /// What client certificates are judged by.
-    pub judge: ArcSwap<Judge>,
-    /// What connections to apiservers are made with.
+    pub own: OwnServer,
+    /// Identifies callers by their client certificates.
+    pub judge: ArcSwap<Authenticator>,
+    /// Credentials of connections to apiservers.
     pub credentials: Current,
-    /// Told whenever one of these two was replaced.
+    /// Notified when one of these two was replaced.
     pub rotated: watch::Sender<()>,
     /// Headers that only peers may send.
-    pub privileged: Privileged,
-    /// What routing goes by.
+    pub privileged: PrivilegedHeaders,
     pub policy: Policy,
-    /// What etcd says.
+    /// The state of the cluster in etcd.
     pub published: Published,
-    /// What peers list and the apiserver beside us does not.
-    pub gathering: Arc<Gathering>,
-    /// The apiserver beside us.
+    /// What peers' discovery lists and the local apiserver's does not.
+    pub peer_discovery: Arc<SharedPeerDiscovery>,
+    /// The local apiserver.
     pub local: Arc<LocalState>,
-    /// Which peers failed lately.
-    pub health: Health,
-    /// Discovery documents that something was added to.
-    pub merges: Cache,
-    /// What watches that end are told by.
-    pub archive: Archive,
-    /// What lists of the apiserver beside us showed, for those that saw nothing.
+    pub health: Arc<Health>,
+    /// Merged discovery documents.
+    pub merge_cache: Cache,
+    /// Changes in etcd, for the final bookmarks of watches.
+    pub change_logs: ChangeLogs,
+    /// Samples of the local apiserver's lists, for watches that have delivered no object.
     pub samples: Samples,
     /// Reroutes and refusals, for the status page.
-    pub recent: Recent,
+    pub recent: RecentEvents,
     /// A control task has panicked.
-    pub crippled: Arc<AtomicBool>,
-    /// Counters.
-    pub metrics: Arc<Metrics>,
-    /// How far a stop has come.
-    pub phase: watch::Receiver<Phase>,
+    pub control_panicked: Arc<AtomicBool>,
+    /// The budget for answers that clients do not read.
+    pub unread: Arc<UnreadBudget>,
+    pub metrics: Metrics,
+    /// How far a shutdown has come.
+    pub phase: watch::Receiver<ShutdownPhase>,
 }
 
-/// What part of `shutdown.drain` long-running requests get their turns in.
-pub const TURNS: f64 = 0.9;
+/// The part of `shutdown.drain` within which long-running requests end.
+pub const DRAIN_TURNS: f64 = 0.9;
 
-/// How far a stop has come.
+/// How far a shutdown has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
+pub enum ShutdownPhase {
     /// Serving.
     Serving,
     /// `/readyz` fails, everything is still served.
@@ -82,22 +79,31 @@ pub enum Phase {
 }
 
 impl Shared {
-    /// Whether load balancers should send requests here.
+    /// Whether load balancers should send requests to this proxy.
     pub fn is_ready(&self) -> bool {
-        self.local.is_ready() && self.local.believes_us() && !self.is_leaving()
+        self.local.is_ready() && self.local.trusts_proxy() && !self.is_leaving()
     }
 
-    /// Whether the proxy is stopping: an answer on an HTTP/1 connection is its last then, and says so.
+    /// Whether the proxy is stopping. An answer over HTTP/1 is then the last of its connection, and says so.
     pub fn is_leaving(&self) -> bool {
-        *self.phase.borrow() != Phase::Serving
+        *self.phase.borrow() != ShutdownPhase::Serving
     }
 
-    /// Whether the snapshot is too old to prove that nobody serves a resource.
+    /// Whether the snapshot is too old to prove that no server serves a resource.
     pub fn is_stale(&self) -> bool {
         self.published.freshness.age() > 2 * self.config.peer.lease_ttl
     }
 
-    /// The proxy answers by itself; `request`: what was asked, if it could be read; `server`: who was asked last.
+    /// Why a peer's request is not served by the local apiserver.
+    pub(super) fn local_refusal(&self) -> Refusal {
+        match self.local.turns_away() {
+            true => Refusal::Terminating,
+            false => Refusal::PeerNotInitialized,
+        }
+    }
+
+    /// Counts an answer of the proxy itself. `request`: `None` if it could not be read; `server`: the server that was
+    /// tried last.
     pub fn refused(
         &self,
         refusal: Refusal,
@@ -106,35 +112,35 @@ impl Shared {
     ) {
         self.metrics.refused(refusal);
         let (code, reason) = (refusal.code(), refusal.name());
-        let event = || Event::new(request, server, code, reason);
+        let event = || RequestEvent::new(request, server, code, reason);
         self.recent.refused.add(event);
     }
 
-    /// Seconds for `Retry-After`, drawn anew for each answer.
+    /// Seconds for `Retry-After`, with new jitter for each answer.
     pub fn retry_after(&self) -> u32 {
         let config = &self.config.if_ready;
         let jitter = rand::thread_rng().gen_range(0..=config.retry_after_jitter_seconds);
         config.retry_after_seconds + jitter
     }
 
-    /// Resolves at a long-running request's turn to end: a random moment of `shutdown.drain`, so that clients do not
-    /// all come back at once.
-    pub async fn turn_to_end(&self) {
+    /// Resolves when a long-running request is to end: after a random part of `shutdown.drain`, so that clients do not
+    /// all reconnect at once.
+    pub async fn drain_turn(&self) {
         let mut phase = self.phase.clone();
         if phase
-            .wait_for(|phase| *phase == Phase::Draining)
+            .wait_for(|phase| *phase == ShutdownPhase::Draining)
             .await
             .is_err()
         {
-            // Nobody is left to tell: the process is ending.
+            // The process is ending.
             return;
         }
-        self.a_turn().await;
+        self.random_drain_delay().await;
     }
 
     /// Resolves after a random part of `shutdown.drain`.
-    pub async fn a_turn(&self) {
-        let share = rand::thread_rng().gen_range(0.0..TURNS);
+    pub async fn random_drain_delay(&self) {
+        let share = rand::thread_rng().gen_range(0.0..DRAIN_TURNS);
         let turn: Duration = self.config.shutdown.drain.mul_f64(share);
         tokio::time::sleep(turn).await;
     }

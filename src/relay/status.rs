@@ -2,37 +2,29 @@
 
 use bytes::Bytes;
 use k8s_pb::apimachinery::pkg::apis::meta::v1 as protobuf;
-use k8s_pb::apimachinery::pkg::runtime::{TypeMeta, Unknown};
-use prost::Message;
 use serde::Serialize;
 
-use super::accept::Form;
+use super::accept::StatusFormat;
+use crate::kube::envelope;
 
-/// What Kubernetes' protobuf form begins with.
-const ENVELOPE: &[u8] = b"k8s\0";
 const API_VERSION: &str = "v1";
 const KIND: &str = "Status";
 const FAILURE: &str = "Failure";
 
-/// A failure, about no object.
+/// A failure without details of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Status {
-    /// For people.
+pub struct StatusObject {
     pub message: &'static str,
-    /// For programs.
     pub reason: &'static str,
-    /// The HTTP status code.
     pub code: u16,
-    /// When to try again, if at all.
     pub retry_after_seconds: Option<u32>,
 }
 
-impl Status {
-    /// Its bytes.
-    pub fn encode(&self, form: Form) -> Bytes {
+impl StatusObject {
+    pub fn encode(&self, form: StatusFormat) -> Bytes {
         match form {
-            Form::Json => self.json(),
-            Form::Protobuf => self.protobuf(),
+            StatusFormat::Json => self.json(),
+            StatusFormat::Protobuf => self.protobuf(),
         }
     }
 
@@ -49,13 +41,13 @@ impl Status {
             }),
             code: self.code,
         };
-        // Text and numbers can always be written.
+        // Strings and numbers can always be serialised.
         let mut body = serde_json::to_vec(&status).unwrap_or_default();
         body.push(b'\n');
         body.into()
     }
 
-    /// Like Go's, it writes empty fields too.
+    /// Go writes empty fields, too.
     fn protobuf(&self) -> Bytes {
         let empty = || Some(String::new());
         let details = |seconds| protobuf::StatusDetails {
@@ -79,16 +71,7 @@ impl Status {
             details: self.retry_after_seconds.map(details),
             code: Some(self.code.into()),
         };
-        let unknown = Unknown {
-            type_meta: Some(TypeMeta {
-                api_version: Some(API_VERSION.to_owned()),
-                kind: Some(KIND.to_owned()),
-            }),
-            raw: Some(status.encode_to_vec()),
-            content_encoding: empty(),
-            content_type: empty(),
-        };
-        [ENVELOPE, &unknown.encode_to_vec()].concat().into()
+        envelope::wrap_object(API_VERSION, KIND, &status).into()
     }
 }
 
@@ -118,9 +101,11 @@ struct Details {
 
 #[cfg(test)]
 mod tests {
+    use prost::Message;
+
     use super::*;
 
-    const WAIT: Status = Status {
+    const WAIT: StatusObject = StatusObject {
         message: "wait",
         reason: "ServiceUnavailable",
         code: 503,
@@ -134,13 +119,13 @@ mod tests {
             r#""reason":"ServiceUnavailable","details":{"retryAfterSeconds":7},"code":503}"#,
             "\n"
         );
-        assert_eq!(WAIT.encode(Form::Json), expected);
+        assert_eq!(WAIT.encode(StatusFormat::Json), expected);
     }
 
     #[test]
     fn protobuf_has_the_envelope_and_says_the_same() {
-        let bytes = WAIT.encode(Form::Protobuf);
-        let unknown = Unknown::decode(bytes.strip_prefix(ENVELOPE).unwrap()).unwrap();
+        let bytes = WAIT.encode(StatusFormat::Protobuf);
+        let unknown = envelope::unwrap(&bytes).unwrap();
         let kind = unknown.type_meta.as_ref().unwrap();
         assert_eq!((kind.api_version(), kind.kind()), ("v1", "Status"));
         let status = protobuf::Status::decode(unknown.raw()).unwrap();

@@ -1,7 +1,9 @@
-//! The answer on its way to the client: its header at once, then both bodies, each piece as it comes.
+//! Passes an answer to the client: its header at once, then both bodies, each piece as it arrives.
+
+use std::pin::pin;
 
 use bytes::Bytes;
-use http::header::HeaderValue;
+use http::header::{CONTENT_LENGTH, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::client::HttpSession;
@@ -9,17 +11,22 @@ use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
 
 use super::download::Download;
-use super::forward::{Exchange, Outcome};
-use super::framing::{Discreet, frame_for_http1, strip_hop_by_hop};
-use super::last_word::LastWord;
+use super::framing::{RedactedError, frame_for_http1, says_close, strip_hop_by_hop};
+use super::unread::AnswerWriter;
 use super::upgraded::splice;
-use super::upload::{Listening, Upload};
-use super::upstream::Kind;
+use super::upload::{Upload, UploadInterest};
+use super::upstream::RequestKind;
+use crate::log_throttle::LogRateLimit;
+use crate::relay::exchange::Exchange;
+use crate::relay::final_bookmark::FinalBookmark;
+use crate::relay::outcome::Outcome;
+use crate::request::caller::Caller;
 use crate::request::headers::{NOT_EXECUTED, READY};
-use crate::trouble::Pace;
-use crate::watches::samples::look::Look;
+use crate::watches::samples::sampler::ListSampler;
 
 const SWITCHING: u16 = 101;
+/// The largest frame that most clients accept.
+const PART: usize = 16 << 10;
 
 impl Exchange<'_> {
     /// Writes the response header; `end`: there is no body.
@@ -30,21 +37,28 @@ impl Exchange<'_> {
         method: &Method,
         end: bool,
     ) -> pingora_core::Result<()> {
-        // An upgrade that is agreed on is what its `Connection` is about; the client's protocol writes the rest.
+        // On an upgrade `Connection` is about the upgrade, and the client's protocol writes the rest.
         if response.status != StatusCode::SWITCHING_PROTOCOLS {
+            if self.ends_connection(&response) {
+                self.downstream.end(down);
+            }
+            // Waiting requests may go on: it is known whether the connection ends.
+            if let Some(permit) = self.permit {
+                permit.end();
+            }
             strip_hop_by_hop(&mut response);
-        } else if self.kind != Kind::Upgrade {
+        } else if self.kind != RequestKind::Upgrade {
             return Error::e_explain(ErrorType::InvalidHTTPHeader, "101 to what is no upgrade");
         }
-        // Between proxies only: whoever else says it is no proxy.
+        // Only for peers' proxies: an apiserver must not forge it.
         if response.status == StatusCode::SERVICE_UNAVAILABLE {
             response.remove_header(&NOT_EXECUTED);
         }
-        // Ours to say: what a server further on says of itself is not about the one that was asked.
+        // Only this proxy sets it: the value of another proxy is about another apiserver.
         if self.shared.config.if_ready.enabled && response.headers.contains_key(READY) {
             response.remove_header(&READY);
         }
-        if let Some(ready) = self.tell {
+        if let Some(ready) = self.ready {
             response.insert_header(
                 READY,
                 HeaderValue::from_static(if ready { "true" } else { "false" }),
@@ -53,7 +67,7 @@ impl Exchange<'_> {
         match down {
             ServerSession::H2(session) => session.write_response_header(response, end),
             session => {
-                if self.kind != Kind::Upgrade && self.shared.is_leaving() {
+                if self.kind != RequestKind::Upgrade && self.shared.is_leaving() {
                     session.set_keepalive(None);
                 }
                 frame_for_http1(session.req_header().version, &mut response, method)?;
@@ -62,7 +76,19 @@ impl Exchange<'_> {
         }
     }
 
-    /// Whether the answer ended with what has been read.
+    /// Whether the client is to send no more requests on its connection: the apiserver did not authenticate it, or,
+    /// over an HTTP/1.1 connection for this client alone, the apiserver closes it. An answer from a pod behind `proxy`
+    /// does not count.
+    fn ends_connection(&self, response: &ResponseHeader) -> bool {
+        let refused = response.status == StatusCode::UNAUTHORIZED && !self.info.is_proxied();
+        match self.caller {
+            Caller::Peer => false,
+            Caller::Anonymous if self.ends_anonymous => true,
+            _ => refused || says_close(&response.headers),
+        }
+    }
+
+    /// Whether the answer is complete.
     pub(super) fn is_complete(&self, up: &mut HttpSession) -> bool {
         match up {
             // `response_finished` is also true of a stream that was reset.
@@ -71,43 +97,44 @@ impl Exchange<'_> {
         }
     }
 
-    /// Both bodies, until the answer's end.
+    /// Passes both bodies until the answer's end.
     pub(super) async fn stream(
         &self,
         down: &mut ServerSession,
         mut up: HttpSession,
         upload: &mut Upload,
         code: u16,
-        last_word: &LastWord<'_>,
-        mut look: Option<Box<Look>>,
+        final_bookmark: &FinalBookmark<'_>,
+        mut look: Option<Box<ListSampler>>,
     ) -> Outcome {
-        let standing = self.standing();
+        let revalidation = self.revalidation();
         let turn = async {
             tokio::select! {
-                () = last_word.turn() => {}
-                () = standing.lost() => last_word.whole_frame().await,
+                () = final_bookmark.turn() => {}
+                () = revalidation.ended() => final_bookmark.whole_frame().await,
             }
         };
         if code == SWITCHING {
             splice(down, up, turn).await;
             return Outcome::Upgraded;
         }
-        // What is cut off may have been in the middle of a request's body.
+        // A request's body may not have been read to its end.
         let cut = Outcome::Answered {
             code,
             reusable: false,
         };
-        let long = self.kind != Kind::Short;
+        let long = self.kind != RequestKind::Short;
         tokio::pin!(turn);
-        // A watch has no body that would have to be read meanwhile, and its end is its last word's.
-        let duplex = upload.is_expected() && !last_word.is_watch();
+        // A watch has no request body, and [`FinalBookmark`] ends it.
+        let duplex = upload.is_expected() && !final_bookmark.is_watch();
+        let mut answer_writer = self.answer_writer(content_length(&up));
         let mut download = Download::new(down, duplex);
         loop {
-            let Listening {
+            let UploadInterest {
                 pending,
                 followed,
                 idle,
-            } = upload.listening(down);
+            } = upload.interest(down);
             let full = download.is_pending();
             let followed = followed && !(idle && download.follows_client());
             tokio::select! {
@@ -116,8 +143,11 @@ impl Exchange<'_> {
                         let end = self.is_complete(&mut up);
                         let seen = look.is_some().then(|| data.clone());
                         let sent = match download.follows_client() {
-                            true => download.take(data, end).await,
-                            false => last_word.pass(down, data, end).await.map(|()| end),
+                            true => match answer_writer.reserve(data.len()).await {
+                                Ok(()) => download.take(data, end).await,
+                                Err(error) => Err(error),
+                            },
+                            false => pass(final_bookmark, down, data, end, &mut answer_writer).await,
                         };
                         if let Some(seen) = seen {
                             look = look.and_then(|look| look.passed(&seen, end));
@@ -133,7 +163,7 @@ impl Exchange<'_> {
                             look.passed(&Bytes::new(), true);
                         }
                         let ending = async {
-                            last_word.before_end(down).await?;
+                            final_bookmark.before_end(down).await?;
                             download.end(read_trailers(&mut up).await?, down).await
                         };
                         match ending.await {
@@ -142,15 +172,15 @@ impl Exchange<'_> {
                         }
                     }
                     Err(error) => {
-                        static PACE: Pace = Pace::new();
+                        static PACE: LogRateLimit = LogRateLimit::new();
                         if let Some(left_out) = PACE.admit() {
-                            let (destination, error) = (&self.destination, Discreet(&error));
+                            let (destination, error) = (&self.destination, RedactedError(&error));
                             tracing::info!(%destination, %error, left_out, "answer broke off");
                         }
                         return Outcome::Broken;
                     }
                 },
-                sent = download.progress() => match sent {
+                sent = progress(&mut download, full.then_some(&mut answer_writer)) => match sent {
                     Ok(false) => {}
                     Ok(true) => break,
                     Err(_) => return Outcome::Broken,
@@ -164,7 +194,7 @@ impl Exchange<'_> {
                 }
                 () = &mut turn, if long && !full => {
                     let ending = async {
-                        last_word.say(down).await?;
+                        final_bookmark.write(down).await?;
                         download.end(None, down).await
                     };
                     return match ending.await {
@@ -175,9 +205,51 @@ impl Exchange<'_> {
             }
         }
         let outcome = upload.answered(code);
-        self.give_back(up, upload).await;
+        self.release(up, upload).await;
         outcome
     }
+}
+
+/// Passes a piece on in parts: each part that the client reads counts as progress. Returns whether it was the last
+/// piece.
+async fn pass(
+    final_bookmark: &FinalBookmark<'_>,
+    down: &mut ServerSession,
+    mut data: Bytes,
+    end: bool,
+    answer_writer: &mut AnswerWriter<'_>,
+) -> pingora_core::Result<bool> {
+    loop {
+        let length = match down.is_http2() {
+            true => data.len().min(PART),
+            false => data.len(),
+        };
+        let part = data.split_to(length);
+        let last = data.is_empty();
+        answer_writer.reserve(length).await?;
+        let passing = pin!(final_bookmark.pass(down, part, end && last));
+        answer_writer.write(passing).await?;
+        if last {
+            return Ok(end);
+        }
+    }
+}
+
+/// `answer_writer`: set if a piece waits for the client.
+async fn progress(
+    download: &mut Download,
+    answer_writer: Option<&mut AnswerWriter<'_>>,
+) -> pingora_core::Result<bool> {
+    match answer_writer {
+        Some(answer_writer) => answer_writer.write(pin!(download.progress())).await,
+        None => download.progress().await,
+    }
+}
+
+/// The `Content-Length` of the answer.
+fn content_length(up: &HttpSession) -> Option<usize> {
+    let length = up.response_header()?.headers.get(CONTENT_LENGTH)?;
+    length.to_str().ok()?.parse().ok()
 }
 
 async fn read_trailers(up: &mut HttpSession) -> pingora_core::Result<Option<HeaderMap>> {

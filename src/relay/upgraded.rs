@@ -1,9 +1,9 @@
-//! An upgraded connection (`exec`, `attach`, `port-forward`, a WebSocket): bytes both ways until either side ends.
+//! Upgraded connections (`exec`, `attach`, `port-forward`, WebSocket): copies bytes both ways until one side ends.
 //!
-//! pingora's sessions cannot read while they write, and two sides that both wait for the other to read would wait for
-//! ever. So both connections are taken out of their sessions, with what was already read of them, and each direction
-//! is copied on its own. As in kube-apiserver's own upgrade proxy there is no half-closed stream: what one side sent
-//! before its end is delivered, and then both are closed.
+//! pingora's sessions cannot read while they write, and two sides that both wait for the other to read would hang. So
+//! both connections are taken out of their sessions, with the bytes that were read already, and each direction is
+//! copied independently. As in kube-apiserver's own upgrade proxy there is no half-closed stream: the data that one
+//! side sent before its end is delivered, and then both sides are closed.
 
 use std::future::poll_fn;
 use std::io::{self, Cursor};
@@ -17,20 +17,20 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::client::HttpSession;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
 
-/// How long the other side may take to receive the rest, and that it is the end.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// How long the other side may take to receive the rest and the end.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connection without its session.
-struct Taken {
+struct RawConnection {
     stream: Stream,
-    /// Read with the header, and not looked at yet.
+    /// Read together with the header.
     early: Bytes,
-    /// There is nothing after that.
+    /// The stream ended after that.
     ended: bool,
 }
 
-/// Copies both ways between a client that was told 101 and the server that told it, until one of them ends or `turn`
-/// comes. Nothing is left of `down` afterwards.
+/// Copies both ways between client and server after a 101, until one of them ends or `turn` resolves. `down` is empty
+/// afterwards.
 pub async fn splice(down: &mut ServerSession, up: HttpSession, turn: impl Future<Output = ()>) {
     let (Some(client), Some(server)) = (take_client(down).await, take_server(up).await) else {
         return;
@@ -38,24 +38,24 @@ pub async fn splice(down: &mut ServerSession, up: HttpSession, turn: impl Future
     let (mut from_client, mut to_client) = split(client.stream);
     let (mut from_server, mut to_server) = split(server.stream);
     tokio::select! {
-        // How a side ended makes no difference to the other.
+        // The way a side ended does not matter.
         _ = copy(&client.early, client.ended, &mut from_client, &mut to_server) => {}
         _ = copy(&server.early, server.ended, &mut from_server, &mut to_client) => {}
         () = turn => {}
     }
-    let farewell = async {
+    let closing = async {
         tokio::join!(close(&mut to_client), close(&mut to_server));
         tokio::join!(drain(from_client), drain(from_server));
     };
-    // Whoever does not take it in time is cut off.
-    let _ = tokio::time::timeout(FAREWELL, farewell).await;
+    // A side that is too slow is cut off.
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, closing).await;
 }
 
-async fn take_client(down: &mut ServerSession) -> Option<Taken> {
+async fn take_client(down: &mut ServerSession) -> Option<RawConnection> {
     let (early, ended) = read_at_once(down.read_request_body()).await;
     let empty = ServerSession::new_http1(Box::new(Cursor::new(Vec::new())));
     match std::mem::replace(down, empty) {
-        ServerSession::H1(session) => Some(Taken {
+        ServerSession::H1(session) => Some(RawConnection {
             stream: session.into_inner(),
             early,
             ended,
@@ -64,20 +64,19 @@ async fn take_client(down: &mut ServerSession) -> Option<Taken> {
     }
 }
 
-async fn take_server(up: HttpSession) -> Option<Taken> {
+async fn take_server(up: HttpSession) -> Option<RawConnection> {
     let HttpSession::H1(mut session) = up else {
         return None;
     };
     let (early, ended) = read_at_once(session.read_body_bytes()).await;
-    Some(Taken {
+    Some(RawConnection {
         stream: session.into_inner(),
         early,
         ended,
     })
 }
 
-/// What a session has of its peer's bytes: one read hands out all that came with the header, and a read that has to
-/// wait takes nothing.
+/// The bytes that a session has read already. One read returns all of them, and a read that would wait loses nothing.
 async fn read_at_once(
     read: impl Future<Output = pingora_core::Result<Option<Bytes>>>,
 ) -> (Bytes, bool) {
@@ -99,20 +98,20 @@ async fn copy(
     to.write_all(early).await?;
     to.flush().await?;
     if !ended {
-        // Flushes whenever there is nothing more to read.
+        // Flushes when there is nothing to read.
         tokio::io::copy(from, to).await?;
     }
     Ok(())
 }
 
-async fn close(side: &mut WriteHalf<Stream>) {
-    // A side that is gone already is closed too.
-    let _ = side.shutdown().await;
+async fn close(server_kind: &mut WriteHalf<Stream>) {
+    // A side that has gone away is closed already.
+    let _ = server_kind.shutdown().await;
 }
 
-/// Reads what a side still sends: with bytes unread the closing would reset the connection, and the last that it was
-/// sent could be lost on its way.
+/// Reads the rest that a side sends. Closing a connection with unread bytes would reset it, and the last bytes to that
+/// side could be lost.
 async fn drain(mut from: ReadHalf<Stream>) {
-    let mut scrap = vec![0; 4096];
-    while from.read(&mut scrap).await.is_ok_and(|read| read > 0) {}
+    let mut discarded = vec![0; 4096];
+    while from.read(&mut discarded).await.is_ok_and(|read| read > 0) {}
 }

@@ -1,88 +1,129 @@
 //! The request's body on its way to an apiserver.
 //!
-//! Over HTTP/2 a piece waits for the server's window without keeping anybody from reading the answer: a server may
-//! answer while it reads, and stop reading until its answer is taken. Over HTTP/1.1, which kube-apiserver speaks with us
-//! only if its HTTP/2 is switched off, pingora cannot read while it writes: each piece is written before more of the
-//! answer is read.
+//! Over HTTP/2 a piece waits for the server's window while the answer is read: a server may answer while it reads, and
+//! stop reading until its answer is taken. Over HTTP/1.1, which kube-apiserver speaks only if its HTTP/2 is switched off,
+//! pingora cannot read while it writes: each piece is written before more of the answer is read.
 //!
-//! The beginning of a body is kept until an answer comes, so that another server can be asked.
+//! The beginning of a body is kept until an answer comes (`Replay`), so that it can be sent to another server.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use h2::SendStream;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::client::HttpSession;
 
 use super::download::poll_send;
-use super::forward::Outcome;
+use crate::relay::outcome::Outcome;
 
-/// Who ended an exchange.
-pub enum Gone {
-    /// The client.
+/// The side that ended an exchange.
+pub enum Disconnected {
     Client,
-    /// The apiserver, by this error.
     Server(Box<pingora_core::Error>),
 }
 
-/// How much of a body is kept to be sent again. Most objects are smaller than this.
-const KEPT: usize = 64 << 10;
+/// Longest body that is kept to be sent again, in bytes. Most objects are smaller.
+const REPLAY_LIMIT: usize = 64 << 10;
+/// Pieces of at least this many bytes share the buffer that they were read into. Smaller ones are copied: each may be a
+/// part of a much larger buffer.
+const SHARED: usize = 8 << 10;
 
-/// The request's body on its way up.
+/// The pieces of a body that were read so far.
+#[derive(Debug, Default)]
+struct Replay {
+    pieces: Vec<Bytes>,
+    /// Copies of small pieces that come after `pieces`.
+    tail: BytesMut,
+    length: usize,
+}
+
+impl Replay {
+    /// Keeps a piece; `false`: the body is too long.
+    fn keep(&mut self, piece: &Bytes) -> bool {
+        if piece.is_empty() {
+            return true;
+        }
+        self.length += piece.len();
+        if self.length > REPLAY_LIMIT {
+            return false;
+        }
+        if self.length == piece.len() || piece.len() >= SHARED {
+            self.end_tail();
+            self.pieces.push(piece.clone());
+        } else {
+            self.tail.extend_from_slice(piece);
+        }
+        true
+    }
+
+    fn end_tail(&mut self) {
+        if !self.tail.is_empty() {
+            self.pieces.push(self.tail.split().freeze());
+        }
+    }
+
+    /// All pieces in order. None is empty.
+    fn pieces(&mut self) -> VecDeque<Bytes> {
+        self.end_tail();
+        self.pieces.iter().cloned().collect()
+    }
+}
+
 pub struct Upload {
-    /// There is a body.
     expected: bool,
-    /// The client waits for a `100 Continue` before it sends its body.
+    /// The client waits for `100 Continue` before it sends its body.
     continue_owed: bool,
-    /// What was read so far, for another server to be sent; `None` if it is too much, or not needed any more.
-    kept: Option<Vec<u8>>,
+    /// What was read so far, for another server; `None` if it is too long, or no longer needed.
+    kept: Option<Replay>,
     /// The client's body was read to its end.
     read: bool,
-    /// The server takes no more of it. Mostly it has answered early, and its answer is what counts.
+    /// The server accepts no more of the body. Usually it has answered early, and its answer counts.
     refused: bool,
     /// Read and not sent yet, and whether it is the end.
     pending: Option<(Bytes, bool)>,
+    /// Comes after `pending`, if the body is sent again.
+    replay: VecDeque<Bytes>,
     /// The sending half of an HTTP/2 stream.
     writer: Option<SendStream<Bytes>>,
 }
 
 /// What an upload waits for.
 #[derive(Debug, Clone, Copy)]
-pub struct Listening {
-    /// The server, to take what is pending.
+pub struct UploadInterest {
+    /// Wait for the server to accept pending data.
     pub pending: bool,
-    /// The client, for more of its body or for going away.
+    /// Wait for the client: for more of the body, or until it goes away.
     pub followed: bool,
-    /// Nothing of a body is to be read now: the client can only go away.
+    /// No body is read now: the client can only go away.
     pub idle: bool,
 }
 
 impl Upload {
-    /// The body of a request that was just read. `expected`: there is one; `expects_continue`: the client waits for a
-    /// `100 Continue`.
+    /// `expected`: there is a body; `expects_continue`: the client waits for `100 Continue`.
     pub fn new(expected: bool, expects_continue: bool) -> Self {
         Self {
             expected,
             continue_owed: expected && expects_continue,
-            kept: Some(Vec::new()),
+            kept: Some(Replay::default()),
             read: !expected,
             refused: false,
             pending: None,
+            replay: VecDeque::new(),
             writer: None,
         }
     }
 
-    /// Whether there is a body.
     pub fn is_expected(&self) -> bool {
         self.expected
     }
 
-    /// Whether the client is to be told to go on, now that somebody will read its body. Once.
+    /// Whether to send `100 Continue` now. `true` once.
     pub fn is_continue_owed(&mut self) -> bool {
         std::mem::take(&mut self.continue_owed)
     }
 
-    /// The body follows the header just written to `up`: what another server was sent of it already, first.
+    /// Starts the body after the header was written to `up`: first the pieces that an earlier server was sent.
     pub async fn begin(&mut self, up: &mut HttpSession) {
         if !self.expected {
             return;
@@ -90,57 +131,71 @@ impl Upload {
         self.writer = writer(up);
         self.refused = false;
         self.pending = None;
-        let kept = self.kept.as_deref().unwrap_or_default();
-        if self.read || !kept.is_empty() {
-            let again = Bytes::copy_from_slice(kept);
-            self.send(again, self.read, up).await;
+        self.replay = self.kept.as_mut().map(Replay::pieces).unwrap_or_default();
+        if self.replay.is_empty() {
+            if self.read {
+                self.send(Bytes::new(), true, up).await;
+            }
+            return;
         }
-    }
-
-    /// Whether another server can be sent all of it.
-    pub fn can_begin_again(&self) -> bool {
-        self.kept.is_some()
-    }
-
-    /// No other server will be asked.
-    pub fn forget(&mut self) {
-        self.kept = None;
-    }
-
-    fn keep(&mut self, piece: &[u8]) {
-        if let Some(kept) = &mut self.kept {
-            match kept.len() + piece.len() <= KEPT {
-                true => kept.extend_from_slice(piece),
-                false => self.kept = None,
+        while let Some((data, end)) = self.next_of_replay()
+            && !self.refused
+        {
+            self.send(data, end, up).await;
+            if self.pending.is_some() {
+                return;
             }
         }
     }
 
-    /// Sent to its end: the server's connection can take another request after the answer.
+    fn next_of_replay(&mut self) -> Option<(Bytes, bool)> {
+        let data = self.replay.pop_front()?;
+        let end = self.read && self.replay.is_empty();
+        Some((data, end))
+    }
+
+    /// Whether the whole body can be sent to another server.
+    pub fn can_begin_again(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// Drops the kept pieces: no other server will be tried.
+    pub fn forget(&mut self) {
+        self.kept = None;
+    }
+
+    fn keep(&mut self, piece: &Bytes) {
+        let fits = self.kept.as_mut().is_some_and(|kept| kept.keep(piece));
+        if !fits {
+            self.kept = None;
+        }
+    }
+
+    /// Whether the body was sent completely: the server's connection can be used again after the answer.
     pub fn is_sent(&self) -> bool {
         self.read && !self.refused && self.pending.is_none()
     }
 
-    /// What to wait for next. Over HTTP/1 a client is not seen to go away behind a body that is not read, and what is
-    /// left of one that nobody wants must not be taken for the next request.
-    pub fn listening(&self, down: &ServerSession) -> Listening {
+    /// What to wait for next. Over HTTP/1 a client that goes away is not noticed behind a body that is not read, and
+    /// the rest of an unwanted body must not be read as the next request.
+    pub fn interest(&self, down: &ServerSession) -> UploadInterest {
         let pending = self.pending.is_some();
         let idle = self.read || pending || self.refused;
-        Listening {
+        UploadInterest {
             pending,
             followed: down.is_http2() || !idle || (self.read && !pending),
             idle,
         }
     }
 
-    /// Takes a piece from the client; `end`: it was the last.
+    /// Accepts a piece from the client; `end`: it is the last.
     pub async fn take(
         &mut self,
         piece: pingora_core::Result<Option<Bytes>>,
         end: bool,
         up: &mut HttpSession,
-    ) -> Result<(), Gone> {
-        let piece = piece.map_err(|_| Gone::Client)?;
+    ) -> Result<(), Disconnected> {
+        let piece = piece.map_err(|_| Disconnected::Client)?;
         let end = end || piece.is_none();
         self.read = end;
         let data = piece.unwrap_or_default();
@@ -156,22 +211,23 @@ impl Upload {
         }
     }
 
-    /// Sends of what is pending as much as the server's window allows. May be given up and called again.
+    /// Sends as much of the pending data as the server's window allows. Cancel safe.
     pub async fn progress(&mut self) {
         let (Some(writer), Some((data, end))) = (&mut self.writer, &mut self.pending) else {
             return std::future::pending().await;
         };
         match poll_fn(|context| poll_send(writer, data, *end, context)).await {
             Ok(false) => {}
-            Ok(true) => self.pending = None,
+            Ok(true) => self.pending = self.next_of_replay(),
             Err(_) => {
                 self.pending = None;
+                self.replay.clear();
                 self.refused = true;
             }
         }
     }
 
-    /// The outcome of an answer that was delivered to its end.
+    /// The outcome of an answer that was delivered completely.
     pub fn answered(&self, code: u16) -> Outcome {
         Outcome::Answered {
             code,
@@ -196,5 +252,49 @@ async fn send(data: Bytes, end: bool, up: &mut HttpSession) -> pingora_core::Res
         up.finish_request_body().await
     } else {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(pieces: &[Bytes]) -> Option<VecDeque<Bytes>> {
+        let mut replay = Replay::default();
+        let fits = pieces.iter().all(|piece| replay.keep(piece));
+        fits.then(|| replay.pieces())
+    }
+
+    #[test]
+    fn the_first_and_large_pieces_are_shared_and_small_ones_are_joined() {
+        let large = Bytes::from(vec![b'x'; SHARED]);
+        let small = Bytes::from_static(b"small");
+        let pieces = [&small, &large, &small, &small, &large, &small];
+        let again = kept(&pieces.map(Clone::clone)).unwrap();
+        let lengths: Vec<_> = again.iter().map(Bytes::len).collect();
+        assert_eq!(lengths, [5, SHARED, 10, SHARED, 5]);
+        for shared in [(0, &small), (1, &large), (3, &large)] {
+            assert_eq!(again[shared.0].as_ptr(), shared.1.as_ptr());
+        }
+        assert_eq!(again.into_iter().flatten().count(), 2 * SHARED + 20);
+    }
+
+    #[test]
+    fn a_body_is_kept_up_to_the_limit_and_can_be_sent_again_more_than_once() {
+        let mut replay = Replay::default();
+        assert!(replay.keep(&Bytes::from(vec![0; REPLAY_LIMIT - 2])));
+        assert!(replay.keep(&Bytes::from_static(b"a")));
+        let first = replay.pieces();
+        assert!(replay.keep(&Bytes::from_static(b"b")));
+        let second = replay.pieces();
+        assert_eq!(first.into_iter().flatten().last(), Some(b'a'));
+        assert_eq!(second.into_iter().flatten().count(), REPLAY_LIMIT);
+        assert!(!replay.keep(&Bytes::from_static(b"c")));
+    }
+
+    #[test]
+    fn nothing_is_sent_again_of_an_empty_body() {
+        assert_eq!(kept(&[]), Some(VecDeque::new()));
+        assert_eq!(kept(&[Bytes::new()]), Some(VecDeque::new()));
     }
 }

@@ -1,35 +1,37 @@
-//! Connections to apiservers: one set for the local one, one for peers, each with and without our certificate.
+//! Connections to apiservers: one group for the local apiserver and one for peers, each with and without our
+//! certificate.
 //!
-//! Two kinds of connection, because kube-apiserver judges the connection before the token: with the proxy client
-//! certificate a named user is believed and an anonymous request is a 401; without it tokens and anonymous requests
-//! mean what they mean without a proxy. Pools belong to one thread each. Long-running requests have connections of
-//! their own: what a slow watcher leaves unread must not use up the window of everybody else's connection.
+//! There are two kinds of connection, because kube-apiserver authenticates the connection before the token: with the
+//! proxy client certificate it accepts the named user and answers anonymous requests with 401. Without the certificate
+//! tokens and anonymous requests work as they do without a proxy. Each thread has its own pools. Long-running requests
+//! have their own connections: the unread data of a slow watcher must not use up the window of a shared connection.
 //!
-//! When certificate files change there are new sets ([`Credentials`]); what is under way ends on the old ones, and
-//! long-running requests in their turn ([`super::standing`]).
+//! Since 1.29 kube-apiserver closes an HTTP/2 connection after each request that it does not authenticate. So callers
+//! without our certificate share connections to such a server only after an apiserver has accepted their token
+//! ([`super::tokens`]). Until then they use the connections of their own client's connection ([`super::downstream`]),
+//! and cannot end other requests.
+//!
+//! When certificate files change, new groups are made ([`Credentials`]). Running requests end on the old ones;
+//! long-running requests end one after the other ([`crate::relay::revalidate`]).
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use pingora_core::protocols::http::client::HttpSession;
-use pingora_core::protocols::l4::socket::SocketAddr as PingoraAddr;
-use pingora_core::upstreams::peer::Peer;
-use rustls::ClientConfig;
 
-use super::pool::Pool;
+use super::destination::Destination;
+use super::pool::{ConnectionPool, Protocols};
 use crate::config::Config;
 use crate::tls::credentials::{Credentials, Trust};
 
-/// Most streams on one connection; fewer, if its server allows fewer.
+/// Most streams on one connection. A server may allow fewer.
 const SHORT_STREAMS: usize = 64;
 const LONG_STREAMS: usize = 16;
-/// Bytes that an unread response may hold here.
-pub const STREAM_WINDOW: u32 = 256 << 10;
+const UNVERIFIED_STREAMS: usize = 64;
 
-/// How a request travels upstream.
+/// How a request uses its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum RequestKind {
     /// Shares a connection with other short requests.
     Short,
     /// Watches, logs and the like: connections of their own.
@@ -38,156 +40,153 @@ pub enum Kind {
     Upgrade,
 }
 
-/// Where to connect to and whom to expect there.
-#[derive(Debug, Clone)]
-pub struct Destination {
-    address: SocketAddr,
-    /// The same, for pingora.
-    peer: PingoraAddr,
-    hash: u64,
-    name: Arc<str>,
+/// The pool that a request uses.
+#[derive(Clone)]
+pub enum PoolChoice {
+    /// Connections with our certificate.
+    Certificate,
+    /// Connections without our certificate, for callers that do not get a connection closed: their token was accepted,
+    /// or the apiserver is older than 1.29.
+    Shared,
+    /// Connections of its client's connection.
+    Unverified(Arc<ConnectionPool>),
 }
 
-impl Destination {
-    /// Where it is.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// The name that the server's certificate must have.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
+/// Which connection of the pool a request uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConnectionChoice {
+    /// Any connection with room.
+    Any,
+    /// A new connection that no other request uses.
+    New,
+    /// A new HTTP/1.1 connection, which limits only bytes: an HTTP/1.1 header may be too large for HTTP/2.
+    NewHttp1,
 }
 
-impl fmt::Display for Destination {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} as {}", self.address, self.name)
-    }
+/// Upstream connections for callers on one connection that no apiserver has authenticated yet.
+#[derive(Clone)]
+pub struct UnverifiedPools {
+    pub(super) credentials: Arc<Credentials>,
+    pub local: Arc<ConnectionPool>,
+    /// To peers and native apiservers.
+    pub peers: Arc<ConnectionPool>,
 }
 
-impl Peer for Destination {
-    fn address(&self) -> &PingoraAddr {
-        &self.peer
-    }
-    fn tls(&self) -> bool {
-        true
-    }
-    fn sni(&self) -> &str {
-        &self.name
-    }
-    fn reuse_hash(&self) -> u64 {
-        self.hash
-    }
-}
-
-/// Servers that are trusted alike: one CA, one expected name.
-pub struct Group {
+/// Servers with the same CA and expected name.
+pub struct UpstreamGroup {
     name: Arc<str>,
     trust: Arc<Trust>,
-    with_certificate: Lanes,
-    without: Lanes,
+    with_certificate: Pools,
+    without: Pools,
+    protocols_without: Protocols,
 }
 
 /// Short and long requests never share a connection.
-struct Lanes {
-    short: Pool,
-    long: Pool,
+struct Pools {
+    short: ConnectionPool,
+    long: ConnectionPool,
 }
 
-/// All upstream connections of one thread that are made with the same credentials.
+/// All upstream connections of one thread with the same credentials.
 pub struct Upstreams {
     credentials: Arc<Credentials>,
-    /// The apiserver beside us.
-    pub local: Group,
+    /// The local apiserver.
+    pub local: UpstreamGroup,
     /// Other proxies, and native kube-apiservers.
-    pub peers: Group,
+    pub peers: UpstreamGroup,
 }
 
 impl Upstreams {
-    /// Without connections yet.
     pub fn new(config: &Config, credentials: Arc<Credentials>) -> Self {
         Self {
-            local: Group::new(&config.api_server.server_name, &credentials.local),
-            peers: Group::new(&config.peer.server_name, &credentials.peers),
+            local: UpstreamGroup::new(&config.api_server.server_name, &credentials.local),
+            peers: UpstreamGroup::new(&config.peer.server_name, &credentials.peers),
             credentials,
         }
     }
 
-    /// Whether connections are made with these.
+    /// Whether these credentials are used.
     pub fn are_of(&self, credentials: &Arc<Credentials>) -> bool {
         Arc::ptr_eq(&self.credentials, credentials)
     }
+
+    /// Pools for unverified callers of one client's connection.
+    pub fn unverified_pools(&self) -> UnverifiedPools {
+        let pool = |group: &UpstreamGroup| {
+            ConnectionPool::new(&group.protocols_without, UNVERIFIED_STREAMS)
+        };
+        UnverifiedPools {
+            credentials: self.credentials.clone(),
+            local: Arc::new(pool(&self.local)),
+            peers: Arc::new(pool(&self.peers)),
+        }
+    }
 }
 
-impl Group {
+impl UpstreamGroup {
     fn new(name: &str, trust: &Arc<Trust>) -> Self {
-        let lanes = |tls: &ClientConfig| Lanes {
-            short: Pool::new(tls, SHORT_STREAMS),
-            long: Pool::new(tls, LONG_STREAMS),
+        let pools = |protocols: &Protocols| Pools {
+            short: ConnectionPool::new(protocols, SHORT_STREAMS),
+            long: ConnectionPool::new(protocols, LONG_STREAMS),
         };
+        let protocols_without = Protocols::new(&trust.without);
         Self {
             name: name.into(),
             trust: trust.clone(),
-            with_certificate: lanes(&trust.with_certificate),
-            without: lanes(&trust.without),
+            with_certificate: pools(&Protocols::new(&trust.with_certificate)),
+            without: pools(&protocols_without),
+            protocols_without,
         }
     }
 
-    /// What its connections are made with.
+    /// The trust and certificate of its connections.
     pub fn trust(&self) -> &Trust {
         &self.trust
     }
 
-    /// A member of the group.
+    /// The destination at an address.
     pub fn at(&self, address: SocketAddr) -> Destination {
-        Destination {
-            address,
-            peer: PingoraAddr::Inet(address),
-            hash: hash(address),
-            name: self.name.clone(),
-        }
+        Destination::new(address, self.name.clone())
     }
 
-    /// A session with `to`, and whether its connection was used before.
+    /// Opens a session with `to`. Returns whether its connection was used before.
     pub async fn session(
         &self,
         to: &Destination,
-        kind: Kind,
-        certificate: bool,
+        kind: RequestKind,
+        pool_choice: &PoolChoice,
+        connection_choice: ConnectionChoice,
     ) -> pingora_core::Result<(HttpSession, bool)> {
-        let pool = self.pool(kind, certificate);
-        if kind == Kind::Upgrade {
-            return Ok((pool.session_alone(to).await?, false));
+        let pool = self.pool(kind, pool_choice);
+        match (kind, connection_choice) {
+            (RequestKind::Upgrade, _) | (_, ConnectionChoice::NewHttp1) => {
+                Ok((pool.session_of_http1(to).await?, false))
+            }
+            (_, ConnectionChoice::New) => Ok((pool.session_alone(to).await?, false)),
+            (_, ConnectionChoice::Any) => pool.session(to).await,
         }
-        pool.session(to).await
     }
 
-    /// Gives the connection of a finished session back.
+    /// Returns the connection of a finished session to its pool.
     pub async fn release(
         &self,
         session: HttpSession,
         to: &Destination,
-        kind: Kind,
-        certificate: bool,
+        kind: RequestKind,
+        pool_choice: &PoolChoice,
     ) {
-        self.pool(kind, certificate).release(session, to).await;
+        self.pool(kind, pool_choice).release(session, to).await;
     }
 
-    fn pool(&self, kind: Kind, certificate: bool) -> &Pool {
-        let lanes = if certificate {
-            &self.with_certificate
-        } else {
-            &self.without
+    fn pool<'s>(&'s self, kind: RequestKind, pool_choice: &'s PoolChoice) -> &'s ConnectionPool {
+        let pools = match pool_choice {
+            PoolChoice::Certificate => &self.with_certificate,
+            PoolChoice::Shared => &self.without,
+            PoolChoice::Unverified(own) => return own,
         };
         match kind {
-            Kind::Short => &lanes.short,
-            Kind::Long | Kind::Upgrade => &lanes.long,
+            RequestKind::Short => &pools.short,
+            RequestKind::Long | RequestKind::Upgrade => &pools.long,
         }
     }
-}
-
-fn hash(address: SocketAddr) -> u64 {
-    use std::hash::{BuildHasher, BuildHasherDefault};
-    BuildHasherDefault::<std::hash::DefaultHasher>::default().hash_one(address)
 }

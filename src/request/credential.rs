@@ -1,68 +1,79 @@
-//! What newer kube-apiservers give the users of client certificates besides name and groups: a credential-id, which
-//! says what certificate it was (from 1.32 on), and the UID that is in its subject (from 1.34 on, where
-//! `AllowParsingUserUIDFromCertAuth` is the default). Pure.
+//! How newer kube-apiservers treat credentials. Besides name and groups, a certificate user gets a credential-id that
+//! identifies the certificate (since 1.32) and the UID in the certificate's subject (since 1.34, where
+//! `AllowParsingUserUIDFromCertAuth` is the default). An apiserver closes the connection after an anonymous request
+//! (since 1.29). Pure.
 //!
-//! Behind a proxy each travels in a requestheader of its own.
+//! A proxy sends credential-id and UID in separate requestheaders.
 
 use http::{HeaderName, HeaderValue};
 use ring::digest::{SHA256, digest};
 use x509_parser::prelude::X509Name;
 use x509_parser::{der_parser::Oid, der_parser::oid};
 
-/// The extra's key, escaped as client-go escapes what a header's name cannot have, in lower case as HTTP/2 wants it.
+/// The key of the extra: escaped for a header name as in client-go, in lower case for HTTP/2.
 const KEY: &str = "authentication.kubernetes.io%2fcredential-id";
-/// The first minor version of Kubernetes 1 that has it.
+/// The first minor version of Kubernetes 1 with credential-ids.
 const SINCE: u32 = 32;
-/// The first one that reads UIDs.
+/// The first minor version that reads UIDs.
 const UID_SINCE: u32 = 34;
-/// Kubernetes' own attribute of a subject: the user's UID.
+/// The subject attribute that Kubernetes defines for the user's UID.
 const UID: Oid<'static> = oid!(1.3.6.1.4.1.57683.2);
 
-/// What the users of an apiserver have.
+/// The first minor version that closes an HTTP/2 connection after an anonymous request
+/// (`UnauthenticatedHTTP2DOSMitigation`).
+const ENDS_SINCE: u32 = 29;
+
+/// How an apiserver treats credentials.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Details {
-    /// The credential-id.
+pub struct CredentialFeatures {
+    /// It gives certificate users a credential-id.
     pub credential_id: bool,
-    /// The certificate's UID.
+    /// It reads the UID in a certificate.
     pub uid: bool,
+    /// It closes connections after anonymous requests.
+    pub ends_anonymous: bool,
 }
 
-/// What identifies a certificate: kube-apiserver's `X509SHA256=` and the SHA-256 of all its bytes in hex.
+/// The credential-id of a certificate: kube-apiserver's `X509SHA256=` and the SHA-256 of all its bytes in hex.
 pub fn id(certificate: &[u8]) -> Option<HeaderValue> {
     let digest = digest(&SHA256, certificate);
     let hex = data_encoding::HEXLOWER.encode(digest.as_ref());
     HeaderValue::try_from(format!("X509SHA256={hex}")).ok()
 }
 
-/// The header that carries it, by the start that the apiserver expects of extras.
+/// The header for the credential-id. Its prefix is the apiserver's prefix for extras.
 pub fn header(prefix: &str) -> Option<HeaderName> {
     HeaderName::try_from(format!("{prefix}{KEY}")).ok()
 }
 
-/// A subject has several UIDs, or one that is no text: kube-apiserver refuses such a certificate.
+/// The subject has several UIDs, or a UID that is not text: kube-apiserver refuses such a certificate.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Malformed;
+pub struct MalformedUid;
 
 /// The UID in a certificate's subject, if there is one.
-pub fn uid<'a>(subject: &'a X509Name<'_>) -> Result<Option<&'a str>, Malformed> {
+pub fn uid<'a>(subject: &'a X509Name<'_>) -> Result<Option<&'a str>, MalformedUid> {
     let mut uids = subject.iter_by_oid(&UID);
     match (uids.next(), uids.next()) {
         (None, _) => Ok(None),
-        (Some(uid), None) => uid.as_str().map(Some).map_err(|_| Malformed),
-        (Some(_), Some(_)) => Err(Malformed),
+        (Some(uid), None) => uid.as_str().map(Some).map_err(|_| MalformedUid),
+        (Some(_), Some(_)) => Err(MalformedUid),
     }
 }
 
-/// What an apiserver of this version (`v1.36.0-rc.1`) gives its users. What cannot be read is an old version.
-pub fn details(version: &str) -> Details {
-    let is_since = |minor| is_since(version, minor);
-    Details {
+/// How an apiserver of this version (`v1.36.0-rc.1`) treats credentials. A version that cannot be parsed counts as old
+/// for what a user gets, and as new for what is refused.
+pub fn details(version: &str) -> CredentialFeatures {
+    let number = minor(version);
+    let is_since = |wanted| number.is_some_and(|minor| minor >= wanted);
+    CredentialFeatures {
         credential_id: is_since(SINCE),
         uid: is_since(UID_SINCE),
+        ends_anonymous: number.is_none_or(|minor| minor >= ENDS_SINCE),
     }
 }
 
-fn is_since(version: &str, wanted: u32) -> bool {
+/// The minor version of Kubernetes 1; the highest number for later major versions.
+fn minor(version: &str) -> Option<u32> {
     let mut numbers = version.trim_start_matches('v').split('.');
     let mut next = || {
         let number = numbers.next()?;
@@ -72,9 +83,10 @@ fn is_since(version: &str, wanted: u32) -> bool {
             .parse::<u32>()
             .ok()
     };
-    match (next(), next()) {
-        (Some(major), Some(minor)) => (major, minor) >= (1, wanted),
-        _ => false,
+    match (next()?, next()?) {
+        (0, _) => None,
+        (1, minor) => Some(minor),
+        _ => Some(u32::MAX),
     }
 }
 
@@ -84,7 +96,7 @@ mod tests {
 
     #[test]
     fn it_is_the_sha_256_of_the_whole_certificate() {
-        // Of no bytes at all, which is well known.
+        // The SHA-256 of the empty input.
         let id = id(b"").unwrap();
         assert_eq!(
             id,
@@ -115,9 +127,20 @@ mod tests {
         for version in [
             "v1.31.9", "v1.20.2", "v1", "v1.", "", "v0.40", "v.32", "v1.x32",
         ] {
-            assert_eq!(details(version), Details::default(), "{version}");
+            let details = details(version);
+            assert!(!details.credential_id && !details.uid, "{version}");
         }
         assert!(!details("v1.33.4").uid);
         assert!(details("v1.34.0").uid);
+    }
+
+    #[test]
+    fn anonymous_connections_are_ended_by_1_29_and_later_and_by_what_says_no_version() {
+        for version in ["v1.29.0", "v1.36.1", "v2.0.0", "", "v0.0.0-master", "dev"] {
+            assert!(details(version).ends_anonymous, "{version}");
+        }
+        for version in ["v1.28.15", "v1.20.2", "1.20+"] {
+            assert!(!details(version).ends_anonymous, "{version}");
+        }
     }
 }

@@ -1,17 +1,17 @@
 //! Headers that only peers may send, and those that this proxy sets itself.
 //!
-//! Privileged are the apiserver's requestheader names and prefixes and both reroute headers. They are removed from
-//! everyone else's requests, in any spelling that some server on the way could read as the same name: case (the
-//! `http` crate lower-cases), `_` for `-`, repeated, or named in `Connection`.
+//! The apiserver's requestheader names and prefixes and both reroute headers are privileged. The proxy removes them
+//! from all other requests, in any spelling that another server could read as the same name: case (the `http` crate
+//! lower-cases), `_` for `-`, repeated, or named in `Connection`.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use pingora_http::RequestHeader;
 
-use super::credential::{self, Details};
+use super::caller::UserHeaders;
+use super::credential::{self, CredentialFeatures};
 use super::token;
-use super::who::UserHeaders;
-use crate::config::{RequestHeaders, VersionAwareness};
-use crate::routing::version::{Malformed, Version};
+use crate::config::{RequestHeaders, VersionAwarenessConfig};
+use crate::kube::version::{KubernetesVersion, MalformedVersion};
 
 /// KEP-4020's mark of a rerouted request.
 pub const REROUTED: HeaderName = HeaderName::from_static("x-kubernetes-apiserver-rerouted");
@@ -21,24 +21,26 @@ pub const PEER_PROXIED: HeaderName = HeaderName::from_static("x-kubernetes-peer-
 pub const IF_READY: HeaderName = HeaderName::from_static("x-kubernetes-if-ready");
 /// KEP-3028: whether the apiserver that answered was initialized.
 pub const READY: HeaderName = HeaderName::from_static("x-kubernetes-ready");
-/// Between proxies, on a 503: nothing was executed, another server can be asked whatever the verb.
+/// Between proxies, on a 503: nothing was executed, so any request may be sent to another server.
 pub const NOT_EXECUTED: HeaderName = HeaderName::from_static("x-kube-interop-proxy-not-executed");
+/// Its value if only the requested resource is the reason; the server may execute other requests.
+pub const OF_RESOURCE: HeaderValue = HeaderValue::from_static("resource");
 /// The client's address, for the apiserver's audit log.
 pub const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
-/// Belongs to one connection, as `Connection` does.
+/// Hop-by-hop, like `Connection`.
 pub const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-/// Belongs to one connection; never standardized, still sent.
+/// Hop-by-hop; never standardized, but still sent.
 pub const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const UPGRADE: &[u8] = b"upgrade";
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
 /// The names that only peers may send.
 #[derive(Debug, Clone)]
-pub struct Privileged {
+pub struct PrivilegedHeaders {
     names: Vec<HeaderName>,
     prefixes: Vec<String>,
-    /// First bytes of all of these: most headers are told apart by theirs alone.
+    /// First bytes of all these names: a fast check that excludes most headers.
     first: [bool; 256],
     users: Vec<HeaderName>,
     group: Option<HeaderName>,
@@ -46,8 +48,8 @@ pub struct Privileged {
     credential: Option<HeaderName>,
 }
 
-impl Privileged {
-    /// `config`: the names that the apiserver is configured with; the first user and group name are written.
+impl PrivilegedHeaders {
+    /// `config`: the apiserver's requestheader names. The proxy writes the first user and the first group name.
     pub fn new(config: &RequestHeaders) -> Self {
         let names: Vec<_> = [&config.username, &config.uid, &config.group]
             .into_iter()
@@ -85,7 +87,7 @@ impl Privileged {
         users.find(|user| !user.as_bytes().trim_ascii().is_empty())
     }
 
-    /// Removes every privileged header; how many names there were.
+    /// Removes every privileged header. Returns the number of names removed.
     pub fn strip(&self, request: &mut RequestHeader) -> usize {
         let forged: Vec<HeaderName> = request
             .headers
@@ -127,17 +129,17 @@ impl Privileged {
                 request.append_header(group.clone(), value.clone())?;
             }
         }
-        // The apiserver would look at no token after it believed the header; one that did not believe it must not make
-        // this request somebody else's.
+        // An apiserver that trusts the header ignores tokens. One that does not trust it must not use a token, or the
+        // request would have another user.
         token::remove(request)
     }
 
-    /// Writes what an apiserver gives the users of certificates besides ([`credential::details`]).
+    /// Writes the further attributes that an apiserver gives certificate users ([`credential::details`]).
     pub fn stamp_details(
         &self,
         request: &mut RequestHeader,
         who: &UserHeaders,
-        details: Details,
+        details: CredentialFeatures,
     ) -> pingora_core::Result<()> {
         if details.credential_id
             && let Some(name) = &self.credential
@@ -153,33 +155,33 @@ impl Privileged {
     }
 }
 
-/// The version that a client wants to be served with. Repetitions must say the same.
+/// The Kubernetes version that the client requests. Repeated headers must agree.
 pub fn version_asked(
     headers: &HeaderMap,
-    config: &VersionAwareness,
-) -> Result<Option<Version>, Malformed> {
+    config: &VersionAwarenessConfig,
+) -> Result<Option<KubernetesVersion>, MalformedVersion> {
     if !config.enabled {
         return Ok(None);
     }
     let mut asked = None;
     for value in headers.get_all(&config.header) {
-        let text = value.to_str().map_err(|_| Malformed)?;
+        let text = value.to_str().map_err(|_| MalformedVersion)?;
         let version = text.trim_ascii().parse()?;
         if *asked.get_or_insert(version) != version {
-            return Err(Malformed);
+            return Err(MalformedVersion);
         }
     }
     Ok(asked)
 }
 
-/// Equal but for `_` in place of `-`.
+/// Compares names; `_` equals `-`.
 fn same(name: &[u8], known: &[u8]) -> bool {
     let dashed = |byte: &u8| if *byte == b'_' { b'-' } else { *byte };
     name.len() == known.len() && name.iter().zip(known).all(|(a, b)| dashed(a) == dashed(b))
 }
 
-/// Removes what belongs to the client's connection alone (RFC 9110 §7.6.1), names listed in `Connection` included.
-/// With `upgrade`, the upgrade itself stays.
+/// Removes hop-by-hop headers (RFC 9110 §7.6.1), including the names listed in `Connection`. Keeps the upgrade headers
+/// if `upgrade` is set.
 pub fn strip_hop_by_hop(request: &mut RequestHeader, upgrade: bool) -> pingora_core::Result<()> {
     if request.headers.contains_key(header::CONNECTION) {
         let listed: Vec<HeaderName> = request
@@ -208,8 +210,8 @@ pub fn strip_hop_by_hop(request: &mut RequestHeader, upgrade: bool) -> pingora_c
     Ok(())
 }
 
-/// Whether `Connection` says that `Upgrade` is meant, looked for as kube-apiserver does: without it nobody else on the way
-/// expects that the connection becomes something else.
+/// Whether `Connection` names `Upgrade`, with kube-apiserver's rules: without it no other proxy on the path expects the
+/// connection to change its protocol.
 pub fn means_upgrade(headers: &HeaderMap) -> bool {
     let mut values = headers.get_all(header::CONNECTION).iter();
     values.any(|value| {
@@ -218,13 +220,13 @@ pub fn means_upgrade(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Credentials and impersonation go to the end, whatever `Connection` says: a request must not become somebody else's
-/// on its way.
+/// Credentials and impersonation headers are always forwarded, even if `Connection` names them: without them the
+/// request would have another user.
 fn says_who(name: &HeaderName) -> bool {
     *name == header::AUTHORIZATION || name.as_str().starts_with("impersonate-")
 }
 
-/// Replaces what the client says of its own address by what is true: audit logs rely on it.
+/// Replaces the client's claims about its address by the real address: audit logs rely on it.
 pub fn stamp_address(
     request: &mut RequestHeader,
     address: &HeaderValue,

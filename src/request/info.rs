@@ -4,20 +4,21 @@
 //! `net/url` has percent-decoded already, and cuts it at its slashes. They have not changed between
 //! 1.20 and today.
 //!
-//! Invariant: a path is called a resource or a discovery document only where nobody between the
-//! client and the apiserver's last handler can read it in another way. Everything else is
+//! Invariant: a path counts as a resource or a discovery document only if no server between the
+//! client and the apiserver's last handler can read it differently. Everything else is
 //! [`Target::Other`], for the local apiserver alone to answer: broken escapes, dot segments, empty
-//! segments, encoded slashes, control bytes, names that are not UTF-8. One slash at the end is no
-//! doubt: the apiserver trims it, and its routers do too. Nor is what follows `proxy`, which is a
-//! path of somebody else: only its escapes must be whole, as Go refuses the request otherwise.
+//! segments, encoded slashes, control bytes, names that are not UTF-8. One trailing slash is
+//! accepted: the apiserver and its routers trim it. So is any path after `proxy`, which belongs to
+//! another server: only its escapes must be whole, because Go refuses the request otherwise.
 //!
 //! Pure and total: no I/O, no panic, and no allocation unless something is percent-encoded.
 
+use crate::kube::gvr::GvrRef;
 use std::borrow::Cow;
 
 use http::Method;
 
-use path::{Doubt, Named, read_path};
+use path::{AmbiguousPath, ParsedPath, read_path};
 use query::selected_name;
 pub use query::{is_set, query_values};
 
@@ -31,12 +32,19 @@ mod tests;
 pub struct RequestInfo<'a> {
     /// What the path names.
     pub target: Target<'a>,
-    /// What is to be done with it; [`Verb::Other`] unless the target is a resource.
+    /// [`Verb::Other`] unless the target is a resource.
     pub verb: Verb,
-    /// Whether the request may stay open for as long as its client likes: no timeout is for it, and
-    /// draining ends it. As kube-apiserver's `BasicLongRunningRequestCheck`, but reading a log is
-    /// only long when it is followed.
+    /// Whether the request may stay open indefinitely: no timeout applies, and draining ends it. As kube-apiserver's
+    /// `BasicLongRunningRequestCheck`, but reading a log is only long when it is followed.
     pub long_running: bool,
+}
+
+impl RequestInfo<'_> {
+    /// Whether a server behind the apiserver's `proxy` subresource answers (a pod, for instance), not the apiserver.
+    pub fn is_proxied(&self) -> bool {
+        self.verb == Verb::Proxy
+            || matches!(&self.target, Target::Resource(resource) if resource.subresource == "proxy")
+    }
 }
 
 /// What a path names.
@@ -45,35 +53,45 @@ pub enum Target<'a> {
     /// Something below `/api/<version>` or `/apis/<group>/<version>`.
     Resource(ResourceRequest<'a>),
     /// A document about what is served, whatever the method.
-    Discovery(Discovery<'a>),
+    Discovery(DiscoveryTarget<'a>),
     /// Everything else, and every path that could be read in two ways.
     Other,
 }
 
-/// A resource, as far as the path (and for lists and watches the field selector) names it. Whether
-/// it exists is not known here: `/api/v1/nonsense` is one too.
+/// A resource as named by the path (and by the field selector of lists and watches). It need not
+/// exist: `/api/v1/nonsense` is one too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResourceRequest<'a> {
     /// API group; empty for the core group.
     pub group: Cow<'a, str>,
-    /// Version, as `v1`.
     pub version: Cow<'a, str>,
     /// Plural resource name, as `pods`.
     pub resource: Cow<'a, str>,
-    /// Subresource, as `status`; empty if there is none. What follows it in the path is the
-    /// subresource's own affair.
+    /// Subresource, as `status`; empty if there is none. The rest of the path belongs to
+    /// the subresource.
     pub subresource: Cow<'a, str>,
-    /// Namespace; empty for cluster-scoped resources and across namespaces. A namespace object is
-    /// in itself.
+    /// Namespace; empty for cluster-scoped resources and across namespaces. For a namespace object, its
+    /// own name.
     pub namespace: Cow<'a, str>,
-    /// Object name; empty if none is named. Lists and watches get it from the field selector
+    /// Object name; empty if there is none. Lists and watches take it from the field selector
     /// `metadata.name=`.
     pub name: Cow<'a, str>,
 }
 
+impl<'a> From<&'a ResourceRequest<'_>> for GvrRef<'a> {
+    fn from(request: &'a ResourceRequest<'_>) -> Self {
+        Self {
+            group: &request.group,
+            version: &request.version,
+            resource: &request.resource,
+            subresource: &request.subresource,
+        }
+    }
+}
+
 /// A document about what is served.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Discovery<'a> {
+pub enum DiscoveryTarget<'a> {
     /// `/api`: versions of the core group, or aggregated discovery of it.
     Versions,
     /// `/apis`: all other groups, or aggregated discovery of them.
@@ -81,13 +99,13 @@ pub enum Discovery<'a> {
     /// `/apis/<group>`: versions of one group.
     Group(Cow<'a, str>),
     /// `/api/<version>` or `/apis/<group>/<version>`: resources of one version.
-    GroupVersion(GroupVersion<'a>),
+    GroupVersion(GroupVersionRef<'a>),
     /// `/openapi/v2`: everything, in one document.
     OpenApiV2,
     /// `/openapi/v3`: index of the documents below it.
     OpenApiV3,
     /// `/openapi/v3/api/<version>` or `/openapi/v3/apis/<group>/<version>`.
-    OpenApiV3GroupVersion(GroupVersion<'a>),
+    OpenApiV3GroupVersion(GroupVersionRef<'a>),
     /// Any other document below `/openapi/v3/`, by the rest of its path as it is on the wire:
     /// `apis/apps`, `version`.
     OpenApiV3Document(&'a str),
@@ -95,10 +113,9 @@ pub enum Discovery<'a> {
 
 /// An API group and one of its versions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GroupVersion<'a> {
+pub struct GroupVersionRef<'a> {
     /// API group; empty for the core group.
     pub group: Cow<'a, str>,
-    /// Version, as `v1`.
     pub version: Cow<'a, str>,
 }
 
@@ -112,11 +129,8 @@ pub enum Verb {
     List,
     /// GET or HEAD of a collection with `?watch`, or any method below the deprecated `/watch/`.
     Watch,
-    /// POST.
     Create,
-    /// PUT.
     Update,
-    /// PATCH.
     Patch,
     /// DELETE of one object.
     Delete,
@@ -125,8 +139,7 @@ pub enum Verb {
     /// Any method below `/proxy/`, as in `/api/v1/proxy/nodes/a`. No version from 1.20 on serves
     /// these paths any more; proxying is the subresource `proxy`, whose verb is that of its method.
     Proxy,
-    /// Any other method (kube-apiserver's verb is empty then), and whatever is asked of something
-    /// that is no resource.
+    /// Any other method (kube-apiserver's verb is empty then), and all requests without a resource.
     Other,
 }
 
@@ -136,13 +149,13 @@ pub fn read<'a>(method: &Method, path: &'a str, query: Option<&'a str>) -> Reque
         return no_resource(Target::Other, false);
     }
     match read_path(path) {
-        Ok(Named::Resource(special, resource)) => {
+        Ok(ParsedPath::Resource(special, resource)) => {
             resource_request(method, special, resource, query)
         }
-        Ok(Named::Discovery(discovery)) => no_resource(Target::Discovery(discovery), false),
-        // Profiles are taken for as long as the query says; kube-apiserver counts them as
+        Ok(ParsedPath::Discovery(discovery)) => no_resource(Target::Discovery(discovery), false),
+        // The query sets the duration of a profile; kube-apiserver counts these requests as
         // long-running.
-        Ok(Named::Nothing) | Err(Doubt) => {
+        Ok(ParsedPath::Nothing) | Err(AmbiguousPath) => {
             no_resource(Target::Other, path.starts_with("/debug/pprof/"))
         }
     }

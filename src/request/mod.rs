@@ -1,7 +1,7 @@
-//! What a request is: what it asks for, who sent it, which of its headers count. Pure.
+//! Reads a request: what it asks for, its caller, and which of its headers count. Pure.
 
+pub mod caller;
 pub mod credential;
 pub mod headers;
 pub mod info;
 pub mod token;
-pub mod who;

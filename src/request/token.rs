@@ -1,13 +1,14 @@
-//! Bearer tokens, where kube-apiserver looks for them: `Authorization`, and the subprotocols of a WebSocket, which is
-//! all that a browser can set. Pure.
+//! Bearer tokens, where kube-apiserver looks for them: `Authorization`, and the subprotocols of a WebSocket, because a
+//! browser can set no other header there. Pure.
 
 use http::header::{self, HeaderMap, HeaderValue};
 use pingora_http::RequestHeader;
 
-/// What the subprotocol that carries a token begins with.
+/// Prefix of the subprotocol that carries a token.
 const PREFIX: &[u8] = b"base64url.bearer.authorization.k8s.io.";
 
-/// Whether a request has a token, which only the apiserver can judge. `upgrade`: it is sent on as one.
+/// Whether a request has a token, valid or not: only the apiserver can verify it. `upgrade`: it is forwarded as an
+/// upgrade.
 pub fn is_there(headers: &HeaderMap, upgrade: bool) -> bool {
     headers.get(header::AUTHORIZATION).is_some_and(is_bearer)
         || (upgrade && is_websocket(headers) && protocols(headers).any(is_token))
@@ -30,7 +31,7 @@ pub fn remove(request: &mut RequestHeader) -> pingora_core::Result<()> {
     Ok(())
 }
 
-/// `Bearer` and a token after it; everything else counts as no credentials, as in kube-apiserver.
+/// The token after `Bearer`. As in kube-apiserver, everything else counts as no credentials.
 fn is_bearer(authorization: &HeaderValue) -> bool {
     let mut words = authorization
         .as_bytes()
@@ -42,14 +43,14 @@ fn is_bearer(authorization: &HeaderValue) -> bool {
         && words.next().is_some_and(|token| !token.is_empty())
 }
 
-/// Elsewhere kube-apiserver does not look at subprotocols.
+/// kube-apiserver reads subprotocols only of WebSocket requests.
 fn is_websocket(headers: &HeaderMap) -> bool {
     headers
         .get(header::UPGRADE)
         .is_some_and(|upgrade| upgrade.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
-/// An empty one is none; whether it is any good is the apiserver's to say.
+/// An empty token counts as none. Only the apiserver can verify it.
 fn is_token(protocol: &[u8]) -> bool {
     protocol
         .strip_prefix(PREFIX)

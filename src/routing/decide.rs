@@ -1,33 +1,33 @@
-//! The table of where a request goes (KEP-4020). Rows are numbered as in `ARCHITECTURE.md`; the first that matches
-//! decides.
+//! The routing table (KEP-4020). Rows are numbered as in `ARCHITECTURE.md`; the first matching row decides.
 
-use super::table::{Gvr, GvrRef, Snapshot};
-use super::version::Version;
+use super::table::Snapshot;
 use crate::config::Unsynced;
+use crate::kube::gvr::{Gvr, GvrRef};
+use crate::kube::version::KubernetesVersion;
 
-/// What is asked, as far as routing cares.
+/// The parts of a request that routing needs.
 #[derive(Debug, Clone, Copy)]
-pub struct Question<'a> {
+pub struct RoutingInput<'a> {
     /// The resource, for a resource request.
     pub resource: Option<GvrRef<'a>>,
-    /// It comes from a peer and was rerouted once.
+    /// A peer has already rerouted it.
     pub rerouted: bool,
-    /// It is a watch that goes on after this etcd revision (KEP-1904), to be served by whoever still has what follows.
+    /// A watch that resumes after this etcd revision (KEP-1904), for a server that still has the later changes.
     pub resume: Option<i64>,
-    /// The version that the client wants to be served with. It chooses among those that list a built-in resource.
-    pub version: Option<Version>,
+    /// The Kubernetes version that the client requests. Chooses among servers that list a built-in resource.
+    pub version: Option<KubernetesVersion>,
 }
 
-/// What is known of the local apiserver at this moment.
+/// The local apiserver's current state.
 #[derive(Debug, Clone, Copy)]
-pub struct Local {
-    /// `/readyz` was 200 since it started.
+pub struct LocalServer {
+    /// `/readyz` has been 200 since its start.
     pub initialized: bool,
     /// The etcd revision since which it has watch history; `i64::MAX` while unknown.
     pub history_start: i64,
 }
 
-/// What the operator decided.
+/// The routing configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct Policy {
     /// `rerouting.enabled`
@@ -46,23 +46,23 @@ pub enum Row {
     Rerouted,
     /// 3: rerouting is switched off.
     Disabled,
-    /// 4: etcd's state was never complete since start.
+    /// 4: this process has not read all of etcd's state yet.
     Unsynced,
     /// 5: the resource belongs to a CRD or an aggregated API.
     Custom,
     /// 6: a watch that a peer's longer history can serve.
     Resume,
-    /// 7: local is initialized and lists it, and no target that lists it fits the version better.
+    /// 7: the local apiserver is initialized and lists it, and no target that lists it fits the version better.
     Local,
     /// 8: peers list it.
     Peers,
-    /// 9: local lists it, but is not initialized.
+    /// 9: the local apiserver lists it, but is not initialized.
     LocalUninitialized,
     /// 10: only servers that cannot be reached list it.
     Unreachable,
-    /// 11: nobody lists it, but not everything is known.
+    /// 11: no server lists it, but some served sets are unknown.
     Unknown,
-    /// 12: nobody lists it.
+    /// 12: no server lists it.
     Nobody,
 }
 
@@ -105,49 +105,46 @@ impl Row {
 /// Where a request goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision<'s> {
-    /// Why.
     pub row: Row,
-    /// Where.
-    pub to: Place<'s>,
-    /// Where to if nobody there can answer: what the rows after this one would say.
-    pub then: Place<'s>,
-    /// Where to after that: the local apiserver may stand between peers that fit better and those that fit less.
-    pub finally: Place<'s>,
+    pub to: ServerChoice<'s>,
+    /// The next destination if no server there can answer: the result of the later rows.
+    pub then: ServerChoice<'s>,
+    /// The destination after that: the local apiserver may come between peers that fit better and peers that fit worse.
+    pub finally: ServerChoice<'s>,
     /// Whether an apiserver's "no such resource" may reach the client.
     pub pass_no_such_resource: bool,
 }
 
 impl<'s> Decision<'s> {
-    fn or(self, then: Place<'s>) -> Self {
+    fn or(self, then: ServerChoice<'s>) -> Self {
         Self { then, ..self }
     }
 
-    fn finally(self, finally: Place<'s>) -> Self {
+    fn finally(self, finally: ServerChoice<'s>) -> Self {
         Self { finally, ..self }
     }
 }
 
-/// A place to send a request to.
+/// Where to send a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place<'s> {
-    /// The apiserver beside us.
+pub enum ServerChoice<'s> {
+    /// The local apiserver.
     Local,
-    /// Any of these servers of the snapshot, by index; the resource's own name for metrics, where it is listed.
+    /// Any of these servers of the snapshot, by index; and the listed resource, for metrics.
     Peers(&'s [usize], Option<&'s Gvr>),
     /// These servers, by how well they fit the version.
-    Fitting(&'s [usize], &'s Gvr, Version),
+    Fitting(&'s [usize], &'s Gvr, KubernetesVersion),
     /// Those of these servers whose watch history reaches back to this etcd revision.
     Historians(&'s [usize], &'s Gvr, i64),
-    /// Nowhere: 503 with `Retry-After`.
+    /// None: 503 with `Retry-After`.
     Nowhere,
 }
 
-/// Decides. `stale`: whether the snapshot is too old to prove absence, asked only
-/// where it matters.
+/// Applies the table. `stale`: whether the snapshot is too old to prove absence; called only where it matters.
 pub fn decide<'s>(
-    question: Question<'_>,
+    question: RoutingInput<'_>,
     policy: Policy,
-    local: Local,
+    local: LocalServer,
     snapshot: &'s Snapshot,
     stale: impl FnOnce() -> bool,
 ) -> Decision<'s> {
@@ -155,8 +152,8 @@ pub fn decide<'s>(
     let guarded = |row, to| Decision {
         row,
         to,
-        then: Place::Nowhere,
-        finally: Place::Nowhere,
+        then: ServerChoice::Nowhere,
+        finally: ServerChoice::Nowhere,
         pass_no_such_resource: false,
     };
     let open = |row, to| Decision {
@@ -165,33 +162,33 @@ pub fn decide<'s>(
     };
 
     let Some(gvr) = question.resource else {
-        return open(Row::NotAResource, Place::Local);
+        return open(Row::NotAResource, ServerChoice::Local);
     };
     if question.rerouted {
         return guarded(
             Row::Rerouted,
             if initialized {
-                Place::Local
+                ServerChoice::Local
             } else {
-                Place::Nowhere
+                ServerChoice::Nowhere
             },
         );
     }
     if !policy.rerouting {
-        return open(Row::Disabled, Place::Local);
+        return open(Row::Disabled, ServerChoice::Local);
     }
     if !snapshot.synced {
         return match policy.unsynced {
-            Unsynced::Reject => guarded(Row::Unsynced, Place::Nowhere),
-            Unsynced::ServeLocal => guarded(Row::Unsynced, Place::Local),
+            Unsynced::Reject => guarded(Row::Unsynced, ServerChoice::Nowhere),
+            Unsynced::ServeLocal => guarded(Row::Unsynced, ServerChoice::Local),
         };
     }
     if snapshot.custom.contains(gvr) {
-        let targets = Place::Peers(&snapshot.targets, None);
+        let targets = ServerChoice::Peers(&snapshot.targets, None);
         return match initialized {
-            true => open(Row::Custom, Place::Local).or(targets),
-            false if snapshot.targets.is_empty() => guarded(Row::Custom, Place::Local),
-            false => guarded(Row::Custom, targets).or(Place::Local),
+            true => open(Row::Custom, ServerChoice::Local).or(targets),
+            false if snapshot.targets.is_empty() => guarded(Row::Custom, ServerChoice::Local),
+            false => guarded(Row::Custom, targets).or(ServerChoice::Local),
         };
     }
     let listed = snapshot.holders(gvr);
@@ -199,44 +196,48 @@ pub fn decide<'s>(
         let local_reaches = holders.local && initialized && since >= local.history_start;
         let reaches = |index: &usize| snapshot.servers[*index].reaches(since);
         if !local_reaches && holders.targets.iter().any(reaches) {
-            let historians = Place::Historians(&holders.targets, gvr, since);
+            let historians = ServerChoice::Historians(&holders.targets, gvr, since);
             let others = match holders.local {
-                true => Place::Local,
-                false => Place::Peers(&holders.targets, Some(gvr)),
+                true => ServerChoice::Local,
+                false => ServerChoice::Peers(&holders.targets, Some(gvr)),
             };
             return guarded(Row::Resume, historians).or(others);
         }
     }
     let peers = |targets, gvr| match question.version {
-        Some(wanted) => Place::Fitting(targets, gvr, wanted),
-        None => Place::Peers(targets, Some(gvr)),
+        Some(wanted) => ServerChoice::Fitting(targets, gvr, wanted),
+        None => ServerChoice::Peers(targets, Some(gvr)),
     };
     match listed {
         Some((gvr, holders)) if holders.local && initialized => {
             let all = peers(&holders.targets, gvr);
             let better = |wanted| snapshot.better_than_local(&holders.targets, wanted);
             match question.version.map(better).unwrap_or_default() {
-                [] => guarded(Row::Local, Place::Local).or(all),
+                [] => guarded(Row::Local, ServerChoice::Local).or(all),
                 better => guarded(Row::Peers, peers(better, gvr))
-                    .or(Place::Local)
+                    .or(ServerChoice::Local)
                     .finally(all),
             }
         }
         Some((gvr, holders)) if !holders.targets.is_empty() => {
             let peers = guarded(Row::Peers, peers(&holders.targets, gvr));
             match holders.local {
-                true => peers.or(Place::Local),
+                true => peers.or(ServerChoice::Local),
                 false => peers,
             }
         }
-        Some((_, holders)) if holders.local => guarded(Row::LocalUninitialized, Place::Local),
-        // What local serves is not known yet, so it may well be that it is not only the others that list it.
-        Some(_) if initialized && !snapshot.local_known => guarded(Row::Unknown, Place::Local),
-        Some(_) => guarded(Row::Unreachable, Place::Nowhere),
-        None if !snapshot.local_known || snapshot.peer_unknown || stale() => {
-            guarded(Row::Unknown, Place::Local)
+        Some((_, holders)) if holders.local => {
+            guarded(Row::LocalUninitialized, ServerChoice::Local)
         }
-        None => open(Row::Nobody, Place::Local),
+        // The local served set is unknown, so the local apiserver may list the resource too.
+        Some(_) if initialized && !snapshot.local_known => {
+            guarded(Row::Unknown, ServerChoice::Local)
+        }
+        Some(_) => guarded(Row::Unreachable, ServerChoice::Nowhere),
+        None if !snapshot.local_known || snapshot.peer_unknown || stale() => {
+            guarded(Row::Unknown, ServerChoice::Local)
+        }
+        None => open(Row::Nobody, ServerChoice::Local),
     }
 }
 

@@ -1,14 +1,14 @@
-//! Which discovery document a path is, and which servers it is to be had from, in order. Pure.
+//! Which discovery document a path requests, and which servers to ask for it, in order. Pure.
 //!
-//! The local apiserver is asked first wherever it is initialized: it knows best what it serves, and whether this caller
-//! may see it. Others are asked for what it has not.
+//! An initialized local apiserver is asked first: it knows what it serves and whether the caller may read it. Peers are
+//! asked for what it lacks.
 
-use crate::local::documents::GroupVersion;
-use crate::request::info::{self, Discovery};
+use crate::kube::gvr::GroupVersion;
+use crate::request::info::{self, DiscoveryTarget};
 
-/// A document about what the servers of a cluster serve, as far as servers can differ in it.
+/// A request for a discovery or OpenAPI document that can differ between servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Document {
+pub enum DocumentRequest {
     /// `/api`: versions of the core group, or aggregated discovery of it.
     Versions,
     /// `/apis`: all other groups, or aggregated discovery of them.
@@ -25,70 +25,72 @@ pub enum Document {
     OpenApiV3Version(GroupVersion),
 }
 
-impl Document {
-    /// The document that a path names; `None` if it is the same everywhere.
-    pub fn of(discovery: &Discovery<'_>) -> Option<Self> {
-        let owned = |of: &info::GroupVersion<'_>| GroupVersion {
+impl DocumentRequest {
+    /// The document that a path requests; `None` if all servers have the same.
+    pub fn of(discovery: &DiscoveryTarget<'_>) -> Option<Self> {
+        let owned = |of: &info::GroupVersionRef<'_>| GroupVersion {
             group: of.group.to_string(),
             version: of.version.to_string(),
         };
         Some(match discovery {
-            Discovery::Versions => Document::Versions,
-            Discovery::Groups => Document::Groups,
-            Discovery::Group(group) => Document::Group(group.to_string()),
-            Discovery::GroupVersion(of) => Document::Resources(owned(of)),
-            Discovery::OpenApiV2 => Document::OpenApiV2,
-            Discovery::OpenApiV3 => Document::OpenApiV3,
-            Discovery::OpenApiV3GroupVersion(of) => Document::OpenApiV3Version(owned(of)),
-            Discovery::OpenApiV3Document(_) => return None,
+            DiscoveryTarget::Versions => DocumentRequest::Versions,
+            DiscoveryTarget::Groups => DocumentRequest::Groups,
+            DiscoveryTarget::Group(group) => DocumentRequest::Group(group.to_string()),
+            DiscoveryTarget::GroupVersion(of) => DocumentRequest::Resources(owned(of)),
+            DiscoveryTarget::OpenApiV2 => DocumentRequest::OpenApiV2,
+            DiscoveryTarget::OpenApiV3 => DocumentRequest::OpenApiV3,
+            DiscoveryTarget::OpenApiV3GroupVersion(of) => {
+                DocumentRequest::OpenApiV3Version(owned(of))
+            }
+            DiscoveryTarget::OpenApiV3Document(_) => return None,
         })
     }
 
-    /// Whether it can be put together from what several servers have. Others come whole, from one server.
+    /// Whether the proxy can merge the documents of several servers. Otherwise one server's document is passed on.
     pub fn is_merged(&self) -> bool {
-        !matches!(self, Document::OpenApiV3Version(_))
+        !matches!(self, DocumentRequest::OpenApiV3Version(_))
     }
 
-    /// The group version that it is about, if it is one.
+    /// The group version, for a document about a single one.
     pub fn group_version(&self) -> Option<&GroupVersion> {
         match self {
-            Document::Resources(of) | Document::OpenApiV3Version(of) => Some(of),
+            DocumentRequest::Resources(of) | DocumentRequest::OpenApiV3Version(of) => Some(of),
             _ => None,
         }
     }
 }
 
-/// Where a document may be had.
+/// A server, or a choice of servers, to try for a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stop {
-    /// The apiserver beside us.
+pub enum RouteStop {
+    /// The local apiserver.
     Local,
     /// Any of these servers of the snapshot, by index.
     Peers(Vec<usize>),
 }
 
-/// With `discovery.mode: Merged`. `sure`: the local apiserver is initialized, and what it lacks is known; `holders`:
-/// targets that list what the document is about, if it is about one group version; `targets`: all of them.
-pub fn merged(sure: bool, holders: Vec<usize>, targets: &[usize]) -> Vec<Stop> {
+/// The order with `discovery.mode: Merged`. `sure`: the local apiserver is initialized, and what it lacks is known.
+/// `holders`: targets that list the document's group version, if it has one. `targets`: all targets.
+pub fn merged(sure: bool, holders: Vec<usize>, targets: &[usize]) -> Vec<RouteStop> {
     match (sure, holders.is_empty()) {
-        (true, true) => vec![Stop::Local],
-        (true, false) => vec![Stop::Local, Stop::Peers(holders)],
-        (false, true) => vec![Stop::Peers(targets.to_vec()), Stop::Local],
-        (false, false) => vec![Stop::Peers(holders), Stop::Local],
+        (true, true) => vec![RouteStop::Local],
+        (true, false) => vec![RouteStop::Local, RouteStop::Peers(holders)],
+        (false, true) => vec![RouteStop::Peers(targets.to_vec()), RouteStop::Local],
+        (false, false) => vec![RouteStop::Peers(holders), RouteStop::Local],
     }
 }
 
-/// With `discovery.mode: Newest`. `newer`: targets that are newer than the local apiserver, in order; `targets`: all of
-/// them, for a local apiserver that is not initialized.
-pub fn newest(initialized: bool, newer: Vec<usize>, targets: &[usize]) -> Vec<Stop> {
-    let mut stops: Vec<Stop> = newer
+/// The order with `discovery.mode: Newest`. `newer`: targets that are newer than the local apiserver, in order.
+/// `targets`: all targets, tried if the local apiserver is not initialized.
+pub fn newest(initialized: bool, newer: Vec<usize>, targets: &[usize]) -> Vec<RouteStop> {
+    let mut stops: Vec<RouteStop> = newer
         .into_iter()
-        .map(|index| Stop::Peers(vec![index]))
+        .map(|index| RouteStop::Peers(vec![index]))
         .collect();
     if !initialized {
-        stops.push(Stop::Peers(targets.to_vec()));
+        stops.push(RouteStop::Peers(targets.to_vec()));
     }
-    stops.push(Stop::Local);
+    stops.push(RouteStop::Local);
     stops
 }
 
@@ -99,9 +101,9 @@ mod tests {
     use super::*;
     use crate::request::info::Target;
 
-    fn document(path: &str) -> Option<Document> {
+    fn document(path: &str) -> Option<DocumentRequest> {
         match info::read(&Method::GET, path, None).target {
-            Target::Discovery(discovery) => Document::of(&discovery),
+            Target::Discovery(discovery) => DocumentRequest::of(&discovery),
             _ => None,
         }
     }
@@ -116,24 +118,30 @@ mod tests {
     #[test]
     fn each_path_is_its_document() {
         for (path, expected) in [
-            ("/api", Document::Versions),
-            ("/api/", Document::Versions),
-            ("/apis", Document::Groups),
-            ("/apis/", Document::Groups),
-            ("/apis/apps", Document::Group("apps".to_owned())),
-            ("/apis/apps/", Document::Group("apps".to_owned())),
-            ("/api/v1", Document::Resources(of("", "v1"))),
-            ("/apis/apps/v1", Document::Resources(of("apps", "v1"))),
-            ("/apis/apps/v1/", Document::Resources(of("apps", "v1"))),
-            ("/openapi/v2", Document::OpenApiV2),
-            ("/openapi/v3", Document::OpenApiV3),
+            ("/api", DocumentRequest::Versions),
+            ("/api/", DocumentRequest::Versions),
+            ("/apis", DocumentRequest::Groups),
+            ("/apis/", DocumentRequest::Groups),
+            ("/apis/apps", DocumentRequest::Group("apps".to_owned())),
+            ("/apis/apps/", DocumentRequest::Group("apps".to_owned())),
+            ("/api/v1", DocumentRequest::Resources(of("", "v1"))),
+            (
+                "/apis/apps/v1",
+                DocumentRequest::Resources(of("apps", "v1")),
+            ),
+            (
+                "/apis/apps/v1/",
+                DocumentRequest::Resources(of("apps", "v1")),
+            ),
+            ("/openapi/v2", DocumentRequest::OpenApiV2),
+            ("/openapi/v3", DocumentRequest::OpenApiV3),
             (
                 "/openapi/v3/api/v1",
-                Document::OpenApiV3Version(of("", "v1")),
+                DocumentRequest::OpenApiV3Version(of("", "v1")),
             ),
             (
                 "/openapi/v3/apis/apps/v1",
-                Document::OpenApiV3Version(of("apps", "v1")),
+                DocumentRequest::OpenApiV3Version(of("apps", "v1")),
             ),
         ] {
             assert_eq!(document(path), Some(expected), "{path}");
@@ -162,25 +170,34 @@ mod tests {
 
     #[test]
     fn the_local_apiserver_is_asked_first_unless_it_is_not_initialized() {
-        let peers = |indices: &[usize]| Stop::Peers(indices.to_vec());
-        assert_eq!(merged(true, vec![], &[0, 1]), [Stop::Local]);
-        assert_eq!(merged(true, vec![1], &[0, 1]), [Stop::Local, peers(&[1])]);
+        let peers = |indices: &[usize]| RouteStop::Peers(indices.to_vec());
+        assert_eq!(merged(true, vec![], &[0, 1]), [RouteStop::Local]);
+        assert_eq!(
+            merged(true, vec![1], &[0, 1]),
+            [RouteStop::Local, peers(&[1])]
+        );
         assert_eq!(
             merged(false, vec![], &[0, 1]),
-            [peers(&[0, 1]), Stop::Local]
+            [peers(&[0, 1]), RouteStop::Local]
         );
-        assert_eq!(merged(false, vec![1], &[0, 1]), [peers(&[1]), Stop::Local]);
+        assert_eq!(
+            merged(false, vec![1], &[0, 1]),
+            [peers(&[1]), RouteStop::Local]
+        );
     }
 
     #[test]
     fn newer_ones_are_asked_before_the_local_apiserver_in_their_order() {
-        let peer = |index| Stop::Peers(vec![index]);
-        assert_eq!(newest(true, vec![], &[0, 1]), [Stop::Local]);
+        let peer = |index| RouteStop::Peers(vec![index]);
+        assert_eq!(newest(true, vec![], &[0, 1]), [RouteStop::Local]);
         assert_eq!(
             newest(true, vec![1, 0], &[0, 1, 2]),
-            [peer(1), peer(0), Stop::Local]
+            [peer(1), peer(0), RouteStop::Local]
         );
-        let all = Stop::Peers(vec![0, 1]);
-        assert_eq!(newest(false, vec![1], &[0, 1]), [peer(1), all, Stop::Local]);
+        let all = RouteStop::Peers(vec![0, 1]);
+        assert_eq!(
+            newest(false, vec![1], &[0, 1]),
+            [peer(1), all, RouteStop::Local]
+        );
     }
 }

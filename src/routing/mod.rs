@@ -1,6 +1,6 @@
-//! Where a request goes. Pure: a snapshot and a question in, a decision out.
+//! Decides where to send a request, from the request and a snapshot of the cluster. Pure.
 
 pub mod decide;
 pub mod documents;
+pub mod fit;
 pub mod table;
-pub mod version;

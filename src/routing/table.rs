@@ -1,147 +1,40 @@
-//! The snapshot that every request reads: who serves what, as of one moment.
+//! The snapshot that every request reads: which servers serve which resources at one revision of etcd.
 //!
 //! Written by [`crate::cluster::catalog`] as a whole and published atomically; never changed afterwards. A request
 //! takes it once and reads it without locks.
 
+use crate::kube::gvr::{Custom, Gvr, GvrRef, ServedSet};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use hashbrown::{Equivalent, HashMap, HashSet};
+use hashbrown::HashMap;
 
-use super::version::{Fit, Version};
-use crate::request::info::ResourceRequest;
+use crate::kube::version::KubernetesVersion;
+use crate::routing::fit::Fit;
 
-/// A resource as discovery lists it: group, version, resource and subresource (`""` for none and for the core group).
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Gvr {
-    /// API group, empty for the core group.
-    pub group: String,
-    /// API version.
-    pub version: String,
-    /// Plural resource name.
-    pub resource: String,
-    /// Subresource, or empty.
-    pub subresource: String,
-}
-
-/// A borrowed [`Gvr`], to look one up without allocating.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct GvrRef<'a> {
-    /// API group, empty for the core group.
-    pub group: &'a str,
-    /// API version.
-    pub version: &'a str,
-    /// Plural resource name.
-    pub resource: &'a str,
-    /// Subresource, or empty.
-    pub subresource: &'a str,
-}
-
-impl<'a> From<&'a ResourceRequest<'_>> for GvrRef<'a> {
-    fn from(request: &'a ResourceRequest<'_>) -> Self {
-        Self {
-            group: &request.group,
-            version: &request.version,
-            resource: &request.resource,
-            subresource: &request.subresource,
-        }
-    }
-}
-
-impl Equivalent<Gvr> for GvrRef<'_> {
-    fn equivalent(&self, key: &Gvr) -> bool {
-        *self == key.borrow()
-    }
-}
-
-impl Gvr {
-    /// The same, borrowed.
-    pub fn borrow(&self) -> GvrRef<'_> {
-        GvrRef {
-            group: &self.group,
-            version: &self.version,
-            resource: &self.resource,
-            subresource: &self.subresource,
-        }
-    }
-}
-
-impl GvrRef<'_> {
-    /// The same, owned.
-    pub fn owned(self) -> Gvr {
-        Gvr {
-            group: self.group.to_owned(),
-            version: self.version.to_owned(),
-            resource: self.resource.to_owned(),
-            subresource: self.subresource.to_owned(),
-        }
-    }
-}
-
-/// Name of a version with its group, as objects and documents have it: `apps/v1`, and `v1` for the core group.
-pub fn api_version(group: &str, version: &str) -> String {
-    match group {
-        "" => version.to_owned(),
-        group => format!("{group}/{version}"),
-    }
-}
-
-/// Two names that belong together, looked up borrowed: (group, resource) of a CRD, (group, version) of an APIService.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Pair(pub String, pub String);
-
-#[derive(Hash)]
-struct PairRef<'a>(&'a str, &'a str);
-
-impl Equivalent<Pair> for PairRef<'_> {
-    fn equivalent(&self, key: &Pair) -> bool {
-        self.0 == key.0 && self.1 == key.1
-    }
-}
-
-/// A set of resources served, grouped as discovery groups them.
-pub type ServedSet = std::collections::BTreeSet<Gvr>;
-
-/// Resources that every apiserver serves, because they are defined by objects in etcd.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Custom {
-    /// (group, plural) of CustomResourceDefinitions.
-    pub definitions: HashSet<Pair>,
-    /// (group, version) of APIServices that have a `spec.service`.
-    pub aggregated: HashSet<Pair>,
-}
-
-impl Custom {
-    /// Whether `gvr` belongs to a CRD or an aggregated API.
-    pub fn contains(&self, gvr: GvrRef<'_>) -> bool {
-        self.definitions.contains(&PairRef(gvr.group, gvr.resource))
-            || self.aggregated.contains(&PairRef(gvr.group, gvr.version))
-    }
-}
-
-/// A server that is known, alive or not.
+/// A known server, alive or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Server {
     /// KEP-1965 server ID.
     pub id: Arc<str>,
     /// Where its proxy can be reached.
     pub endpoint: SocketAddr,
-    /// No proxy stands before it: a kube-apiserver with the native feature.
+    /// A kube-apiserver with the native feature and without a proxy.
     pub native: bool,
-    /// Its live key is there; a native one's `peerserverleases` entry.
+    /// Its live key exists (for a native server, its `peerserverleases` entry).
     pub live: bool,
-    /// Its live key says that its apiserver is initialized; a native one's entry is there only then.
+    /// Its apiserver is initialized, according to its live key (a native server has an entry only then).
     pub initialized: bool,
     /// Live, initialized, and not at our own address: requests may be sent there.
     pub target: bool,
     /// Version of its apiserver's binary, where known.
     pub binary_version: Option<String>,
     /// The version that its apiserver emulates, where known.
-    pub version: Option<Version>,
+    pub version: Option<KubernetesVersion>,
     /// The etcd revision since which its apiserver has watch history (KEP-1904), where known: never too low.
     pub history_start: Option<i64>,
-    /// What is said of it below is so now; otherwise it is what was known last.
+    /// The fields below are current; otherwise they are the last known values.
     pub known: bool,
     /// What its apiserver serves; `None` if that was never known.
     pub served: Option<Arc<ServedSet>>,
@@ -149,7 +42,7 @@ pub struct Server {
 
 #[cfg(test)]
 impl Server {
-    /// A peer that requests can be sent to, and of which nothing more is known.
+    /// A target of which nothing else is known.
     pub(crate) fn peer(id: &str) -> Self {
         Self {
             id: id.into(),
@@ -165,6 +58,35 @@ impl Server {
             served: None,
         }
     }
+
+    /// A server that lists `things` in these (group, version) pairs. It is live only if it is a target.
+    pub(crate) fn listing(
+        id: &str,
+        binary: Option<&str>,
+        target: bool,
+        group_versions: &[(&str, &str)],
+    ) -> Self {
+        Self {
+            live: target,
+            initialized: target,
+            target,
+            binary_version: binary.map(str::to_owned),
+            served: Some(Arc::new(things(group_versions))),
+            ..Self::peer(id)
+        }
+    }
+}
+
+/// The resource `things` in each of these (group, version) pairs.
+#[cfg(test)]
+pub(crate) fn things(group_versions: &[(&str, &str)]) -> ServedSet {
+    let gvr = |(group, version): &(&str, &str)| Gvr {
+        group: (*group).to_owned(),
+        version: (*version).to_owned(),
+        resource: "things".to_owned(),
+        subresource: String::new(),
+    };
+    group_versions.iter().map(gvr).collect()
 }
 
 impl Server {
@@ -174,31 +96,31 @@ impl Server {
     }
 }
 
-/// Who lists one resource.
+/// The servers that list one resource.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Holders {
     /// The local apiserver.
     pub local: bool,
     /// Peers that requests may be sent to: indices into [`Snapshot::servers`], by version, those without one first.
     pub targets: Vec<usize>,
-    /// A known server that is no target.
+    /// A known server that is not a target lists it.
     pub absent: bool,
 }
 
-/// What is known, at one revision of etcd.
+/// The known state of the cluster.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
-    /// Everything was listed at least once since this process started.
+    /// This process has read all of etcd's state at least once.
     pub synced: bool,
     /// All other known servers, ordered by ID.
     pub servers: Vec<Server>,
     /// Indices of [`Server::target`]s.
     pub targets: Vec<usize>,
-    /// What the local apiserver serves itself is known.
+    /// The local apiserver's served set is known.
     pub local_known: bool,
     /// The version that the local apiserver emulates, where known.
-    pub local_version: Option<Version>,
-    /// A live server's served set is not known, or somebody lives who tells of none.
+    pub local_version: Option<KubernetesVersion>,
+    /// Some live server's served set is unknown.
     pub peer_unknown: bool,
     /// Resources of CRDs and aggregated APIs.
     pub custom: Arc<Custom>,
@@ -206,7 +128,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Puts a snapshot together; everything derived is derived here.
+    /// Derives the other fields from these.
     pub fn new(
         synced: bool,
         servers: Vec<Server>,
@@ -245,14 +167,18 @@ impl Snapshot {
         }
     }
 
-    /// Who lists `gvr`, and the name under which they do.
+    /// The servers that list `gvr`, and the listed name.
     pub fn holders(&self, gvr: GvrRef<'_>) -> Option<(&Gvr, &Holders)> {
         self.holders.get_key_value(&gvr)
     }
 
     /// Those of `targets` ([`Holders::targets`]) that fit `wanted` better than the local apiserver does.
-    pub fn better_than_local<'s>(&self, targets: &'s [usize], wanted: Version) -> &'s [usize] {
-        let before = |version: Version| {
+    pub fn better_than_local<'s>(
+        &self,
+        targets: &'s [usize],
+        wanted: KubernetesVersion,
+    ) -> &'s [usize] {
+        let before = |version: KubernetesVersion| {
             targets.partition_point(|index| self.servers[*index].version < Some(version))
         };
         let end = match Fit::of(self.local_version, wanted) {
@@ -262,22 +188,22 @@ impl Snapshot {
         targets.get(before(wanted)..end).unwrap_or_default()
     }
 
-    /// Every resource somebody lists, in order: for people.
+    /// Every listed resource, in order; for display.
     pub fn resources(&self) -> BTreeMap<&Gvr, &Holders> {
         self.holders.iter().collect()
     }
 }
 
-/// Servers with the very same served set: most of a cluster's have, and each set is gone through once.
+/// Servers that share one served set. Most servers of a cluster do, so each set is processed once.
 struct Class<'a> {
     served: &'a Arc<ServedSet>,
     native: bool,
-    version: Option<Version>,
+    version: Option<KubernetesVersion>,
     targets: Vec<usize>,
     absent: bool,
 }
 
-/// In the order of their versions.
+/// Sorts servers by version.
 fn classes(servers: &[Server]) -> Vec<Class<'_>> {
     let mut classes: Vec<Class<'_>> = Vec::new();
     for (index, server) in servers.iter().enumerate() {

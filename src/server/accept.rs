@@ -1,64 +1,73 @@
-//! Accepting connections and shaking hands.
+//! Accepts connections and performs TLS handshakes.
 //!
-//! As many clients may be connected as [`files`] says; who comes after them is turned away, and nobody else is disturbed.
-//! Peers find room even then: with each of their connections come the requests of many.
+//! [`files`] limits the number of clients; further clients are refused, and others are not affected. Peers are accepted
+//! even then, because each of their connections carries requests of many users.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use pingora_core::apps::{HttpServerApp, ServerApp};
 use pingora_core::listeners::TlsAccept;
 use pingora_core::listeners::tls::Acceptor;
 use pingora_core::protocols::l4::ext::TcpKeepalive;
 use pingora_core::protocols::l4::stream::Stream as TcpStream;
 use pingora_core::protocols::tls::TlsRef;
 use pingora_core::protocols::tls::server::handshake_with_callback;
-use pingora_core::protocols::{GetSocketDigest, SocketDigest, Stream};
+use pingora_core::protocols::{ALPN, GetSocketDigest, SocketDigest, Stream};
+use pingora_core::{ErrorType, OrErr};
 use rustls::ServerConfig;
 use std::any::Any;
 use std::os::fd::AsRawFd;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 
-use crate::admin::metrics::Metrics;
+use super::closing::becomes_true;
+use super::counted_stream::CountedStream;
+use super::header_blocks::HeaderBlockWatch;
+use super::http2;
+use super::metrics::ConnectionMetrics;
+use crate::log_throttle::LogRateLimit;
+use crate::relay::downstream::Downstream;
 use crate::relay::files;
-use crate::relay::front::HEADER_TIMEOUT;
-use crate::request::who::Connection;
+use crate::relay::service::{HEADER_TIMEOUT, RelayService};
+use crate::relay::unread::UnreadBudget;
+use crate::request::caller::ClientConnection;
 use crate::routing::table::Snapshot;
-use crate::trouble::Pace;
 
-/// A handshake that takes longer is given up.
+/// Longest TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// After this long without resources (file descriptors), accepting is tried again.
+/// Pause after an error such as a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Of as many connections as all clients may have, this part is for peers besides.
+/// This part of the limit for clients is added for peers.
 const PEERS_SHARE: usize = 8;
 
-/// What accepting a connection needs; held by every connection while it lives.
-pub struct Accepting<A> {
-    /// The HTTP application.
-    pub app: Arc<A>,
-    /// The TLS configuration of the moment.
+/// The state for accepting connections. Every connection holds it.
+pub struct ConnectionAcceptor {
+    pub service: Arc<RelayService>,
+    /// The current TLS configuration.
     pub tls: Arc<ArcSwap<ServerConfig>>,
-    /// Counters.
-    pub metrics: Arc<Metrics>,
-    /// Most clients that may be connected at once, of all threads.
-    pub most: usize,
-    /// What etcd says: where peers are.
+    pub metrics: Arc<ConnectionMetrics>,
+    /// Most clients at the same time, of all threads.
+    pub max_clients: usize,
+    /// For the addresses of peers.
     pub snapshot: Arc<ArcSwap<Snapshot>>,
+    pub unread: Arc<UnreadBudget>,
     /// Becomes true when connections are to end after their running requests.
     pub closing: watch::Receiver<bool>,
-    /// Tells by its end that no connection is left.
+    /// Closes when no connection is left.
     pub alive: mpsc::Sender<()>,
+    /// Held during the expensive part of a handshake.
+    pub handshake_lock: Mutex<()>,
 }
 
-impl<A: HttpServerApp + Send + Sync + 'static> Accepting<A> {
+impl ConnectionAcceptor {
     /// Accepts until closing.
     pub async fn run(self: Arc<Self>, listener: TcpListener) {
         let mut closing = self.closing.clone();
@@ -72,12 +81,12 @@ impl<A: HttpServerApp + Send + Sync + 'static> Accepting<A> {
                         tokio::spawn(self.clone().serve(tcp, from, open));
                     }
                     Ok(_) => {
-                        self.metrics.refused_connections.inc();
-                        not_let_in(&"as many are connected as may be");
+                        self.metrics.refused.inc();
+                        warn_refused(&"as many are connected as may be");
                     }
                     Err(error) => {
-                        // Of one connection (reset while waiting) or of the process (too many open files).
-                        not_let_in(&error);
+                        // Caused by the connection (reset while it waited) or by the process (too many open files).
+                        warn_refused(&error);
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
@@ -86,14 +95,15 @@ impl<A: HttpServerApp + Send + Sync + 'static> Accepting<A> {
     }
 
     fn has_room_for(&self, tcp: &tokio::net::TcpStream, from: IpAddr) -> bool {
-        let open = usize::try_from(self.metrics.connections.get()).unwrap_or_default();
-        let room = open < self.most
-            || (open < self.most + self.most / PEERS_SHARE && self.is_a_peers(from));
+        let open = usize::try_from(self.metrics.open.get()).unwrap_or_default();
+        let room = open < self.max_clients
+            || (open < self.max_clients + self.max_clients / PEERS_SHARE
+                && self.mark_as_peer(from));
         room && files::is_for_requests(tcp)
     }
 
-    /// What else is at a peer's address may come in with it: it is one of the cluster's own hosts.
-    fn is_a_peers(&self, address: IpAddr) -> bool {
+    /// Other clients at a peer's address are accepted, too: it is a host of the cluster.
+    fn mark_as_peer(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         let snapshot = self.snapshot.load();
         let mut servers = snapshot.servers.iter();
@@ -102,7 +112,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> Accepting<A> {
 
     /// `_open`: counts this connection.
     async fn serve(self: Arc<Self>, tcp: tokio::net::TcpStream, from: SocketAddr, _open: Open) {
-        let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.shake_hands(tcp, from)).await;
+        let handshake =
+            tokio::time::timeout(HANDSHAKE_TIMEOUT, self.handshake_in_turn(tcp, from)).await;
         match handshake {
             Ok(Ok(stream)) => self.serve_requests(stream).await,
             Ok(Err(error)) => {
@@ -116,67 +127,107 @@ impl<A: HttpServerApp + Send + Sync + 'static> Accepting<A> {
         }
     }
 
-    /// Gives up on a client that asks for nothing. pingora waits for the first bytes of HTTP/2 for as long as it takes.
+    /// Closes a connection that sends no request. pingora waits for the first bytes of HTTP/2 without a limit.
     async fn serve_requests(&self, stream: Stream) {
         let tls = stream.get_ssl_digest();
-        let connection = tls.and_then(|tls| tls.extension.get::<Arc<Connection>>().cloned());
-        let mut serving = pin!(self.app.process_new(stream, &self.closing));
+        let Some(downstream) = tls.and_then(|tls| tls.extension.get::<Arc<Downstream>>().cloned())
+        else {
+            return;
+        };
+        let serving = async {
+            match stream.selected_alpn_proto() {
+                Some(ALPN::H2) => {
+                    let of_a_peer = self.service.is_peer(&downstream);
+                    let stream = Box::new(HeaderBlockWatch::new(stream, of_a_peer));
+                    let options = self.service.http2_options(of_a_peer);
+                    let serving =
+                        http2::serve(&self.service, options, stream, &downstream, &self.closing);
+                    serving.await;
+                }
+                _ => self
+                    .service
+                    .serve_http1(stream, &self.closing)
+                    .await
+                    .unwrap_or_default(),
+            }
+        };
+        let mut serving = pin!(serving);
         let first = tokio::time::timeout(HEADER_TIMEOUT, &mut serving).await;
-        if first.is_err() && connection.is_some_and(|connection| connection.has_asked()) {
+        if first.is_err() && downstream.client.has_asked() {
             serving.await;
         }
     }
 
-    async fn shake_hands(
+    /// Signing a handshake takes as long as many requests. Ready tasks run between two handshakes.
+    async fn handshake_in_turn(
         &self,
         tcp: tokio::net::TcpStream,
         from: SocketAddr,
-    ) -> pingora_core::Result<pingora_core::protocols::Stream> {
+    ) -> pingora_core::Result<Stream> {
+        tcp.readable()
+            .await
+            .or_err(ErrorType::TLSHandshakeFailure, "waiting for its beginning")?;
+        let mut handshake = pin!(self.handshake(tcp, from));
+        let turn = self.handshake_lock.lock().await;
+        let begun = poll_fn(|context| Poll::Ready(handshake.as_mut().poll(context))).await;
+        tokio::task::yield_now().await;
+        drop(turn);
+        match begun {
+            Poll::Ready(done) => done,
+            Poll::Pending => handshake.await,
+        }
+    }
+
+    async fn handshake(
+        &self,
+        tcp: tokio::net::TcpStream,
+        from: SocketAddr,
+    ) -> pingora_core::Result<Stream> {
         let digest = SocketDigest::from_raw_fd(tcp.as_raw_fd());
         let mut tcp = TcpStream::from(tcp);
-        // An address is set once; a failure means that it is set.
+        // An error means that the address is set already.
         let _ = digest.peer_addr.set(Some(from.into()));
         tcp.set_socket_digest(digest);
         tcp.set_nodelay()?;
         tcp.set_keepalive(&keepalive())?;
         let acceptor = Acceptor::from_server_config(self.tls.load_full());
         let handshake = Handshake { from };
-        Ok(Box::new(
-            handshake_with_callback(&acceptor, tcp, &handshake).await?,
-        ))
+        let stream = handshake_with_callback(&acceptor, tcp, &handshake).await?;
+        let tls = stream.ssl_digest();
+        let downstream = tls.as_ref().and_then(|tls| tls.extension.get());
+        let outflow = downstream.map(|downstream: &Arc<Downstream>| downstream.outflow.clone());
+        let outflow = outflow.unwrap_or_default();
+        Ok(Box::new(CountedStream::new(
+            stream,
+            outflow,
+            self.unread.clone(),
+        )))
     }
 }
 
-fn not_let_in(problem: &dyn fmt::Display) {
-    static PACE: Pace = Pace::new();
+fn warn_refused(problem: &dyn fmt::Display) {
+    static PACE: LogRateLimit = LogRateLimit::new();
     if let Some(left_out) = PACE.admit() {
         tracing::warn!(%problem, left_out, "clients are not let in");
     }
 }
 
-/// Counts a connection while it lives.
-struct Open(Arc<Metrics>);
+struct Open(Arc<ConnectionMetrics>);
 
 impl Open {
-    fn new(metrics: Arc<Metrics>) -> Self {
-        metrics.connections.inc();
+    fn new(metrics: Arc<ConnectionMetrics>) -> Self {
+        metrics.open.inc();
         Self(metrics)
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.0.connections.dec();
+        self.0.open.dec();
     }
 }
 
-/// Resolves when the value is true, or nobody is left to change it.
-pub async fn becomes_true(watched: &mut watch::Receiver<bool>) {
-    // The guard inside the result must not be held.
-    let _ = watched.wait_for(|value| *value).await.is_ok();
-}
-
-/// Finds half-open connections; watches are silent for long, so nothing else does.
+/// Detects half-open connections. Watches may be silent for a long time.
 fn keepalive() -> TcpKeepalive {
     TcpKeepalive {
         idle: Duration::from_secs(15),
@@ -186,7 +237,7 @@ fn keepalive() -> TcpKeepalive {
     }
 }
 
-/// Leaves what is known of the client with its connection.
+/// Attaches a [`Downstream`] to each connection.
 struct Handshake {
     from: SocketAddr,
 }
@@ -201,8 +252,9 @@ impl TlsAccept for Handshake {
             .peer_cert_chain_der()
             .map(<[_]>::to_vec)
             .unwrap_or_default();
-        let connection = Connection::new(self.from.ip().to_canonical(), rand::random(), chain);
-        // An Arc in the Arc: requests take it along while they use the session that it hangs on.
-        Some(Arc::new(Arc::new(connection)))
+        let connection =
+            ClientConnection::new(self.from.ip().to_canonical(), rand::random(), chain);
+        // An `Arc` in the `Arc`: requests clone it while they use the session.
+        Some(Arc::new(Arc::new(Downstream::new(connection))))
     }
 }

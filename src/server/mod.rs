@@ -1,5 +1,14 @@
 //! The TLS port: listeners, handshakes, one runtime for each core.
 
 pub mod accept;
+mod closing;
+pub mod counted_stream;
+mod delegate;
+pub mod header_blocks;
+pub mod http2;
+pub mod metrics;
 pub mod rotate;
+mod start;
 pub mod worker;
+
+pub use self::start::{ServerInputs, ServingThreads, start};

@@ -1,9 +1,10 @@
-//! Using new certificate files without dropping a connection: new connections are made with them, and who asks is judged
-//! by them from the next request on, also on connections that are open. Long-running requests that stand on what is gone
-//! end in their turn ([`crate::relay::standing`]).
+//! Applies new certificate files without closing connections: new connections use them, and callers are identified by
+//! them from the next request on, also on open connections. Long-running requests that depend on removed certificates
+//! end one after the other ([`crate::relay::revalidate`]).
 //!
-//! The only writer of the TLS port's configuration, the judge, the credentials and what etcd's clients are made with.
+//! The only writer of the TLS port's configuration, the judge, the credentials and etcd's TLS options.
 
+use crate::tls::metrics::CertificateMetrics;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -14,28 +15,29 @@ use tokio::task::JoinSet;
 use crate::cluster::connector::{self, EtcdTls};
 use crate::config::Config;
 use crate::relay::shared::Shared;
-use crate::request::who::Judge;
+use crate::request::caller::Authenticator;
 use crate::tls::credentials::Credentials;
-use crate::tls::reading::{File, Reading};
+use crate::tls::error::TlsError;
+use crate::tls::files::{FileSnapshot, TlsFile};
 use crate::tls::rotation::Rotation;
-use crate::tls::store::{self, TlsError};
+use crate::tls::store;
 use crate::tls::verify::ClientCas;
 
 type Server = (Arc<ServerConfig>, ClientCas);
 
-/// What all files were good for at the start.
-pub struct Beginning {
+/// The contents of all certificate files at the start.
+pub struct InitialCertificates {
     /// The TLS port's configuration.
     pub server: Arc<ServerConfig>,
-    /// What client certificates are judged by.
+    /// Client CAs.
     pub cas: ClientCas,
-    /// What connections to apiservers are made with.
+    /// Credentials of connections to apiservers.
     pub credentials: Credentials,
-    /// What connections to etcd are made with.
+    /// TLS options of connections to etcd.
     pub etcd: Option<TlsOptions>,
 }
 
-/// All files, by what they are used for together.
+/// All certificate files, grouped by use.
 pub struct Rotations {
     serving: Rotation<Server>,
     upstream: Rotation<Credentials>,
@@ -43,18 +45,18 @@ pub struct Rotations {
 }
 
 /// Reads all files that `config` names.
-pub fn begin(config: &Config) -> Result<(Beginning, Rotations), TlsError> {
+pub fn begin(config: &Config) -> Result<(InitialCertificates, Rotations), TlsError> {
     let serving = config.serving.clone();
-    let make = move |reading: &Reading<'_>| store::serving(&serving, reading);
+    let make = move |reading: &FileSnapshot<'_>| store::serving(&serving, reading);
     let ((server, cas), serving) = Rotation::begin("serving", serving_files(config), make)?;
     let whole = config.clone();
-    let make = move |reading: &Reading<'_>| Credentials::read(&whole, reading);
+    let make = move |reading: &FileSnapshot<'_>| Credentials::read(&whole, reading);
     let (credentials, upstream) = Rotation::begin("upstream", upstream_files(config), make)?;
     let etcd = config.etcd.clone();
-    let make = move |reading: &Reading<'_>| connector::tls_options(&etcd, reading);
+    let make = move |reading: &FileSnapshot<'_>| connector::tls_options(&etcd, reading);
     let files = connector::files(&config.etcd);
     let (options, etcd) = Rotation::begin("etcd", files, make)?;
-    let beginning = Beginning {
+    let initial = InitialCertificates {
         server,
         cas,
         credentials,
@@ -65,26 +67,26 @@ pub fn begin(config: &Config) -> Result<(Beginning, Rotations), TlsError> {
         upstream,
         etcd,
     };
-    Ok((beginning, rotations))
+    Ok((initial, rotations))
 }
 
 impl Rotations {
-    /// Follows them all.
+    /// Watches all files.
     pub fn start(
         self,
         shared: &Arc<Shared>,
+        metrics: &Arc<CertificateMetrics>,
         tls: &Arc<ArcSwap<ServerConfig>>,
         etcd: &EtcdTls,
         control: &mut JoinSet<()>,
     ) {
-        let metrics = &shared.metrics;
         let (owner, tls) = (shared.clone(), tls.clone());
         let serve = move |new| serve(&owner, &tls, new);
         control.spawn(self.serving.run(metrics.clone(), serve));
         let owner = shared.clone();
         let connect = move |new| {
             owner.credentials.store(Arc::new(new));
-            owner.local.belief().reconsider();
+            owner.local.trust().recheck();
             owner.rotated.send_replace(());
         };
         control.spawn(self.upstream.run(metrics.clone(), connect));
@@ -96,7 +98,7 @@ impl Rotations {
 
 fn serve(shared: &Shared, tls: &ArcSwap<ServerConfig>, (server, cas): Server) {
     let before = shared.judge.load();
-    shared.judge.store(Arc::new(Judge {
+    shared.judge.store(Arc::new(Authenticator {
         generation: before.generation + 1,
         cas,
         allowed_names: before.allowed_names.clone(),
@@ -106,32 +108,32 @@ fn serve(shared: &Shared, tls: &ArcSwap<ServerConfig>, (server, cas): Server) {
 }
 
 /// All files but those of etcd.
-pub fn files(config: &Config) -> Vec<File> {
+pub fn files(config: &Config) -> Vec<TlsFile> {
     let mut files = serving_files(config);
     files.extend(upstream_files(config));
     files
 }
 
-fn serving_files(config: &Config) -> Vec<File> {
+fn serving_files(config: &Config) -> Vec<TlsFile> {
     let serving = &config.serving;
     vec![
-        File::certificates("serving.certFile", &serving.tls.cert_file),
-        File::key("serving.keyFile", &serving.tls.key_file),
-        File::certificates("serving.clientCAFile", &serving.client_ca_file),
-        File::certificates(
+        TlsFile::certificates("serving.certFile", &serving.tls.cert_file),
+        TlsFile::key("serving.keyFile", &serving.tls.key_file),
+        TlsFile::certificates("serving.clientCAFile", &serving.client_ca_file),
+        TlsFile::certificates(
             "serving.requestHeaderClientCAFile",
             &serving.request_header_client_ca_file,
         ),
     ]
 }
 
-fn upstream_files(config: &Config) -> Vec<File> {
+fn upstream_files(config: &Config) -> Vec<TlsFile> {
     let server = &config.api_server;
     let pair = &server.proxy_client;
     vec![
-        File::certificates("apiServer.proxyClientCertFile", &pair.cert_file),
-        File::key("apiServer.proxyClientKeyFile", &pair.key_file),
-        File::certificates("apiServer.caFile", &server.ca_file),
-        File::certificates("peer.caFile", &config.peer.ca_file),
+        TlsFile::certificates("apiServer.proxyClientCertFile", &pair.cert_file),
+        TlsFile::key("apiServer.proxyClientKeyFile", &pair.key_file),
+        TlsFile::certificates("apiServer.caFile", &server.ca_file),
+        TlsFile::certificates("peer.caFile", &config.peer.ca_file),
     ]
 }

@@ -1,6 +1,7 @@
-//! One thread for each core, each with its own runtime, listener and upstream connections: no work is stolen, nothing
-//! is shared but what is read.
+//! One serving thread for each core, each with its own runtime, listener and upstream connections. No work is stolen,
+//! and shared state is only read.
 
+use super::metrics::ConnectionMetrics;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -9,10 +10,11 @@ use std::thread::JoinHandle;
 use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 
-use super::accept::{Accepting, becomes_true};
-use crate::relay::front::Front;
+use super::accept::ConnectionAcceptor;
+use super::closing::becomes_true;
+use crate::relay::service::RelayService;
 use crate::relay::shared::Shared;
 
 const BACKLOG: i32 = 1024;
@@ -40,39 +42,44 @@ fn listener(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// What the threads have in common.
+/// What all serving threads get.
 #[derive(Clone)]
-pub struct Common {
-    /// Shared state.
+pub struct WorkerContext {
     pub shared: Arc<Shared>,
-    /// The TLS configuration of the moment.
+    /// The current TLS configuration.
     pub tls: Arc<ArcSwap<ServerConfig>>,
     /// Becomes true when connections are to end after their running requests.
     pub closing: watch::Receiver<bool>,
-    /// Held by every connection while it lives, and by the threads that accept them.
+    /// Held by every connection and by the serving threads.
     pub alive: mpsc::Sender<()>,
-    /// Becomes true when what is still open is to be cut.
+    /// Becomes true when open connections are to be closed at once.
     pub cut: watch::Receiver<bool>,
-    /// Most clients that may be connected at once, of all threads.
-    pub most: usize,
+    pub metrics: Arc<ConnectionMetrics>,
+    /// Most clients at the same time, of all threads.
+    pub max_clients: usize,
 }
 
-/// Starts a thread that serves `listener` until it is told to cut.
-pub fn start(index: usize, listener: TcpListener, common: Common) -> io::Result<JoinHandle<()>> {
+/// Starts a thread that serves `listener` until `cut` is true.
+pub fn start(
+    index: usize,
+    listener: TcpListener,
+    context: WorkerContext,
+) -> io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     std::thread::Builder::new()
         .name(format!("serve-{index}"))
         .spawn(move || {
-            let Common {
+            let WorkerContext {
                 shared,
                 tls,
                 closing,
                 alive,
                 mut cut,
-                most,
-            } = common;
+                max_clients,
+                metrics,
+            } = context;
             runtime.block_on(async move {
                 let listener = match tokio::net::TcpListener::from_std(listener) {
                     Ok(listener) => listener,
@@ -81,17 +88,19 @@ pub fn start(index: usize, listener: TcpListener, common: Common) -> io::Result<
                         return;
                     }
                 };
-                let metrics = shared.metrics.clone();
+                let unread = shared.unread.clone();
                 let snapshot = shared.published.snapshot.clone();
-                let app = Arc::new(Front::new(shared));
-                let accepting = Accepting {
-                    app,
+                let service = Arc::new(RelayService::new(shared));
+                let accepting = ConnectionAcceptor {
+                    service,
                     tls,
                     metrics,
-                    most,
+                    max_clients,
                     snapshot,
+                    unread,
                     closing,
                     alive,
+                    handshake_lock: Mutex::default(),
                 };
                 tokio::spawn(Arc::new(accepting).run(listener));
                 becomes_true(&mut cut).await;

@@ -1,7 +1,7 @@
-//! What connections to apiservers are made with: CAs, and the proxy client certificate.
+//! Credentials for connections to apiservers: CAs and the proxy client certificate.
 //!
-//! One reading of the files makes one [`Credentials`], replaced as a whole by `server::rotate`. Readers: each serving
-//! thread's pools, the proxy's own requests, and long-running requests that may stand on older ones.
+//! One snapshot of the files makes one [`Credentials`]; `server::rotate` replaces it as a whole. Readers: the connection
+//! pools of each serving thread, the proxy's own requests, and long-running requests, which may use older ones.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use arc_swap::ArcSwap;
 use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
 
-use super::reading::Reading;
-use super::store::{self, TlsError};
-use crate::config::pem::{self, Authority};
+use super::error::TlsError;
+use super::files::FileSnapshot;
+use super::store;
 use crate::config::{Config, KeyPair};
+use crate::x509::pem::{self, Authority};
 
-/// The credentials of the moment.
+/// The credentials in use now.
 pub type Current = Arc<ArcSwap<Credentials>>;
 
-/// What connections are made with, as of one reading of the files.
 pub struct Credentials {
-    /// To the apiserver beside us.
+    /// For the local apiserver.
     pub local: Arc<Trust>,
-    /// To other proxies and native kube-apiservers.
+    /// For other proxies and native kube-apiservers.
     pub peers: Arc<Trust>,
 }
 
@@ -30,7 +30,7 @@ pub struct Credentials {
 pub struct Trust {
     /// Presents the proxy client certificate.
     pub with_certificate: Arc<ClientConfig>,
-    /// Presents none.
+    /// Presents no certificate.
     pub without: Arc<ClientConfig>,
     certificate: CertificateDer<'static>,
     authorities: Vec<Authority>,
@@ -38,7 +38,7 @@ pub struct Trust {
 
 impl Credentials {
     /// From the files of `apiServer` and `peer`.
-    pub fn read(config: &Config, reading: &Reading<'_>) -> Result<Self, TlsError> {
+    pub fn read(config: &Config, reading: &FileSnapshot<'_>) -> Result<Self, TlsError> {
         let identity = &config.api_server.proxy_client;
         let trust = |ca_file| Trust::read(ca_file, identity, reading).map(Arc::new);
         Ok(Self {
@@ -49,11 +49,11 @@ impl Credentials {
 }
 
 impl Trust {
-    /// Trusts servers of `ca_file`, to whom `identity` is presented.
+    /// Trusts servers with certificates of `ca_file`; presents `identity`.
     pub fn read(
         ca_file: &Path,
         identity: &KeyPair,
-        reading: &Reading<'_>,
+        reading: &FileSnapshot<'_>,
     ) -> Result<Self, TlsError> {
         let cas = reading.authorities(ca_file)?;
         let (chain, key) = reading.pair(identity)?;
@@ -66,8 +66,8 @@ impl Trust {
         })
     }
 
-    /// Whether connections that were made with `former` could have been made with this as well: no CA was withdrawn, nor
-    /// the certificate replaced, if that was presented.
+    /// Whether connections made with `former` would be made with this as well: no CA was removed and, if `presented`, the
+    /// client certificate is the same.
     pub fn covers(&self, former: &Self, presented: bool) -> bool {
         let kept = |authority| self.authorities.contains(authority);
         former.authorities.iter().all(kept)

@@ -1,12 +1,11 @@
-//! Certificates that are about to expire: who looks after them is told in time, once for each step.
+//! Stages towards the end of a certificate; each is reported once.
 
 use std::collections::BTreeMap;
 
 const DAY: i64 = 24 * 60 * 60;
 
-/// How near a certificate's end is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
+pub enum ExpiryStage {
     /// More than 30 days away.
     Far,
     /// At most 30 days.
@@ -15,12 +14,11 @@ pub enum Step {
     Week,
     /// At most a day.
     Day,
-    /// It is over.
     Expired,
 }
 
-impl Step {
-    /// With so many seconds left.
+impl ExpiryStage {
+    /// `left`: seconds until the certificate expires.
     pub fn of(left: i64) -> Self {
         match left {
             i64::MIN..=0 => Self::Expired,
@@ -32,19 +30,19 @@ impl Step {
     }
 }
 
-/// What was said already of some files, by the keys that name them.
+/// Stages that were reported already, by configuration key.
 #[derive(Debug, Default)]
 pub struct Reminder {
-    said: BTreeMap<&'static str, Step>,
+    reported: BTreeMap<&'static str, ExpiryStage>,
 }
 
 impl Reminder {
-    /// Whether something is to be said now of a file whose first certificate ends in so many seconds: after a step towards
-    /// its end. With a new certificate it begins anew.
-    pub fn step(&mut self, key: &'static str, left: i64) -> Option<Step> {
-        let step = Step::of(left);
-        let before = self.said.insert(key, step).unwrap_or(Step::Far);
-        (step > before).then_some(step)
+    /// Returns a stage to report: one that is nearer to the end than the stage before. A renewed certificate starts again.
+    /// `left`: seconds until the first certificate of the file expires.
+    pub fn advance(&mut self, key: &'static str, left: i64) -> Option<ExpiryStage> {
+        let stage = ExpiryStage::of(left);
+        let before = self.reported.insert(key, stage).unwrap_or(ExpiryStage::Far);
+        (stage > before).then_some(stage)
     }
 }
 
@@ -67,18 +65,26 @@ mod tests {
             0,
             -DAY,
         ] {
-            said.extend(reminder.step("a", left));
+            said.extend(reminder.advance("a", left));
         }
-        assert_eq!(said, [Step::Month, Step::Week, Step::Day, Step::Expired]);
-        assert_eq!(reminder.step("a", 365 * DAY), None);
-        assert_eq!(reminder.step("a", 6 * DAY), Some(Step::Week));
+        assert_eq!(
+            said,
+            [
+                ExpiryStage::Month,
+                ExpiryStage::Week,
+                ExpiryStage::Day,
+                ExpiryStage::Expired
+            ]
+        );
+        assert_eq!(reminder.advance("a", 365 * DAY), None);
+        assert_eq!(reminder.advance("a", 6 * DAY), Some(ExpiryStage::Week));
     }
 
     #[test]
     fn files_are_told_apart() {
         let mut reminder = Reminder::default();
-        assert_eq!(reminder.step("a", -1), Some(Step::Expired));
-        assert_eq!(reminder.step("b", -1), Some(Step::Expired));
-        assert_eq!(reminder.step("a", -2), None);
+        assert_eq!(reminder.advance("a", -1), Some(ExpiryStage::Expired));
+        assert_eq!(reminder.advance("b", -1), Some(ExpiryStage::Expired));
+        assert_eq!(reminder.advance("a", -2), None);
     }
 }

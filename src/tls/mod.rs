@@ -1,8 +1,11 @@
-//! TLS: certificate files, and whom client certificates belong to.
+//! TLS: certificate files, rustls configurations, and verification of client certificates.
 
+pub mod algorithms;
 pub mod credentials;
+pub mod error;
 pub mod expiry;
-pub mod reading;
+pub mod files;
+pub mod metrics;
 pub mod rotation;
 pub mod store;
 pub mod verify;

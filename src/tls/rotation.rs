@@ -1,100 +1,100 @@
-//! Certificate files that change while the program runs: they are read again, and used if they are good.
+//! Reads certificate files again when they change, and puts them into use if they are valid.
 //!
-//! The same for every group of files that are used together ([`Rotation`]). A new reading is made into what is used of it
-//! before anything changes: while it cannot be, what was there before stays. Files are replaced one after the other, so
-//! what does not fit together is looked at twice before anybody is told.
+//! Each group of files that are used together is a [`Rotation`]. New files take effect only once they are valid as a group;
+//! until then the files before stay in use. Files are replaced one after the other, so a failure is reported only if the
+//! next check finds the same contents.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::expiry::{Reminder, Step};
-use super::reading::{File, Reading};
-use super::store::TlsError;
-use crate::admin::metrics::Metrics;
+use super::error::TlsError;
+use super::expiry::{ExpiryStage, Reminder};
+use super::files::{FileSnapshot, TlsFile};
+use super::metrics::CertificateMetrics;
 
-const EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-type Make<T> = Box<dyn Fn(&Reading<'_>) -> Result<T, TlsError> + Send>;
+type Make<T> = Box<dyn Fn(&FileSnapshot<'_>) -> Result<T, TlsError> + Send>;
 
-/// Files that are used together.
 pub struct Rotation<T> {
     group: &'static str,
-    files: Vec<File>,
+    files: Vec<TlsFile>,
     make: Make<T>,
-    /// What is in use.
-    seen: u64,
-    /// When the first certificate of each file in use expires.
+    /// Of the files in use.
+    fingerprint: u64,
+    /// When the first certificate of each file in use expires, in Unix seconds, by configuration key.
     expirations: Vec<(&'static str, i64)>,
 }
 
-/// What a look at the files showed.
 #[derive(Debug, PartialEq, Eq)]
-enum Look<T, E> {
-    /// What is in use.
-    Same,
-    /// Something new, and good.
+enum CheckOutcome<T, E> {
+    /// The files are those in use.
+    Unchanged,
+    /// New and valid files.
     New(T),
-    /// Something that cannot be used, for the first time: perhaps it is half of something.
-    Doubtful,
-    /// It still cannot be used.
-    Broken(E),
-    /// That was said already.
-    StillBroken,
+    /// These contents failed for the first time: perhaps not all files are replaced yet.
+    FirstFailure,
+    /// They failed again.
+    Failed(E),
+    /// They keep failing; that was reported.
+    StillFailing,
 }
 
-/// What became of earlier looks.
+/// Fingerprints of contents that failed in earlier checks.
 #[derive(Debug, Default)]
-struct Memory {
-    doubted: Option<u64>,
-    broken: Option<u64>,
+struct FailureHistory {
+    failed_once: Option<u64>,
+    reported: Option<u64>,
 }
 
 impl<T> Rotation<T> {
-    /// Reads the files for the first time. `group` is their name for the operator; `make`: what is used of them.
+    /// Reads the files for the first time. `group` is their name in logs and metrics; `make` makes of them what is put into
+    /// use.
     pub fn begin(
         group: &'static str,
-        files: Vec<File>,
-        make: impl Fn(&Reading<'_>) -> Result<T, TlsError> + Send + 'static,
+        files: Vec<TlsFile>,
+        make: impl Fn(&FileSnapshot<'_>) -> Result<T, TlsError> + Send + 'static,
     ) -> Result<(T, Self), TlsError> {
-        let reading = Reading::of(&files);
+        let reading = FileSnapshot::read(&files);
         let made = make(&reading)?;
-        let seen = reading.fingerprint();
+        let fingerprint = reading.fingerprint();
         let expirations = reading.expirations().collect();
         let rotation = Self {
             group,
             files,
             make: Box::new(make),
-            seen,
+            fingerprint,
             expirations,
         };
         Ok((made, rotation))
     }
 
-    /// Looks again and again; `apply` takes what is new.
-    pub async fn run(mut self, metrics: Arc<Metrics>, mut apply: impl FnMut(T)) {
-        let metrics = &metrics.certificates;
-        let mut ticks = interval(EVERY);
+    /// Checks the files until dropped; `apply` gets new ones.
+    pub async fn run(mut self, metrics: Arc<CertificateMetrics>, mut apply: impl FnMut(T)) {
+        let mut ticks = interval(CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut memory, mut reminder) = (Memory::default(), Reminder::default());
+        let (mut history, mut reminder) = (FailureHistory::default(), Reminder::default());
         metrics.in_use(self.group, false, &self.expirations);
         loop {
             self.remind(&mut reminder);
             ticks.tick().await;
-            let was_broken = memory.broken.is_some();
-            match self.look(&mut memory) {
-                Look::Same if was_broken => {
+            let was_broken = history.reported.is_some();
+            match self.check(&mut history) {
+                CheckOutcome::Unchanged if was_broken => {
                     tracing::info!(files = self.group, "certificate files are as before");
                     metrics.broken(self.group, false);
                 }
-                Look::Same | Look::Doubtful | Look::StillBroken => {}
-                Look::New(new) => {
+                CheckOutcome::Unchanged
+                | CheckOutcome::FirstFailure
+                | CheckOutcome::StillFailing => {}
+                CheckOutcome::New(new) => {
                     apply(new);
                     tracing::info!(files = self.group, "new certificate files are in use");
                     metrics.in_use(self.group, true, &self.expirations);
                 }
-                Look::Broken(error) => {
+                CheckOutcome::Failed(error) => {
                     let error = &error as &dyn std::error::Error;
                     tracing::error!(
                         files = self.group,
@@ -107,43 +107,45 @@ impl<T> Rotation<T> {
         }
     }
 
-    fn look(&mut self, memory: &mut Memory) -> Look<T, TlsError> {
-        let reading = Reading::of(&self.files);
+    fn check(&mut self, history: &mut FailureHistory) -> CheckOutcome<T, TlsError> {
+        let reading = FileSnapshot::read(&self.files);
         let now = reading.fingerprint();
-        if now == self.seen {
-            *memory = Memory::default();
-            return Look::Same;
+        if now == self.fingerprint {
+            *history = FailureHistory::default();
+            return CheckOutcome::Unchanged;
         }
-        if memory.broken == Some(now) {
-            return Look::StillBroken;
+        if history.reported == Some(now) {
+            return CheckOutcome::StillFailing;
         }
         match (self.make)(&reading) {
             Ok(new) => {
                 self.expirations = reading.expirations().collect();
-                self.seen = now;
-                *memory = Memory::default();
-                Look::New(new)
+                self.fingerprint = now;
+                *history = FailureHistory::default();
+                CheckOutcome::New(new)
             }
-            Err(_) if memory.doubted != Some(now) => {
-                memory.doubted = Some(now);
-                Look::Doubtful
+            Err(_) if history.failed_once != Some(now) => {
+                history.failed_once = Some(now);
+                CheckOutcome::FirstFailure
             }
             Err(error) => {
-                memory.broken = Some(now);
-                Look::Broken(error)
+                history.reported = Some(now);
+                CheckOutcome::Failed(error)
             }
         }
     }
 
-    /// Says what expires soon.
+    /// Logs certificates that expire soon.
     fn remind(&self, reminder: &mut Reminder) {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
         for (key, end) in &self.expirations {
             let left = end.saturating_sub(now);
-            match reminder.step(key, left) {
+            match reminder.advance(key, left) {
                 None => {}
-                Some(Step::Expired) => tracing::error!(file = key, "a certificate has expired"),
+                Some(ExpiryStage::Expired) => {
+                    tracing::error!(file = key, "a certificate has expired")
+                }
                 Some(_) => {
                     let hours = left / 3600;
                     tracing::warn!(file = key, hours, "a certificate will expire soon");

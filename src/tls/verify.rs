@@ -1,30 +1,32 @@
-//! Client certificates: anything that parses is let through the handshake, and judged later.
+//! Verification of client certificates: the handshake accepts any that can be parsed; requests are judged later.
 //!
 //! kube-apiserver does not fail a handshake over an unknown client certificate, it answers 401 (or authenticates the
-//! bearer token). So the handshake only proves possession of the key; whom the chain belongs to is decided for each
-//! request by [`ClientCas`], from the chain, the clock and the CAs of that moment.
+//! bearer token). So the handshake only proves possession of the key. For each request [`ClientCas`] decides whom the
+//! chain belongs to, from the chain, the time and the current CAs ([`crate::x509`]).
 
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
+use rustls::crypto::verify_tls13_signature_with_raw_key;
+use rustls::pki_types::{CertificateDer, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, SignatureScheme};
-use webpki::{EndEntityCert, KeyUsage};
+use webpki::RawPublicKeyEntity;
+
+use super::algorithms::ALGORITHMS;
+use crate::x509::{self, pem};
+use crate::x509::{PresentedChain, Roots, UnparsableCertificate};
 
 /// Accepts every client certificate that can be parsed; requests one, requires none.
 #[derive(Debug)]
 pub struct AcceptParsable {
-    provider: Arc<CryptoProvider>,
     hints: Vec<DistinguishedName>,
 }
 
 impl AcceptParsable {
-    /// `hints`: the CA names told to clients, so that those with several certificates pick a fitting one.
-    pub fn new(provider: Arc<CryptoProvider>, hints: Vec<DistinguishedName>) -> Self {
-        Self { provider, hints }
+    /// `hints`: CA names sent to clients, so that those with several certificates choose a suitable one.
+    pub fn new(hints: Vec<DistinguishedName>) -> Self {
+        Self { hints }
     }
 }
 
@@ -44,9 +46,9 @@ impl ClientCertVerifier for AcceptParsable {
         _now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         // pingora reads serial and organization with x509-parser and panics where that fails.
-        match x509_parser::parse_x509_certificate(end_entity) {
-            Ok(_) => Ok(ClientCertVerified::assertion()),
-            Err(_) => Err(CertificateError::BadEncoding.into()),
+        match pem::parsed(end_entity) {
+            Some(_) => Ok(ClientCertVerified::assertion()),
+            None => Err(CertificateError::BadEncoding.into()),
         }
     }
 
@@ -56,12 +58,23 @@ impl ClientCertVerifier for AcceptParsable {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(
-            message,
-            cert,
-            dss,
-            &self.provider.signature_verification_algorithms,
-        )
+        let key = key(cert)?;
+        let key = RawPublicKeyEntity::try_from(&key).map_err(|_| CertificateError::BadEncoding)?;
+        // Of any curve: a TLS 1.2 signature scheme names only the hash.
+        let fitting = ALGORITHMS
+            .mapping
+            .iter()
+            .filter(|(scheme, _)| *scheme == dss.scheme)
+            .flat_map(|(_, algorithms)| *algorithms);
+        for algorithm in fitting {
+            if key
+                .verify_signature(*algorithm, message, dss.signature())
+                .is_ok()
+            {
+                return Ok(HandshakeSignatureValid::assertion());
+            }
+        }
+        Err(CertificateError::BadSignature.into())
     }
 
     fn verify_tls13_signature(
@@ -70,133 +83,63 @@ impl ClientCertVerifier for AcceptParsable {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(
-            message,
-            cert,
-            dss,
-            &self.provider.signature_verification_algorithms,
-        )
+        verify_tls13_signature_with_raw_key(message, &key(cert)?, dss, &ALGORITHMS)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider
-            .signature_verification_algorithms
-            .supported_schemes()
+        ALGORITHMS.supported_schemes()
     }
 }
 
-/// The CAs that client certificates are judged by, as Go's crypto/x509 judges them for kube-apiserver.
+/// Only the public key matters here: the certificate may be X.509 v1, or a CA's.
+fn key<'c>(cert: &'c CertificateDer<'_>) -> Result<SubjectPublicKeyInfoDer<'c>, rustls::Error> {
+    let certificate = pem::parsed(cert).ok_or(CertificateError::BadEncoding)?;
+    Ok(certificate.tbs_certificate.subject_pki.raw.into())
+}
+
+/// The CAs that client certificates are verified against.
 #[derive(Debug)]
 pub struct ClientCas {
-    provider: Arc<CryptoProvider>,
     /// Users: `serving.clientCAFile`.
-    users: Vec<Root>,
+    users: Roots,
     /// Peers: `serving.requestHeaderClientCAFile`.
-    peers: Vec<Root>,
+    peers: Roots,
 }
-
-/// One certificate of a CA file.
-#[derive(Debug)]
-struct Root {
-    anchor: TrustAnchor<'static>,
-    /// Unix seconds. webpki takes a root for good at any time, Go does not.
-    validity: RangeInclusive<u64>,
-}
-
-/// What a certificate must be for, if it says what it is for: clients, or anything (anyExtendedKeyUsage).
-const USAGES: [KeyUsage; 2] = [
-    KeyUsage::client_auth(),
-    KeyUsage::required_if_present(&[0x55, 0x1d, 0x25, 0x00]),
-];
-
-/// Most certificates between a client's and a CA that are looked at, in the order in which they came. webpki tries every
-/// order of those with one name, and anybody can present a hundred of them: that is seconds of work for each request.
-const MOST_BETWEEN: usize = 5;
-
-/// A CA bundle holds a certificate that cannot be a trust anchor.
-#[derive(Debug, thiserror::Error)]
-#[error("unusable client CA bundle")]
-pub struct UnusableCas(#[source] webpki::Error);
 
 impl ClientCas {
     /// `users` and `peers` are the bundles of the two CA files.
     pub fn new(
-        provider: &Arc<CryptoProvider>,
         users: &[CertificateDer<'_>],
         peers: &[CertificateDer<'_>],
-    ) -> Result<Self, UnusableCas> {
-        let roots =
-            |certs: &[CertificateDer<'_>]| certs.iter().map(Root::new).collect::<Result<_, _>>();
+    ) -> Result<Self, UnparsableCertificate> {
         Ok(Self {
-            provider: provider.clone(),
-            users: roots(users)?,
-            peers: roots(peers)?,
+            users: Roots::new(users)?,
+            peers: Roots::new(peers)?,
         })
     }
 
     /// Subjects of all CAs, for the handshake's certificate request.
     pub fn hints(&self) -> Vec<DistinguishedName> {
-        let roots = self.users.iter().chain(&self.peers);
-        roots
-            .map(|root| DistinguishedName::in_sequence(root.anchor.subject.as_ref()))
+        let subjects = self.users.subjects().chain(self.peers.subjects());
+        subjects
+            .map(|subject| DistinguishedName::from(subject.to_vec()))
             .collect()
     }
 
-    /// Whether the chain is a user's: it ends at `clientCAFile`, is valid now and may be used by clients.
-    pub fn is_user(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> bool {
-        self.verifies(&self.users, chain, now)
+    /// Whether the chain is a user's: it leads to `clientCAFile`, is valid at `now` (Unix seconds) and may be used by
+    /// clients.
+    pub fn is_user(&self, chain: &PresentedChain, now: u64) -> bool {
+        self.users.trust(chain, now)
     }
 
-    /// Whether the chain ends at `requestHeaderClientCAFile`, is valid now and may be used by clients.
-    pub fn is_peer(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> bool {
-        self.verifies(&self.peers, chain, now)
+    /// Whether the chain is a peer's: the same with `requestHeaderClientCAFile`.
+    pub fn is_peer(&self, chain: &PresentedChain, now: u64) -> bool {
+        self.peers.trust(chain, now)
     }
 
     /// Unix seconds around `now` in which no root begins or ceases to be valid.
     pub fn unchanged(&self, now: u64) -> RangeInclusive<u64> {
-        let (mut from, mut until) = (0, u64::MAX);
-        for root in self.users.iter().chain(&self.peers) {
-            let (start, end) = (*root.validity.start(), *root.validity.end());
-            for first in [start, end.saturating_add(1)] {
-                match first <= now {
-                    true => from = from.max(first),
-                    false => until = until.min(first - 1),
-                }
-            }
-        }
-        from..=until
-    }
-
-    fn verifies(&self, roots: &[Root], chain: &[CertificateDer<'_>], now: UnixTime) -> bool {
-        let Some((leaf, intermediates)) = chain.split_first() else {
-            return false;
-        };
-        let Ok(leaf) = EndEntityCert::try_from(leaf) else {
-            return false;
-        };
-        let between = intermediates.get(..MOST_BETWEEN).unwrap_or(intermediates);
-        let anchors: Vec<_> = roots
-            .iter()
-            .filter(|root| root.validity.contains(&now.as_secs()))
-            .map(|root| root.anchor.clone())
-            .collect();
-        let algorithms = self.provider.signature_verification_algorithms.all;
-        USAGES.into_iter().any(|usage| {
-            leaf.verify_for_usage(algorithms, &anchors, between, now, usage, None, None)
-                .is_ok()
-        })
-    }
-}
-
-impl Root {
-    fn new(cert: &CertificateDer<'_>) -> Result<Self, UnusableCas> {
-        let unusable = UnusableCas;
-        Ok(Self {
-            anchor: webpki::anchor_from_trusted_cert(cert)
-                .map_err(unusable)?
-                .to_owned(),
-            validity: validity(cert).ok_or(UnusableCas(webpki::Error::BadDer))?,
-        })
+        x509::overlap(&self.users.unchanged(now), &self.peers.unchanged(now))
     }
 }
 

@@ -4,13 +4,14 @@ use bytes::Bytes;
 use prost::Message;
 use serde_json::json;
 
-use super::frames::{Format, protobuf};
+use super::frames::{FrameFormat, protobuf};
+use crate::kube::envelope;
 
-/// A frame that tells the client of an object's type that it has seen everything up to `revision`.
-pub fn frame(format: Format, api_version: &str, kind: &str, revision: i64) -> Bytes {
+/// A frame with a bookmark: its client has seen everything up to `revision`. `api_version`, `kind`: the objects' type.
+pub fn frame(format: FrameFormat, api_version: &str, kind: &str, revision: i64) -> Bytes {
     match format {
-        Format::Json => in_json(api_version, kind, revision),
-        Format::Protobuf => in_protobuf(api_version, kind, revision),
+        FrameFormat::Json => in_json(api_version, kind, revision),
+        FrameFormat::Protobuf => in_protobuf(api_version, kind, revision),
     }
 }
 
@@ -21,27 +22,27 @@ fn in_json(api_version: &str, kind: &str, revision: i64) -> Bytes {
 }
 
 fn in_protobuf(api_version: &str, kind: &str, revision: i64) -> Bytes {
-    let object = protobuf::Object {
+    let object = protobuf::PartialObjectMetadata {
         metadata: Some(protobuf::ObjectMeta {
             resource_version: revision.to_string(),
             ..Default::default()
         }),
     };
     let envelope = protobuf::Envelope {
-        type_meta: Some(protobuf::TypeMeta {
+        type_meta: Some(protobuf::WireTypeMeta {
             api_version: api_version.to_owned(),
             kind: kind.to_owned(),
         }),
         raw: object.encode_to_vec().into(),
         ..Default::default()
     };
-    let raw = [protobuf::MAGIC, &envelope.encode_to_vec()].concat().into();
+    let raw = envelope::wrap(&envelope).into();
     let event = protobuf::WatchEvent {
         kind: "BOOKMARK".to_owned(),
         object: Some(protobuf::RawExtension { raw }),
     };
     let event = event.encode_to_vec();
-    // A few strings of a header's size are no 4 GiB.
+    // Never: the strings come from headers and are short.
     let length = u32::try_from(event.len()).unwrap_or(u32::MAX);
     [&length.to_be_bytes()[..], &event].concat().into()
 }
@@ -49,11 +50,11 @@ fn in_protobuf(api_version: &str, kind: &str, revision: i64) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::watches::frames::{Frames, Kind};
+    use crate::watches::frames::{EventKind, Frames};
 
     #[test]
     fn json_is_as_kube_apiserver_writes_it() {
-        let frame = frame(Format::Json, "v1", "ConfigMap", 12);
+        let frame = frame(FrameFormat::Json, "v1", "ConfigMap", 12);
         let text = std::str::from_utf8(&frame).unwrap();
         let value: serde_json::Value = serde_json::from_str(text).unwrap();
         assert!(text.ends_with("}\n") && text.matches('\n').count() == 1);
@@ -63,14 +64,17 @@ mod tests {
 
     #[test]
     fn what_is_written_can_be_read() {
-        for format in [Format::Json, Format::Protobuf] {
+        for format in [FrameFormat::Json, FrameFormat::Protobuf] {
             let frame = frame(format, "apps/v1", "Deployment", i64::MAX);
             let mut frames = Frames::new(format);
             let mut read = 0;
             frames
                 .take(&frame, |event| {
                     read += 1;
-                    assert_eq!((event.kind, event.revision), (Kind::Bookmark, i64::MAX));
+                    assert_eq!(
+                        (event.kind, event.revision),
+                        (EventKind::Bookmark, i64::MAX)
+                    );
                     assert_eq!(
                         (&*event.api_version, &*event.object_kind),
                         ("apps/v1", "Deployment")
@@ -78,7 +82,7 @@ mod tests {
                     Ok(())
                 })
                 .unwrap();
-            assert_eq!((read, frames.at_border()), (1, true));
+            assert_eq!((read, frames.at_boundary()), (1, true));
         }
     }
 }

@@ -1,33 +1,32 @@
-//! What the client of one watch has seen, as far as that is known. Pure.
+//! Follows what the client of one watch has seen. Pure.
 //!
-//! Written by the stream while it passes the answer on, read when it ends. Nothing is said of a stream that was not
-//! understood to the last byte, that stands in the middle of a frame, or whose revisions do not only grow.
+//! The relay feeds it while it forwards the response, and reads it when the watch ends. A stream that could not be parsed to
+//! the last byte, or whose revisions do not only grow, has no position.
 
 use bytes::Bytes;
 
-use super::frames::{Event, Format, Frames, Kind, Unknown};
+use super::frames::{EventKind, FrameFormat, Frames, ObjectEvent, UnknownFrame};
 
-/// Up to where a client has seen everything.
+/// Up to which revision a client has seen everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Position {
+pub struct WatchPosition {
     /// Every change before this revision has been seen.
     pub revision: i64,
-    /// How many changes of this very revision have been seen: one transaction of etcd can be several, the end of a lease
-    /// is. 0: all of them, because a bookmark said so, or the client when it began here.
+    /// Changes of this revision that have been seen: one etcd transaction can change several keys, for example when a lease
+    /// expires. 0: all of them, because a bookmark said so, or because the client started the watch from this revision.
     pub seen: u32,
 }
 
-/// An object as it was delivered: where it is kept must have the same.
+/// An object as it was delivered. The etcd that stores the resource must have the same revision of this key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Witness {
+pub struct Anchor {
     /// Namespace and name, or the name alone, as in etcd's keys.
     pub key: String,
-    /// Its resource version.
     pub revision: i64,
 }
 
-impl Witness {
-    /// Of the object that has this namespace, or none, and name.
+impl Anchor {
+    /// `namespace`: empty for cluster-scoped objects.
     pub(super) fn set(&mut self, namespace: &str, name: &str, revision: i64) {
         self.revision = revision;
         self.key.clear();
@@ -39,136 +38,134 @@ impl Witness {
     }
 }
 
-/// The type that a stream's objects have.
+/// `apiVersion` and `kind` of a stream's objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TypeMeta {
-    /// `apiVersion`.
+pub struct ObjectType {
     pub api_version: String,
-    /// `kind`.
     pub kind: String,
 }
 
 /// Follows one watch.
 #[derive(Debug)]
 pub struct Follower {
-    format: Format,
-    frames: Result<Frames, Unknown>,
-    seen: Seen,
+    format: FrameFormat,
+    frames: Result<Frames, UnknownFrame>,
+    state: WatchState,
 }
 
 #[derive(Debug)]
-struct Seen {
-    position: Option<Position>,
-    witness: Option<Witness>,
-    type_meta: Option<TypeMeta>,
+struct WatchState {
+    position: Option<WatchPosition>,
+    anchor: Option<Anchor>,
+    type_meta: Option<ObjectType>,
 }
 
 impl Follower {
-    /// At the beginning of a stream that its client asked for from `start` on. `None`: whatever there is, which comes in
-    /// no order, until the first bookmark.
-    pub fn new(format: Format, start: Option<i64>) -> Self {
+    /// For a watch that starts after revision `start`. `None`: it begins with the existing objects, which come in no order,
+    /// up to the first bookmark.
+    pub fn new(format: FrameFormat, start: Option<i64>) -> Self {
         Self {
             format,
             frames: Ok(Frames::new(format)),
-            seen: Seen {
-                position: start.map(|revision| Position { revision, seen: 0 }),
-                witness: None,
+            state: WatchState {
+                position: start.map(|revision| WatchPosition { revision, seen: 0 }),
+                anchor: None,
                 type_meta: None,
             },
         }
     }
 
-    /// This was passed on.
+    /// These bytes were forwarded to the client.
     pub fn passed(&mut self, data: &Bytes) {
         if let Ok(frames) = &mut self.frames {
-            let seen = &mut self.seen;
-            if frames.take(data, |event| seen.event(&event)).is_err() {
-                // What is half read is not needed any more either.
-                self.frames = Err(Unknown);
+            let state = &mut self.state;
+            if frames.take(data, |event| state.event(&event)).is_err() {
+                // Frees the buffered half frame.
+                self.frames = Err(UnknownFrame);
             }
         }
     }
 
-    /// How its events are framed.
-    pub fn format(&self) -> Format {
+    pub fn format(&self) -> FrameFormat {
         self.format
     }
 
-    /// Whether it is still understood.
+    /// Whether everything so far could be parsed.
     pub fn is_understood(&self) -> bool {
         self.frames.is_ok()
     }
 
-    /// Whether what was passed on ends with a frame.
-    pub fn at_border(&self) -> bool {
-        self.frames.as_ref().is_ok_and(Frames::at_border)
+    /// Whether the forwarded bytes end with a frame.
+    pub fn at_boundary(&self) -> bool {
+        self.frames.as_ref().is_ok_and(Frames::at_boundary)
     }
 
-    /// What its client has seen, if that is known.
-    pub fn position(&self) -> Option<Position> {
-        self.seen.position.filter(|_| self.is_understood())
+    pub fn position(&self) -> Option<WatchPosition> {
+        self.state.position.filter(|_| self.is_understood())
     }
 
-    /// The object that was delivered last.
-    pub fn witness(&self) -> Option<&Witness> {
-        self.seen.witness.as_ref().filter(|_| self.is_understood())
+    /// The last delivered object.
+    pub fn anchor(&self) -> Option<&Anchor> {
+        self.state.anchor.as_ref().filter(|_| self.is_understood())
     }
 
-    /// The type of what was delivered.
-    pub fn type_meta(&self) -> Option<&TypeMeta> {
-        self.seen
+    /// The type of the delivered objects.
+    pub fn type_meta(&self) -> Option<&ObjectType> {
+        self.state
             .type_meta
             .as_ref()
             .filter(|_| self.is_understood())
     }
 }
 
-impl Seen {
-    fn event(&mut self, event: &Event<'_>) -> Result<(), Unknown> {
+impl WatchState {
+    fn event(&mut self, event: &ObjectEvent<'_>) -> Result<(), UnknownFrame> {
         let revision = event.revision;
-        if event.object_kind == "Table" || (event.kind == Kind::Change && event.name.is_empty()) {
-            // Not the object itself: its bookmarks would have to have a form of their own.
-            return Err(Unknown);
+        if event.object_kind == "Table"
+            || (event.kind == EventKind::Change && event.name.is_empty())
+        {
+            // A table: its bookmarks would have to be tables too.
+            return Err(UnknownFrame);
         }
         let known = self.type_meta.as_ref().is_some_and(|known| {
             known.kind == event.object_kind && known.api_version == event.api_version
         });
         if !known {
-            self.type_meta = Some(TypeMeta {
+            self.type_meta = Some(ObjectType {
                 api_version: event.api_version.clone().into_owned(),
                 kind: event.object_kind.clone().into_owned(),
             });
         }
         match event.kind {
-            Kind::Bookmark => match self.position {
-                Some(position) if position.revision > revision => return Err(Unknown),
-                _ => self.position = Some(Position { revision, seen: 0 }),
+            EventKind::Bookmark => match self.position {
+                Some(position) if position.revision > revision => return Err(UnknownFrame),
+                _ => self.position = Some(WatchPosition { revision, seen: 0 }),
             },
-            Kind::Change => {
+            EventKind::Change => {
                 self.position = self
                     .position
                     .map(|position| position.next(revision))
                     .transpose()?;
-                let witness = self.witness.get_or_insert_default();
-                witness.set(&event.namespace, &event.name, revision);
+                let anchor = self.anchor.get_or_insert_default();
+                anchor.set(&event.namespace, &event.name, revision);
             }
         }
         Ok(())
     }
 }
 
-impl Position {
+impl WatchPosition {
     /// After a change of `revision`.
-    fn next(self, revision: i64) -> Result<Self, Unknown> {
+    fn next(self, revision: i64) -> Result<Self, UnknownFrame> {
         match revision.cmp(&self.revision) {
             std::cmp::Ordering::Greater => Ok(Self { revision, seen: 1 }),
-            // After it was said that there are no more of it.
-            std::cmp::Ordering::Equal if self.seen == 0 => Err(Unknown),
+            // A bookmark said that this revision has no more changes.
+            std::cmp::Ordering::Equal if self.seen == 0 => Err(UnknownFrame),
             std::cmp::Ordering::Equal => Ok(Self {
                 revision,
                 seen: self.seen.saturating_add(1),
             }),
-            std::cmp::Ordering::Less => Err(Unknown),
+            std::cmp::Ordering::Less => Err(UnknownFrame),
         }
     }
 }
@@ -187,11 +184,11 @@ mod tests {
     }
 
     fn bookmark(revision: i64) -> Bytes {
-        bookmark::frame(Format::Json, "v1", "Pod", revision)
+        bookmark::frame(FrameFormat::Json, "v1", "Pod", revision)
     }
 
     fn after(start: Option<i64>, pieces: &[Bytes]) -> Follower {
-        let mut follower = Follower::new(Format::Json, start);
+        let mut follower = Follower::new(FrameFormat::Json, start);
         pieces.iter().for_each(|piece| follower.passed(piece));
         follower
     }
@@ -226,12 +223,12 @@ mod tests {
             position(None, &[added(9, "a"), added(4, "b"), bookmark(9)]),
             Some((9, 0))
         );
-        let witness = after(None, &[added(9, "a"), added(4, "b")])
-            .witness()
+        let anchor = after(None, &[added(9, "a"), added(4, "b")])
+            .anchor()
             .cloned();
         assert_eq!(
-            witness,
-            Some(Witness {
+            anchor,
+            Some(Anchor {
                 key: "n/b".to_owned(),
                 revision: 4
             })
@@ -247,7 +244,7 @@ mod tests {
         ] {
             let follower = after(Some(7), &pieces);
             assert!(!follower.is_understood() && follower.position().is_none());
-            assert!(follower.witness().is_none() && follower.type_meta().is_none());
+            assert!(follower.anchor().is_none() && follower.type_meta().is_none());
         }
         assert_eq!(position(Some(7), &[added(7, "a")]), None);
     }
@@ -256,12 +253,12 @@ mod tests {
     fn half_a_frame_is_no_border() {
         let whole = added(9, "a");
         let mut follower = after(Some(7), &[whole.slice(..20)]);
-        assert!(!follower.at_border() && follower.position().is_some());
+        assert!(!follower.at_boundary() && follower.position().is_some());
         follower.passed(&whole.slice(20..));
-        assert!(follower.at_border());
+        assert!(follower.at_boundary());
         assert_eq!(
             follower.position(),
-            Some(Position {
+            Some(WatchPosition {
                 revision: 9,
                 seen: 1
             })

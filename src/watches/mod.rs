@@ -1,22 +1,26 @@
 //! Watches across restarts (KEP-1904).
 //!
-//! Coming back: since when each apiserver has history ([`history`]), and which watches a peer with a longer one serves
-//! better ([`resume`]).
+//! When a client comes back: [`history`] finds out since when each apiserver has watch history, and [`resume`] which watches
+//! a peer with a longer history serves better.
 //!
-//! A last bookmark for each watch when the proxy stops: [`frames`] takes a watch's answer apart while it passes,
-//! [`follower`] keeps what its client has seen, [`storage`] says where in etcd that is kept, [`chronicle`] holds what etcd
-//! told of that place, and [`proof`] says which revision a client may be told. All of these are pure; [`archive`] asks
-//! etcd and fills [`book`]s. [`samples`] has what lists showed, for watches that see nothing. The stream that a watch is
-//! belongs to [`crate::relay`].
+//! When the proxy stops, each watch gets a final bookmark. [`frames`] splits a watch's response into events while it is
+//! forwarded, [`follower`] keeps what its client has seen, [`storage`] says where in etcd the resource is stored,
+//! [`change_log`] holds the changes there, and [`proof`] says which revision is safe for the client. All of these are pure.
+//! [`change_logs`] watches etcd and fills one [`shared_change_log`] for each resource. [`samples`] keeps a few objects from
+//! lists, for watches that deliver no event. The stream itself belongs to [`crate::relay`].
 
-pub mod archive;
-pub mod book;
 pub mod bookmark;
-pub mod chronicle;
+pub mod change_log;
+pub mod change_logs;
 pub mod follower;
 pub mod frames;
 pub mod history;
+pub mod metrics;
 pub mod proof;
 pub mod resume;
 pub mod samples;
+pub mod shared_change_log;
+mod start;
 pub mod storage;
+
+pub use self::start::start;

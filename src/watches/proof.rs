@@ -1,38 +1,37 @@
-//! Which revision a client may be told when its watch ends: one up to which it has seen everything, for certain. Pure.
+//! Finds the revision for a watch's final bookmark: the newest up to which its client has certainly seen everything. Pure.
 //!
-//! Invariant: whatever it answers, there is no change of the watched keys, at or before that revision, that was not
-//! delivered. Where that cannot be shown, the answer is why not.
+//! Invariant: every change of the watched keys at or before the returned revision was delivered. Where this cannot be proved,
+//! the result is the reason.
 
-use super::chronicle::Chronicle;
-use super::follower::Position;
+use super::change_log::ChangeLog;
+use super::follower::WatchPosition;
 
-/// Why a client is told nothing.
+/// Why a watch ends without a final bookmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Withheld {
-    /// The answer was not understood to its last byte: another media type, an error, a table, too large.
+    /// The response could not be parsed to its last byte: another media type, an error, a table, too large.
     NotUnderstood,
-    /// Half a frame was passed on.
+    /// The forwarded bytes end in the middle of a frame.
     HalfFrame,
-    /// It began with what there was, and no bookmark came since.
+    /// The watch began with the existing objects, and no bookmark came since.
     NoBeginning,
-    /// Nothing was delivered that tells the objects' type.
+    /// No delivered object shows the objects' type.
     TypeUnknown,
-    /// It is not known where etcd has the resource, or it is in another etcd.
+    /// It is unknown where in etcd the resource is stored, or it is stored in another etcd.
     ElsewhereStored,
-    /// No delivered object was found in etcd as it was delivered.
+    /// No delivered object was found in etcd with the revision it was delivered with.
     NotFound,
-    /// etcd did not tell in time, or is not there.
+    /// etcd did not report the changes in time.
     NotTold,
-    /// etcd has forgotten what changed since, or too much did.
+    /// etcd has compacted the changes since, or there are too many.
     Forgotten,
     /// One transaction changed several objects, and not all of them were delivered.
     HalfRevision,
-    /// The client knows the newest already, or misses the very next change.
+    /// The client has seen the newest revision already, or misses the very next change.
     NothingNewer,
 }
 
 impl Withheld {
-    /// All of them.
     pub const ALL: [Withheld; 10] = [
         Withheld::NotUnderstood,
         Withheld::HalfFrame,
@@ -46,7 +45,7 @@ impl Withheld {
         Withheld::NothingNewer,
     ];
 
-    /// Name for metrics.
+    /// Label value in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Withheld::NotUnderstood => "not_understood",
@@ -63,34 +62,34 @@ impl Withheld {
     }
 }
 
-/// The newest revision that is safe for a client at `position`, which watches the keys that begin with `scope`.
-/// `found`: an object that its server delivered was found in this etcd, with the same revision.
+/// The newest revision up to which a client at `position` has seen every change of the keys that begin with `scope`.
+/// `anchored`: an object that its server delivered was found in this etcd, with the same revision.
 pub fn newest_safe(
-    position: Position,
+    position: WatchPosition,
     scope: &str,
-    chronicle: &Chronicle,
-    found: bool,
+    log: &ChangeLog,
+    anchored: bool,
 ) -> Result<i64, Withheld> {
-    let Position { revision, seen } = position;
-    if !found {
+    let WatchPosition { revision, seen } = position;
+    if !anchored {
         return Err(Withheld::NotFound);
     }
     if seen > 0 {
-        if chronicle.from() > revision {
+        if log.from() > revision {
             return Err(Withheld::Forgotten);
         }
-        if chronicle.through() < revision {
+        if log.through() < revision {
             return Err(Withheld::NotTold);
         }
-        if chronicle.count_at(revision, scope) != seen as usize {
+        if log.count_at(revision, scope) != seen as usize {
             return Err(Withheld::HalfRevision);
         }
     }
-    if chronicle.from() > revision + 1 {
+    if log.from() > revision + 1 {
         return Err(Withheld::Forgotten);
     }
-    let missed = chronicle.first_after(revision, scope);
-    let safe = missed.map_or(chronicle.through(), |missed| missed - 1);
+    let missed = log.first_after(revision, scope);
+    let safe = missed.map_or(log.through(), |missed| missed - 1);
     match safe > revision {
         true => Ok(safe),
         false => Err(Withheld::NothingNewer),

@@ -1,24 +1,23 @@
-//! Which watches go on after a revision that not every apiserver may still know of. Pure.
+//! Recognises watches that resume after a revision that not every apiserver may still have. Pure.
 //!
-//! An apiserver's watch history begins when it starts: a client that comes back with an older `resourceVersion` is told
-//! 410 and lists everything again, although another apiserver still has what it missed. Without a `resourceVersion`,
-//! and with `0`, any state will do. What kube-apiserver would refuse is for it to refuse.
+//! An apiserver's watch history begins when it starts. A client that comes back with an older `resourceVersion` gets a 410
+//! and lists everything again, although another apiserver still has the changes. Without a `resourceVersion`, and with `0`,
+//! any state will do. Invalid values are left for kube-apiserver to refuse.
 
 use std::collections::HashSet;
 
 use crate::config::Config;
 use crate::request::info::{RequestInfo, ResourceRequest, Target, Verb, query_values};
 
-/// Tells such watches.
+/// Recognises such watches.
 #[derive(Debug)]
 pub struct Resume {
     enabled: bool,
-    /// Resources (`events`, `events.events.k8s.io`) whose revisions are another etcd's.
+    /// Resources (`events`, `events.events.k8s.io`) that are stored in another etcd.
     elsewhere: HashSet<String>,
 }
 
 impl Resume {
-    /// As configured.
     pub fn new(config: &Config) -> Self {
         Self {
             enabled: config.watch.resume_routing,
@@ -26,7 +25,7 @@ impl Resume {
         }
     }
 
-    /// The etcd revision after which a watch goes on; `None` for everything else.
+    /// The etcd revision after which a watch resumes; `None` for all other requests.
     pub fn of(&self, info: &RequestInfo<'_>, query: Option<&str>) -> Option<i64> {
         let Target::Resource(resource) = &info.target else {
             return None;
@@ -34,7 +33,7 @@ impl Resume {
         if !self.enabled || info.verb != Verb::Watch || self.is_elsewhere(resource) {
             return None;
         }
-        // `sendInitialEvents` asks for a state first, and any state since then will do.
+        // `sendInitialEvents` asks for the existing objects first, as of any later state.
         if query_values(query, "sendInitialEvents").next().is_some() {
             return None;
         }
@@ -55,7 +54,7 @@ impl Resume {
     }
 }
 
-/// A `resourceVersion` as `strconv.ParseUint` reads it, but 0 is none.
+/// A `resourceVersion` as `strconv.ParseUint` reads it; `None` for 0.
 pub fn revision(text: &str) -> Option<i64> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let revision = digits.then(|| text.parse().ok())??;

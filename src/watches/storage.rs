@@ -1,12 +1,12 @@
-//! Below which prefix of etcd kube-apiserver keeps a resource. Pure.
+//! Where in etcd kube-apiserver stores a resource. Pure.
 //!
-//! A wrong guess does no harm: whoever goes by it first looks for a delivered object there.
+//! A wrong location does no harm: a bookmark is written only after a delivered object was found there.
 
-use crate::config::Etcd;
+use crate::config::EtcdConfig;
+use crate::kube::gvr::{Custom, Pair};
 use crate::request::info::ResourceRequest;
-use crate::routing::table::{Custom, Pair};
 
-/// Built-in groups, `""` for the core group, whose resources are kept below their plural name.
+/// Built-in groups (`""`: the core group) whose resources are stored under their plural name.
 const BUILT_IN: [&str; 22] = [
     "",
     "admissionregistration.k8s.io",
@@ -32,17 +32,20 @@ const BUILT_IN: [&str; 22] = [
     "storagemigration.k8s.io",
 ];
 
-/// Where a resource is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// What all keys of the resource begin with, up to a slash.
+pub struct StorageLocation {
+    /// The key prefix of the resource, with a trailing slash.
     pub root: String,
-    /// What those of the request's namespace go on with, up to a slash; empty for all.
+    /// The requested namespace with a trailing slash, which follows `root`; empty for all namespaces.
     pub scope: String,
 }
 
-/// Where what is asked for is kept in the etcd that is known; none if that is not known.
-pub fn place(etcd: &Etcd, custom: &Custom, asked: &ResourceRequest<'_>) -> Option<Place> {
+/// Where the requested resource is stored in the configured etcd; `None` if unknown or in another etcd.
+pub fn storage_location(
+    etcd: &EtcdConfig,
+    custom: &Custom,
+    asked: &ResourceRequest<'_>,
+) -> Option<StorageLocation> {
     let (group, resource) = (&*asked.group, &*asked.resource);
     if !asked.subresource.is_empty() || is_elsewhere(&etcd.other_resources, group, resource) {
         return None;
@@ -56,18 +59,18 @@ pub fn place(etcd: &Etcd, custom: &Custom, asked: &ResourceRequest<'_>) -> Optio
         None if custom.definitions.contains(&pair(resource)) => format!("{group}/{resource}"),
         None => return None,
     };
-    // A namespace is kept as what it is, not below itself.
+    // A Namespace is stored as a cluster-scoped object.
     let scope = match asked.namespace.is_empty() || (group.is_empty() && resource == "namespaces") {
         true => String::new(),
         false => format!("{}/", asked.namespace),
     };
-    Some(Place {
+    Some(StorageLocation {
         root: format!("{}/{below}/", etcd.prefix),
         scope,
     })
 }
 
-/// As `SpecialDefaultResourcePrefixes` of kube-apiserver, and the two kinds that other parts of it keep.
+/// As `SpecialDefaultResourcePrefixes` in kube-apiserver, and the two kinds that its extension and aggregation servers store.
 fn built_in<'a>(group: &str, resource: &'a str) -> Option<&'a str> {
     Some(match (group, resource) {
         ("", "replicationcontrollers") => "controllers",
@@ -85,7 +88,7 @@ fn built_in<'a>(group: &str, resource: &'a str) -> Option<&'a str> {
     })
 }
 
-/// Whether it is in `etcd.otherResources`, under its own name or under that of another group that shares its storage.
+/// Whether the resource is in `etcd.otherResources`, under its own group or under another group that shares its storage.
 fn is_elsewhere(others: &[String], group: &str, resource: &str) -> bool {
     others.iter().any(|other| {
         let (other, other_group) = other.split_once('.').unwrap_or((other, ""));
@@ -94,7 +97,7 @@ fn is_elsewhere(others: &[String], group: &str, resource: &str) -> bool {
     })
 }
 
-/// Resources that are one resource in several groups.
+/// Whether the resource is served in several groups from one storage, and `group` is one of them.
 fn shares(group: &str, resource: &str) -> bool {
     match resource {
         "events" => matches!(group, "" | "events.k8s.io"),

@@ -1,6 +1,6 @@
 //! The operator's port.
 
-use crate::cluster::{Cluster, Single};
+use testkit::cluster::{Cluster, Single};
 
 #[tokio::test]
 async fn pages_say_what_is_the_case() {

@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 
 use tokio::net::TcpStream;
 
-use crate::cluster::{LONG, Single};
-use crate::support::wait::eventually;
+use testkit::cluster::{LONG, Single};
+use testkit::wait::eventually;
 
 /// Whether the other side has ended it.
 fn is_over(tcp: &TcpStream) -> bool {

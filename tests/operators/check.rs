@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::cluster::binary;
-use crate::support::addr::Loopback;
-use crate::support::pki::{LeafOptions, Pki};
-use crate::support::proxy::ProxyOptions;
+use testkit::addr::Loopback;
+use testkit::cluster::binary;
+use testkit::pki::{LeafOptions, Pki};
+use testkit::proxy::ProxyOptions;
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(binary()).args(arguments).output().unwrap()

@@ -1,5 +1,5 @@
-//! The layer for clients with kube-rs, as in `examples/kube-rs`: before a proxy whose apiserver is starting, and before
-//! servers that tell it to wait, or break off.
+//! The client layer with kube-rs, as in `crates/if-ready/examples/kube-rs`: with a proxy whose apiserver is starting,
+//! and with servers that ask it to wait or break the connection.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,20 +9,20 @@ use std::sync::Mutex;
 
 use futures_util::TryStreamExt as _;
 use http::Request;
+use if_ready::is_ready;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ListParams, PostParams, WatchEvent, WatchParams};
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube_interop_proxy::if_ready::is_ready;
 
-use crate::cluster::{Ground, LONG, Single};
-use crate::double::{Double, DoubleOptions, Fault, Phase, v1_20};
-use crate::support::pki::Pki;
-use crate::support::proxy::{Proxy, Until};
-use crate::support::wait::eventually;
+use testkit::cluster::{Ground, LONG, Single};
+use testkit::double::{Double, DoubleOptions, Fault, Phase, v1_20};
+use testkit::pki::Pki;
+use testkit::proxy::{Proxy, Until};
+use testkit::wait::eventually;
 
 #[allow(dead_code, reason = "its main() is for people")]
-#[path = "../../examples/kube-rs/main.rs"]
+#[path = "../../crates/if-ready/examples/kube-rs/main.rs"]
 mod example;
 
 pub const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";

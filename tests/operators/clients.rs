@@ -1,5 +1,5 @@
-//! `docs/clients.md`: the programs that it quotes are those of `examples/`, and they do what it says.
-//! More of the Rust one is in [`super::client_layer`].
+//! `docs/clients.md`: the quoted programs are those of `examples/`, and they work as described.
+//! [`super::client_layer`] has more tests of the Rust one.
 
 use std::fs::read_to_string;
 use std::net::SocketAddr;
@@ -10,12 +10,12 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::client_layer::{CONFIG_MAPS, Starting, kubeconfig};
-use crate::cluster::{Ground, LONG};
-use crate::double::{Fault, v1_20};
-use crate::support::kube::cache;
-use crate::support::pki::SERVER_NAME;
-use crate::support::process::{NotFound, Process};
-use crate::support::wait::eventually;
+use testkit::cluster::{Ground, LONG};
+use testkit::double::{Fault, v1_20};
+use testkit::kube::cache;
+use testkit::pki::SERVER_NAME;
+use testkit::process::{NotFound, Process};
+use testkit::wait::eventually;
 
 /// Of Go's compiler, with nothing in its cache yet.
 const COMPILING: Duration = Duration::from_secs(600);
@@ -36,7 +36,7 @@ fn quoted(language: &str) -> Vec<String> {
 #[test]
 fn the_document_quotes_programs_that_are_compiled_and_run_here() {
     for (language, file, blocks) in [
-        ("rust", "examples/kube-rs/main.rs", 1),
+        ("rust", "crates/if-ready/examples/kube-rs/main.rs", 1),
         ("go", "examples/go/main.go", 2),
         ("python", "examples/python/if_ready.py", 1),
     ] {
@@ -60,7 +60,7 @@ fn start(mut command: Command, dir: &Path, what: &str, remedy: &str) -> Process 
     let log = dir.join("program.log");
     match Process::spawn(what, &mut command, &log) {
         Ok(process) => process,
-        Err(NotFound) => crate::support::missing(what, remedy),
+        Err(NotFound) => testkit::missing(what, remedy),
     }
 }
 
@@ -70,7 +70,7 @@ async fn go_program(dir: &Path) -> PathBuf {
     if !source.is_dir() {
         let what = format!("the source of Kubernetes v1.20.2 ({})", source.display());
         let remedy = "remove kube-apiserver beside it, and run tests/build-kubernetes.sh";
-        crate::support::missing(&what, remedy);
+        testkit::missing(&what, remedy);
     }
     // As if it was in the source, whose vendored packages are for what is in it alone.
     let place = source.join(".go/src/k8s.io/kubernetes/cmd/if-ready/main.go");

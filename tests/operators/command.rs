@@ -1,12 +1,12 @@
-//! Running the program as an operator does: to its end, in a pipe or at a terminal.
+//! Runs the program like an operator: to its end, in a pipe or at a terminal.
 
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::cluster::binary;
-use crate::support::wait::{eventually, within};
+use testkit::cluster::binary;
+use testkit::wait::{eventually, within};
 
 /// No command may take as long: they wait 5 s for an answer, `forget` for two of them.
 pub const SOON: Duration = Duration::from_secs(15);

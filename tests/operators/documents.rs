@@ -1,14 +1,14 @@
-//! The documents: every link leads somewhere, pictures stand alone, and what they name exists.
+//! The documentation: every link has a target, pictures are self-contained, and named files exist.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-fn root() -> &'static Path {
+pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// All files below `dir` with this extension.
-fn files(dir: &Path, extension: &str, found: &mut Vec<PathBuf>) {
+pub fn files(dir: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
@@ -24,7 +24,9 @@ fn documents() -> Vec<PathBuf> {
         "README.md",
         "ARCHITECTURE.md",
         "SECURITY.md",
+        "CONTRIBUTING.md",
         "CHANGELOG.md",
+        "fuzz/README.md",
     ];
     let mut found: Vec<_> = names.map(|name| root().join(name)).into();
     for dir in ["deploy", "docs"] {
@@ -105,6 +107,21 @@ fn every_link_leads_somewhere() {
         }
     }
     assert!(count > 40, "{count}");
+}
+
+#[test]
+fn documents_that_are_named_without_a_link_exist() {
+    let mut count = 0;
+    for (document, name) in named() {
+        if !name.ends_with(".md") {
+            continue;
+        }
+        count += 1;
+        let beside = document.parent().unwrap().join(&name);
+        let exists = root().join(&name).is_file() || beside.is_file();
+        assert!(exists, "{}: {name}", document.display());
+    }
+    assert!(count > 3, "{count}");
 }
 
 /// What is wrong with a piece of XML, as far as tags, attributes and entities go.

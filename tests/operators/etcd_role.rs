@@ -1,14 +1,14 @@
-//! `deploy/etcd-role.sh`: with the role that it makes two proxies find each other, and nothing else can be done.
+//! `deploy/etcd-role.sh`: with its role two proxies find each other, and all other access is denied.
 
 use std::path::Path;
 use std::process::Command;
 
-use crate::cluster::{Cluster, Ground, HPAS, LONG};
-use crate::double::v1_20;
-use crate::support::missing;
-use crate::support::pki::LeafOptions;
-use crate::support::proxy::Proxy;
-use crate::support::wait::eventually;
+use testkit::cluster::{Cluster, Ground, HPAS, LONG};
+use testkit::double::v1_20;
+use testkit::missing;
+use testkit::pki::LeafOptions;
+use testkit::proxy::Proxy;
+use testkit::wait::eventually;
 
 const USER: &str = "kube-interop-proxy";
 

@@ -1,16 +1,16 @@
-//! `forget`: a server that will not come back is dropped, one that lives is not, and nothing else is touched.
+//! `forget`: removes a server that will not return, refuses a live one, and changes nothing else.
 
 use std::path::PathBuf;
 use std::time::Instant;
 
 use etcd_client::KeyValue;
 
-use crate::cluster::{Cluster, Ground, HPAS, LONG};
 use crate::command::{AtTerminal, Ended, SOON, run};
-use crate::support::addr::Loopback;
-use crate::support::etcd::Etcd;
-use crate::support::proxy::ProxyOptions;
-use crate::support::wait::eventually;
+use testkit::addr::Loopback;
+use testkit::cluster::{Cluster, Ground, HPAS, LONG};
+use testkit::etcd::Etcd;
+use testkit::proxy::ProxyOptions;
+use testkit::wait::eventually;
 
 const OURS: &str = "/kube-interop-proxy/registry";
 const RECORD: &str = r#"{"endpoint":"10.0.0.13:6443","binaryVersion":"v1.20.2","compatibilityVersion":"1.20",

@@ -1,11 +1,11 @@
-//! As many clients as the limit of open files allows, and a peer that comes then.
+//! As many clients as the limit of open files allows, and then a peer that connects.
 
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::cluster::{LONG, Single};
-use crate::support::addr::Loopback;
-use crate::support::registry::Registry;
-use crate::support::wait::eventually;
+use testkit::addr::Loopback;
+use testkit::cluster::{LONG, Single};
+use testkit::registry::Registry;
+use testkit::wait::eventually;
 
 /// Files that the proxy may have, and how many of them clients may.
 const FILES: usize = 200;

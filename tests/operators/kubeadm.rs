@@ -1,5 +1,4 @@
-//! `deploy/kubeadm`: the patch on what kubeadm of several versions writes, and the pod that comes of it as processes.
-//!
+//! `deploy/kubeadm`: the patch on the manifests of several kubeadm versions, and the resulting pod as processes.
 //! `kubectl patch --local` applies a strategic merge patch with the same library as `kubeadm --patches`.
 
 mod node;
@@ -10,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::support::missing;
+use testkit::missing;
 
 const PATCH: &str = "deploy/kubeadm/patches/kube-apiserver+strategic.yaml";
 const CONFIG: &str = "deploy/kubeadm/proxy.yaml";

@@ -1,16 +1,16 @@
-//! What the log says at its default level: one line for an event, with its reason, and nothing while nothing happens.
+//! The log at its default level: one line per event, with its reason, and no lines without events.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cluster::{Cluster, HPAS, LONG};
-use crate::double::v1_20;
-use crate::support::client::Client;
-use crate::support::pki::LeafOptions;
-use crate::support::proxy::Proxy;
-use crate::support::steady::Steady;
-use crate::support::wait::{eventually, holds};
+use testkit::client::Client;
+use testkit::cluster::{Cluster, HPAS, LONG};
+use testkit::double::v1_20;
+use testkit::pki::LeafOptions;
+use testkit::proxy::Proxy;
+use testkit::steady::Steady;
+use testkit::wait::{eventually, holds};
 
 const PODS: &str = "/api/v1/pods";
 const AGE: &str = "kube_interop_proxy_etcd_state_age_seconds";

@@ -6,11 +6,11 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::cluster::{Ground, binary};
-use crate::support::kube::{KubeApiServer, KubeOptions};
-use crate::support::kubectl::Kubectl;
-use crate::support::missing;
-use crate::support::pki::Pki;
+use testkit::cluster::{Ground, binary};
+use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::kubectl::Kubectl;
+use testkit::missing;
+use testkit::pki::Pki;
 
 fn deploy(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

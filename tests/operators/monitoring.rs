@@ -7,9 +7,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, HPAS};
-use crate::double::{Fault, v1_20};
-use crate::support::missing;
+use testkit::cluster::{Cluster, HPAS};
+use testkit::double::{Fault, v1_20};
+use testkit::missing;
 
 fn file(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::cluster::{Cluster, Ground, HPAS, LONG, Single};
-use crate::double::v1_20;
-use crate::support::chromium::Chromium;
-use crate::support::proxy::{Proxy, ProxyOptions, admin_get};
-use crate::support::registry::Registry;
-use crate::support::wait::{eventually, holds};
+use testkit::chromium::Chromium;
+use testkit::cluster::{Cluster, Ground, HPAS, LONG, Single};
+use testkit::double::v1_20;
+use testkit::proxy::{Proxy, ProxyOptions, admin_get};
+use testkit::registry::Registry;
+use testkit::wait::{eventually, holds};
 
 mod big;
 

@@ -1,4 +1,4 @@
-//! `status`: what a running proxy says, for people and for scripts.
+//! `status`: the state of a running proxy, for people and for scripts.
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Command, Stdio};
@@ -8,10 +8,10 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::cluster::{Cluster, LONG, Single, binary};
 use crate::command::{AtTerminal, Ended, SOON, run};
-use crate::support::addr::Loopback;
-use crate::support::wait::eventually;
+use testkit::addr::Loopback;
+use testkit::cluster::{Cluster, LONG, Single, binary};
+use testkit::wait::eventually;
 
 async fn status(admin: SocketAddr, more: &[&str]) -> Ended {
     let admin = admin.to_string();

@@ -1,12 +1,12 @@
-//! Logs that nobody takes, and what commands say.
+//! Logs and command output that cannot be written.
 
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::cluster::{LONG, Single, binary};
-use crate::support::process::{Process, Signal};
-use crate::support::wait::eventually;
+use testkit::cluster::{LONG, Single, binary};
+use testkit::process::{Process, Signal};
+use testkit::wait::eventually;
 
 #[tokio::test]
 async fn a_log_that_cannot_be_written_stops_nothing() {

@@ -5,12 +5,11 @@ use pingora_http::RequestHeader;
 
 use crate::request::info::query_values;
 
-/// Most clauses of `Accept` that are looked at.
-const MOST: usize = 32;
+/// Media ranges of `Accept` after this many are ignored.
+const MAX_MEDIA_RANGES: usize = 32;
 
-/// A form of the status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum StatusFormat {
     /// For people.
     Page,
     /// For programs.
@@ -18,32 +17,37 @@ pub enum Form {
 }
 
 /// `?format=` decides; else `Accept`, and in doubt it is the page.
-pub fn form(request: &RequestHeader) -> Form {
+pub fn preferred_format(request: &RequestHeader) -> StatusFormat {
     match query_values(request.uri.query(), "format")
         .next()
         .as_deref()
     {
-        Some("json") => Form::Json,
-        Some("html") => Form::Page,
+        Some("json") => StatusFormat::Json,
+        Some("html") => StatusFormat::Page,
         _ => {
             let accepts = request.headers.get_all(ACCEPT).iter();
             let accepts = accepts.filter_map(|accept| accept.to_str().ok());
-            let clauses = accepts.flat_map(|accept| accept.split(',')).take(MOST);
-            let clauses: Vec<_> = clauses.map(Clause::read).collect();
-            match wish(&clauses, "json", "application/*") > wish(&clauses, "html", "text/*") {
-                true => Form::Json,
-                false => Form::Page,
+            let ranges = accepts
+                .flat_map(|accept| accept.split(','))
+                .take(MAX_MEDIA_RANGES);
+            let ranges: Vec<_> = ranges.map(MediaRange::read).collect();
+            match preference(&ranges, "json", "application/*")
+                > preference(&ranges, "html", "text/*")
+            {
+                true => StatusFormat::Json,
+                false => StatusFormat::Page,
             }
         }
     }
 }
 
-struct Clause<'a> {
+/// One media range of `Accept`.
+struct MediaRange<'a> {
     media_type: &'a str,
     quality: f32,
 }
 
-impl<'a> Clause<'a> {
+impl<'a> MediaRange<'a> {
     fn read(text: &'a str) -> Self {
         let mut parts = text.split(';').map(str::trim);
         let media_type = parts.next().unwrap_or_default();
@@ -56,9 +60,9 @@ impl<'a> Clause<'a> {
     }
 }
 
-/// How much a form is wanted: its quality, as the clause says that names it best; and how well it is named.
-fn wish(clauses: &[Clause<'_>], sub: &str, all_of_kind: &str) -> (f32, u8) {
-    let named = |clause: &Clause<'_>| match clause.media_type {
+/// Preference for a media type: the quality of the range that names it most precisely, then how precise that is.
+fn preference(ranges: &[MediaRange<'_>], sub: &str, all_of_kind: &str) -> (f32, u8) {
+    let precision = |range: &MediaRange<'_>| match range.media_type {
         "*/*" => 1,
         kind if kind.eq_ignore_ascii_case(all_of_kind) => 2,
         media_type => {
@@ -70,11 +74,11 @@ fn wish(clauses: &[Clause<'_>], sub: &str, all_of_kind: &str) -> (f32, u8) {
             if fits { 3 } else { 0 }
         }
     };
-    let best = clauses.iter().max_by_key(|clause| named(clause));
-    match best.map(|clause| (clause.quality, named(clause))) {
+    let best = ranges.iter().max_by_key(|range| precision(range));
+    match best.map(|range| (range.quality, precision(range))) {
         Some((_, 0)) | None => (0.0, 0),
-        // What is not wanted is not wanted the more for being named.
-        Some((quality, named)) => (quality, if quality > 0.0 { named } else { 0 }),
+        // With quality 0 a more precise range is no preference.
+        Some((quality, precision)) => (quality, if quality > 0.0 { precision } else { 0 }),
     }
 }
 
@@ -82,52 +86,61 @@ fn wish(clauses: &[Clause<'_>], sub: &str, all_of_kind: &str) -> (f32, u8) {
 mod tests {
     use super::*;
 
-    fn asked(path: &str, accepts: &[&str]) -> Form {
+    fn format_of(path: &str, accepts: &[&str]) -> StatusFormat {
         let mut request = RequestHeader::build("GET", path.as_bytes(), None).unwrap();
         for accept in accepts {
             request.append_header(ACCEPT, *accept).unwrap();
         }
-        form(&request)
+        preferred_format(&request)
     }
 
     #[test]
     fn accept_says_what_is_preferred_and_in_doubt_it_is_the_page() {
         let browser = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8";
         for (accepts, expected) in [
-            (&[][..], Form::Page),
-            (&[""], Form::Page),
-            (&["*/*"], Form::Page),
-            (&[browser], Form::Page),
-            (&["nonsense"], Form::Page),
-            (&["application/json"], Form::Json),
-            (&["APPLICATION/JSON"], Form::Json),
-            (&["application/json, */*"], Form::Json),
-            (&["application/json, text/plain, */*"], Form::Json),
-            (&["application/*"], Form::Json),
-            (&["*/*", "application/json"], Form::Json),
-            (&["application/json, text/html"], Form::Page),
-            (&["application/json;q=0.5, text/html;q=0.9"], Form::Page),
-            (&["application/json; q=0.9, text/html; q=0.5"], Form::Json),
-            (&["application/json;q=0.5, */*;q=0.9"], Form::Page),
-            (&["text/html;q=0, */*"], Form::Json),
-            (&["application/json;q=0"], Form::Page),
-            (&["application/json;q=x"], Form::Page),
-            (&["application/json;q=NaN"], Form::Page),
+            (&[][..], StatusFormat::Page),
+            (&[""], StatusFormat::Page),
+            (&["*/*"], StatusFormat::Page),
+            (&[browser], StatusFormat::Page),
+            (&["nonsense"], StatusFormat::Page),
+            (&["application/json"], StatusFormat::Json),
+            (&["APPLICATION/JSON"], StatusFormat::Json),
+            (&["application/json, */*"], StatusFormat::Json),
+            (&["application/json, text/plain, */*"], StatusFormat::Json),
+            (&["application/*"], StatusFormat::Json),
+            (&["*/*", "application/json"], StatusFormat::Json),
+            (&["application/json, text/html"], StatusFormat::Page),
+            (
+                &["application/json;q=0.5, text/html;q=0.9"],
+                StatusFormat::Page,
+            ),
+            (
+                &["application/json; q=0.9, text/html; q=0.5"],
+                StatusFormat::Json,
+            ),
+            (&["application/json;q=0.5, */*;q=0.9"], StatusFormat::Page),
+            (&["text/html;q=0, */*"], StatusFormat::Json),
+            (&["application/json;q=0"], StatusFormat::Page),
+            (&["application/json;q=x"], StatusFormat::Page),
+            (&["application/json;q=NaN"], StatusFormat::Page),
         ] {
-            assert_eq!(asked("/statusz", accepts), expected, "{accepts:?}");
+            assert_eq!(format_of("/statusz", accepts), expected, "{accepts:?}");
         }
     }
 
     #[test]
     fn the_query_decides_whatever_is_accepted() {
-        assert_eq!(asked("/statusz?format=json", &["text/html"]), Form::Json);
         assert_eq!(
-            asked("/statusz?format=html", &["application/json"]),
-            Form::Page
+            format_of("/statusz?format=json", &["text/html"]),
+            StatusFormat::Json
         );
         assert_eq!(
-            asked("/statusz?format=xml", &["application/json"]),
-            Form::Json
+            format_of("/statusz?format=html", &["application/json"]),
+            StatusFormat::Page
+        );
+        assert_eq!(
+            format_of("/statusz?format=xml", &["application/json"]),
+            StatusFormat::Json
         );
     }
 }

@@ -98,6 +98,7 @@ const REASONS = {
   local_uninitialized: "the apiserver here could not answer",
   not_initialized: "asked to wait until the apiserver here is initialized",
   peer_not_initialized: "sent on by a peer, and the apiserver here is not initialized",
+  terminating: "the apiserver here is shutting down, and turns requests away",
   unsynced: "etcd was not read completely yet",
   unreachable: "only servers list it that cannot be asked",
   failed: "the server asked could not answer",

@@ -1,7 +1,7 @@
-//! Whether a request names this port by an address. Pure.
+//! Checks that a request names this port by an IP address. Pure.
 //!
-//! A page of a stranger can have its name lead to 127.0.0.1 after it was loaded, and then read what is here as if it were
-//! its own (DNS rebinding). The browser still sends that name.
+//! A hostile page can point its own host name to 127.0.0.1 and then read this port as the same origin (DNS rebinding). The
+//! browser still sends that name in `Host`.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use http::header::HOST;
 use http::uri::Authority;
 use pingora_http::RequestHeader;
 
-/// Whether every name in it is an IP address or `localhost`. Browsers always send one.
+/// Whether every host that the request names is an IP address or `localhost`. Browsers always send one.
 pub fn is_by_address(request: &RequestHeader) -> bool {
     let hosts = request.headers.get_all(HOST).iter();
     let mut hosts = hosts.map(|host| Authority::try_from(host.as_bytes()).ok());

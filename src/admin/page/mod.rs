@@ -1,8 +1,8 @@
-//! The status page for people: one document with its style and its script, and the status of the moment in it.
+//! The status page: one HTML document with its style, its script, and the current status.
 //!
-//! It is shown at once, then asks for the status as JSON again and again. Everything in it may come from strangers (server
-//! IDs and addresses are in etcd): the script puts it in as text only, and the policy that goes with the page allows no
-//! other script, no other origin, and no text that becomes markup.
+//! The script reads the status as JSON again and again. The status may contain text from others (server IDs and addresses
+//! come from etcd): the script inserts it as text only, and the page's security policy allows no other script, no other
+//! origin, and no text that becomes markup.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ use http::header::{
     X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use ring::digest::{SHA256, digest};
-use serde_json::Value;
+use serde::Serialize;
 
 pub mod accept;
 pub mod host;
@@ -22,20 +22,20 @@ const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = concat!(include_str!("elements.js"), include_str!("page.js"));
 
-/// Where the page has its style, its script, and the status.
+/// Placeholders in the page.
 const SLOTS: [&str; 3] = ["/*STYLE*/", "/*SCRIPT*/", "/*STATUS*/"];
 
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
-/// Everything before the status, and everything behind it.
+/// The page before the status, and after it.
 static PARTS: LazyLock<[String; 2]> = LazyLock::new(|| {
     let [style, script, status] = SLOTS;
     let page = PAGE.replacen(style, STYLE, 1).replacen(script, SCRIPT, 1);
-    let (before, behind) = page.split_once(status).unwrap_or((&page, ""));
-    [before.to_owned(), behind.to_owned()]
+    let (before, after) = page.split_once(status).unwrap_or((&page, ""));
+    [before.to_owned(), after.to_owned()]
 });
 
-/// None would do without, but the page shows nothing then.
+/// Should the policy be no valid header, nothing is allowed: the page stays empty.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let hash = |text: &str| BASE64.encode(digest(&SHA256, text.as_bytes()).as_ref());
     let policy = format!(
@@ -50,14 +50,14 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
 });
 
 /// The page that shows `status`.
-pub fn with(status: &Value) -> String {
-    let [before, behind] = &*PARTS;
-    // The end of a script element is looked for in its text, whatever that is.
-    let status = status.to_string().replace('<', "\\u003c");
-    [before, status.as_str(), behind].concat()
+pub fn with(status: &impl Serialize) -> serde_json::Result<String> {
+    let [before, after] = &*PARTS;
+    // Browsers end a script element at the first end tag, even inside a string.
+    let status = serde_json::to_string(status)?.replace('<', "\\u003c");
+    Ok([before, status.as_str(), after].concat())
 }
 
-/// What browsers are told about everything on the admin port.
+/// Adds the security headers of every response on the admin port.
 pub fn protect(headers: &mut HeaderMap) {
     headers.insert(CONTENT_SECURITY_POLICY, POLICY.clone());
     for (name, value) in [
@@ -73,7 +73,7 @@ pub fn protect(headers: &mut HeaderMap) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -82,7 +82,7 @@ mod tests {
         for slot in SLOTS {
             assert_eq!(PAGE.matches(slot).count(), 1, "{slot}");
         }
-        let page = with(&json!({"server": {"id": "a"}}));
+        let page = with(&json!({"server": {"id": "a"}})).unwrap();
         assert!(page.contains(STYLE) && page.contains(SCRIPT));
         assert!(page.contains(r#"{"server":{"id":"a"}}"#), "{page}");
     }
@@ -90,10 +90,10 @@ mod tests {
     #[test]
     fn nothing_in_the_status_ends_the_element_that_it_is_in() {
         let hostile = "</script><script>alert(1)</script><!--";
-        let page = with(&json!({ "id": hostile }));
-        let [before, behind] = &*PARTS;
+        let page = with(&json!({ "id": hostile })).unwrap();
+        let [before, after] = &*PARTS;
         let status = page.strip_prefix(before.as_str()).unwrap();
-        let status = status.strip_suffix(behind.as_str()).unwrap();
+        let status = status.strip_suffix(after.as_str()).unwrap();
         assert!(!status.contains('<'), "{status}");
         let status: Value = serde_json::from_str(status).unwrap();
         assert_eq!(status["id"], hostile);

@@ -6,14 +6,14 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::*;
 
-type Outcome = Result<Answer, ClientError>;
+type Outcome = Result<ClientResponse, ClientError>;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn says(status: u16, retry_after: Option<&'static str>) -> Outcome {
     let mut headers = HeaderMap::new();
     headers.extend(retry_after.map(|value| (RETRY_AFTER, HeaderValue::from_static(value))));
-    Ok(Answer {
+    Ok(ClientResponse {
         status: StatusCode::from_u16(status).unwrap(),
         headers,
         body: Bytes::new(),

@@ -1,17 +1,16 @@
 //! Peer endpoints: where the native mixed version proxy of a server can be reached. Pure.
 //!
-//! The native proxy writes them itself where it is on. Where it is not, a proxy writes them for it, in the same bytes.
+//! kube-apiserver writes them if its native proxy is enabled. Otherwise our proxy writes them in the same format.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use k8s_pb::api::core::v1 as protobuf;
 use k8s_pb::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use k8s_pb::apimachinery::pkg::runtime::{TypeMeta, Unknown};
-use prost::Message;
 use serde::Deserialize;
 
-use super::{Object, PROTOBUF, Type, Undecodable, decode};
+use super::{JsonObject, Type, Undecodable, decode};
+use crate::kube::envelope;
 
 const ENDPOINTS: Type = Type {
     kind: "Endpoints",
@@ -30,9 +29,9 @@ pub struct PeerEndpoint {
 }
 
 #[derive(Deserialize)]
-struct Form {
-    metadata: Option<Object<Metadata>>,
-    subsets: Option<Vec<Object<Subset>>>,
+struct EndpointsFields {
+    metadata: Option<JsonObject<Metadata>>,
+    subsets: Option<Vec<JsonObject<Subset>>>,
 }
 
 #[derive(Deserialize)]
@@ -42,8 +41,8 @@ struct Metadata {
 
 #[derive(Deserialize)]
 struct Subset {
-    addresses: Option<Vec<Object<Address>>>,
-    ports: Option<Vec<Object<Port>>>,
+    addresses: Option<Vec<JsonObject<Address>>>,
+    ports: Option<Vec<JsonObject<Port>>>,
 }
 
 #[derive(Deserialize)]
@@ -57,19 +56,19 @@ struct Port {
     port: Option<i32>,
 }
 
-impl TryFrom<protobuf::Endpoints> for Form {
+impl TryFrom<protobuf::Endpoints> for EndpointsFields {
     type Error = Undecodable;
 
     fn try_from(stored: protobuf::Endpoints) -> Result<Self, Undecodable> {
-        let address = |address: protobuf::EndpointAddress| Object(Address { ip: address.ip });
+        let address = |address: protobuf::EndpointAddress| JsonObject(Address { ip: address.ip });
         let port = |port: protobuf::EndpointPort| {
-            Object(Port {
+            JsonObject(Port {
                 name: port.name,
                 port: port.port,
             })
         };
         let subset = |subset: protobuf::EndpointSubset| {
-            Object(Subset {
+            JsonObject(Subset {
                 addresses: Some(subset.addresses.into_iter().map(address).collect()),
                 ports: Some(subset.ports.into_iter().map(port).collect()),
             })
@@ -78,7 +77,7 @@ impl TryFrom<protobuf::Endpoints> for Form {
             labels: Some(metadata.labels),
         });
         Ok(Self {
-            metadata: metadata.map(Object),
+            metadata: metadata.map(JsonObject),
             subsets: Some(stored.subsets.into_iter().map(subset).collect()),
         })
     }
@@ -86,14 +85,14 @@ impl TryFrom<protobuf::Endpoints> for Form {
 
 /// Reads the value of `peerserverleases/<server>`.
 pub fn endpoints(value: &[u8]) -> Result<PeerEndpoint, Undecodable> {
-    let form = decode::<Form, protobuf::Endpoints>(value, &ENDPOINTS)?;
+    let form = decode::<EndpointsFields, protobuf::Endpoints>(value, &ENDPOINTS)?;
     let labels = form.metadata.and_then(|metadata| metadata.0.labels);
     let server = labels
         .and_then(|mut labels| labels.remove(IDENTITY))
         .filter(|server| !server.is_empty())
         .ok_or(Undecodable::Field("metadata.labels.apiserverIdentity"))?;
     let subset = form.subsets.unwrap_or_default().into_iter().next();
-    let Object(subset) = subset.ok_or(Undecodable::Field("subsets"))?;
+    let JsonObject(subset) = subset.ok_or(Undecodable::Field("subsets"))?;
     let ip = ip(&subset).ok_or(Undecodable::Field("subsets.addresses.ip"))?;
     let port = port(&subset).ok_or(Undecodable::Field("subsets.ports.port"))?;
     Ok(PeerEndpoint {
@@ -103,13 +102,13 @@ pub fn endpoints(value: &[u8]) -> Result<PeerEndpoint, Undecodable> {
 }
 
 fn ip(subset: &Subset) -> Option<IpAddr> {
-    let Object(first) = subset.addresses.as_ref()?.first()?;
+    let JsonObject(first) = subset.addresses.as_ref()?.first()?;
     let ip: IpAddr = first.ip.as_ref()?.parse().ok()?;
     let ip = ip.to_canonical();
     (!ip.is_unspecified() && !ip.is_multicast()).then_some(ip)
 }
 
-/// The port of that name, else the only one.
+/// The port with this name, else the only port.
 fn port(subset: &Subset) -> Option<u16> {
     let ports = subset.ports.as_deref()?;
     let named = ports
@@ -122,10 +121,10 @@ fn port(subset: &Subset) -> Option<u16> {
     u16::try_from(port.0.port?).ok().filter(|port| *port != 0)
 }
 
-/// The value of `peerserverleases/<server>`, as kube-apiserver writes it. It counts `generation` up with each write, so
-/// that none is left out for having changed nothing.
+/// The value of `peerserverleases/<server>`, as kube-apiserver writes it. `generation` increases with
+/// each write, so that every write is a change.
 pub fn encode_endpoints(endpoint: &PeerEndpoint, generation: i64) -> Vec<u8> {
-    // Kubernetes' own encoder writes empty texts too, this one only those that are set.
+    // Kubernetes' encoder also writes empty strings; this one omits them.
     let empty = || Some(String::new());
     let text = |text: &str| Some(text.to_owned());
     let object = protobuf::Endpoints {
@@ -156,16 +155,5 @@ pub fn encode_endpoints(endpoint: &PeerEndpoint, generation: i64) -> Vec<u8> {
             ..protobuf::EndpointSubset::default()
         }],
     };
-    let envelope = Unknown {
-        type_meta: Some(TypeMeta {
-            api_version: text("v1"),
-            kind: text(ENDPOINTS.kind),
-        }),
-        raw: Some(object.encode_to_vec()),
-        content_encoding: empty(),
-        content_type: empty(),
-    };
-    let mut value = PROTOBUF.to_vec();
-    value.extend(envelope.encode_to_vec());
-    value
+    envelope::wrap_object("v1", ENDPOINTS.kind, &object)
 }

@@ -1,4 +1,4 @@
-//! Leases: whether a server lives, and who it is. Pure.
+//! Identity Leases: which server a Lease names and until when it is valid. Pure.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -9,9 +9,9 @@ use serde::{Deserialize, Deserializer, de};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::{Object, Type, Undecodable, decode};
+use super::{JsonObject, Type, Undecodable, decode};
 
-// Both versions have the same fields, as far as they are read here, with the same numbers.
+// In both versions the fields that are read here have the same numbers.
 const LEASE: Type = Type {
     kind: "Lease",
     api_versions: &["coordination.k8s.io/v1", "coordination.k8s.io/v1beta1"],
@@ -20,17 +20,17 @@ const LEASE: Type = Type {
 /// The label of the Leases that proxies write.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Its value.
-pub const US: &str = "kube-interop-proxy";
-/// The annotation in which a proxy repeats each of its renewals, as [`renewal`] says it.
+pub const MANAGER: &str = "kube-interop-proxy";
+/// The annotation in which a proxy repeats each of its renewals, in the format of [`renewal`].
 pub const RENEWAL: &str = "kube-interop-proxy/renewal";
 
-/// Who renewed a Lease, and when. An apiserver that takes over a Lease of its name keeps the labels and annotations that
-/// it finds, even the holder, but does not repeat its renewal here: that is how a Lease tells whose it is now.
+/// The holder and the time of a renewal. An apiserver that takes over a Lease keeps its labels, annotations and even
+/// its holder, but does not update this annotation. So the annotation shows whether a proxy renewed the Lease last.
 pub fn renewal(holder: &str, renewed: &str) -> String {
     format!("{holder} {renewed}")
 }
 
-/// As metav1.MicroTime is written.
+/// The format of metav1.MicroTime.
 pub fn micro_time(time: OffsetDateTime) -> String {
     let time = time.to_offset(time::UtcOffset::UTC);
     format!(
@@ -45,29 +45,29 @@ pub fn micro_time(time: OffsetDateTime) -> String {
     )
 }
 
-/// A Lease, as far as it tells of a server.
+/// The fields of a Lease that describe a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// Whether its labels say that it is the identity of a kube-apiserver.
+    /// Whether its labels mark it as the identity of a kube-apiserver.
     pub identity: bool,
     /// Whether a proxy keeps it in place of its kube-apiserver: it has our label, and a proxy renewed it last.
     pub published: bool,
     /// Host name of the server; Kubernetes before 1.26 does not write it.
     pub hostname: Option<String>,
-    /// Who holds it; of recent servers a new text at each start.
+    /// Its holder. Recent servers use a new identity after each start.
     pub holder: Option<String>,
-    /// How long it holds after it was renewed.
+    /// How long it is valid after a renewal.
     pub duration: Option<Duration>,
-    /// When it was renewed last, by its holder's clock.
+    /// Its last renewal, by its holder's clock.
     pub renewed: Option<SystemTime>,
-    /// UID of the object; a Lease that was deleted and written again has another.
+    /// UID of the object. A Lease that is deleted and created again gets another one.
     pub uid: String,
 }
 
 #[derive(Deserialize)]
-struct Form {
-    metadata: Option<Object<Metadata>>,
-    spec: Option<Object<Spec>>,
+struct LeaseFields {
+    metadata: Option<JsonObject<Metadata>>,
+    spec: Option<JsonObject<Spec>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -86,7 +86,7 @@ struct Spec {
     renew_time: Option<SystemTime>,
 }
 
-impl TryFrom<protobuf::Lease> for Form {
+impl TryFrom<protobuf::Lease> for LeaseFields {
     type Error = Undecodable;
 
     fn try_from(stored: protobuf::Lease) -> Result<Self, Undecodable> {
@@ -97,8 +97,8 @@ impl TryFrom<protobuf::Lease> for Form {
             uid: metadata.uid,
         });
         Ok(Self {
-            metadata: metadata.map(Object),
-            spec: Some(Object(Spec {
+            metadata: metadata.map(JsonObject),
+            spec: Some(JsonObject(Spec {
                 holder_identity: spec.holder_identity,
                 lease_duration_seconds: spec.lease_duration_seconds,
                 renew_time: instant(spec.renew_time.unwrap_or_default())?,
@@ -130,9 +130,9 @@ fn rfc3339<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SystemTi
 
 /// Reads the value of `leases/kube-system/<name>`.
 pub fn lease(value: &[u8]) -> Result<Lease, Undecodable> {
-    let form = decode::<Form, protobuf::Lease>(value, &LEASE)?;
-    let Object(metadata) = form.metadata.unwrap_or_default();
-    let Object(spec) = form.spec.unwrap_or_default();
+    let form = decode::<LeaseFields, protobuf::Lease>(value, &LEASE)?;
+    let JsonObject(metadata) = form.metadata.unwrap_or_default();
+    let JsonObject(spec) = form.spec.unwrap_or_default();
     let mut labels = metadata.labels.unwrap_or_default();
     let says = |labels: &BTreeMap<String, String>, key: &str, value: &str| {
         labels.get(key).is_some_and(|is| is == value)
@@ -150,7 +150,7 @@ pub fn lease(value: &[u8]) -> Result<Lease, Undecodable> {
             "apiserver.kubernetes.io/identity",
             "kube-apiserver",
         ) || says(&labels, "k8s.io/component", "kube-apiserver"),
-        published: says(&labels, MANAGED_BY, US)
+        published: says(&labels, MANAGED_BY, MANAGER)
             && renewed_as.is_some()
             && annotations.get(RENEWAL) == renewed_as.as_ref(),
         hostname: labels

@@ -1,8 +1,8 @@
-//! Reading what kube-apiserver keeps in etcd: the envelope of a value, and why one cannot be read. Pure.
+//! Decodes kube-apiserver's values in etcd: the envelope, the type check, and the errors. Pure.
 //!
-//! A value is `k8s\0` and a protobuf `runtime.Unknown` around the object, or the object in plain JSON. Both come to the
-//! same small form of an object, so that its rules are written once. The type must be named, as kube-apiserver always
-//! does, and be the right one. No error repeats what a value contains, except its type.
+//! A value is `k8s\0` and a protobuf `runtime.Unknown` around the object, or the object in plain JSON. Both decode to
+//! the same type, so that its rules are written once. The value must name the right type, as kube-apiserver's values
+//! do. Errors repeat nothing of a value except its type.
 
 mod endpoints;
 mod lease;
@@ -10,22 +10,21 @@ mod storage_version;
 
 use std::borrow::Cow;
 
-use k8s_pb::apimachinery::pkg::runtime::{TypeMeta, Unknown};
+use k8s_pb::apimachinery::pkg::runtime::TypeMeta;
 use k8s_pb::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use prost::Message;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 pub use endpoints::{PeerEndpoint, encode_endpoints, endpoints};
-pub use lease::{Lease, MANAGED_BY, RENEWAL, US, lease, micro_time, renewal};
+pub use lease::{Lease, MANAGED_BY, MANAGER, RENEWAL, lease, micro_time, renewal};
 pub use storage_version::{ServerVersions, storage_version, stored_resource};
 
-use super::json::{self, Object, Unreadable};
+use super::json::{self, JsonError, JsonObject};
+use crate::kube::envelope::{self, EnvelopeError};
+use crate::kube::media_type;
 
-/// What a value in Kubernetes' protobuf form begins with.
-const PROTOBUF: &[u8] = b"k8s\0";
-
-/// What a value begins with that kube-apiserver encrypted.
+/// Prefix of the values that kube-apiserver encrypts.
 const ENCRYPTED: &[u8] = b"k8s:enc:";
 
 /// Longest type name that an error repeats, in characters.
@@ -40,21 +39,21 @@ pub enum Undecodable {
     /// It is neither protobuf with Kubernetes' prefix nor a JSON object.
     #[error("it is not in a form that Kubernetes stores")]
     NotKubernetes,
-    /// Protobuf that does not parse. Why is not kept: the reason may quote the value.
+    /// Protobuf that does not parse. The reason is dropped because it may quote the value.
     #[error("its protobuf cannot be read")]
     Protobuf,
     /// JSON that does not parse.
     #[error(transparent)]
-    Json(#[from] Unreadable),
-    /// Another object than the one asked for, or a version of it that is not known.
+    Json(#[from] JsonError),
+    /// Another type than the expected one, or an unknown version of it.
     #[error("expected {expected}, found {found:?}")]
     Kind {
-        /// Kind of the object asked for.
+        /// The expected kind.
         expected: &'static str,
-        /// API version and kind of the object that is there.
+        /// API version and kind of the value.
         found: String,
     },
-    /// A field that is missing, or has a value that cannot be used.
+    /// A field is missing or invalid.
     #[error("{0} is missing or not usable")]
     Field(&'static str),
 }
@@ -84,7 +83,7 @@ enum Body<'a> {
     Json(Cow<'a, [u8]>),
 }
 
-/// Reads an object into the form `T`, which JSON has at once and the protobuf message `P` is turned into.
+/// Decodes an object as `T`: directly from JSON, or from the protobuf message `P`.
 fn decode<T, P>(value: &[u8], of: &Type) -> Result<T, Undecodable>
 where
     T: DeserializeOwned + TryFrom<P, Error = Undecodable>,
@@ -105,10 +104,10 @@ fn open<'a>(value: &'a [u8], of: &Type) -> Result<Body<'a>, Undecodable> {
     if value.starts_with(b"{") {
         return plain(Cow::Borrowed(value), of);
     }
-    let envelope = value
-        .strip_prefix(PROTOBUF)
-        .ok_or(Undecodable::NotKubernetes)?;
-    let envelope = Unknown::decode(envelope).map_err(|_| Undecodable::Protobuf)?;
+    let envelope = envelope::unwrap(value).map_err(|error| match error {
+        EnvelopeError::Magic => Undecodable::NotKubernetes,
+        EnvelopeError::Protobuf(_) => Undecodable::Protobuf,
+    })?;
     if !envelope.content_encoding().is_empty() {
         return Err(Undecodable::Field("contentEncoding"));
     }
@@ -116,8 +115,8 @@ fn open<'a>(value: &'a [u8], of: &Type) -> Result<Body<'a>, Undecodable> {
     of.check(&api_version.unwrap_or_default(), &kind.unwrap_or_default())?;
     let raw = envelope.raw.clone().unwrap_or_default();
     match envelope.content_type() {
-        "" | "application/vnd.kubernetes.protobuf" => Ok(Body::Protobuf(raw)),
-        "application/json" => plain(Cow::Owned(raw), of),
+        "" | media_type::PROTOBUF => Ok(Body::Protobuf(raw)),
+        media_type::JSON => plain(Cow::Owned(raw), of),
         _ => Err(Undecodable::Field("contentType")),
     }
 }
@@ -145,12 +144,12 @@ const API_SERVICE: Type = Type {
 
 #[derive(Deserialize)]
 struct ApiService {
-    spec: Option<Object<ApiServiceSpec>>,
+    spec: Option<JsonObject<ApiServiceSpec>>,
 }
 
 #[derive(Deserialize)]
 struct ApiServiceSpec {
-    service: Option<Object<IgnoredAny>>,
+    service: Option<JsonObject<IgnoredAny>>,
 }
 
 impl TryFrom<APIService> for ApiService {
@@ -158,10 +157,10 @@ impl TryFrom<APIService> for ApiService {
 
     fn try_from(stored: APIService) -> Result<Self, Undecodable> {
         let spec = stored.spec.map(|spec| ApiServiceSpec {
-            service: spec.service.map(|_| Object(IgnoredAny)),
+            service: spec.service.map(|_| JsonObject(IgnoredAny)),
         });
         Ok(Self {
-            spec: spec.map(Object),
+            spec: spec.map(JsonObject),
         })
     }
 }

@@ -1,37 +1,37 @@
 //! StorageVersions: which API versions each server serves of a resource. Pure.
 //!
-//! Only `servedVersions` counts, which is there since Kubernetes 1.28. `encodingVersion` and `decodableVersions` are
+//! Only `servedVersions` counts, which exists since Kubernetes 1.28. `encodingVersion` and `decodableVersions` are
 //! ignored on purpose: a server decodes versions that it does not serve.
 
 use k8s_pb::api::apiserverinternal::v1alpha1 as protobuf;
 use serde::Deserialize;
 
-use super::{Object, Type, Undecodable, decode};
+use super::{JsonObject, Type, Undecodable, decode};
 
 const STORAGE_VERSION: Type = Type {
     kind: "StorageVersion",
     api_versions: &["internal.apiserver.k8s.io/v1alpha1"],
 };
 
-/// What one server serves of a resource. Servers that are gone stay listed.
+/// The versions of a resource that one server serves. Servers that are gone stay listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerVersions {
     /// ID of the server, the name of its identity Lease.
     pub server: String,
-    /// Group and version of each version that it serves, those left out that name none; empty before Kubernetes 1.28,
-    /// where it means nothing.
+    /// Group and version of each served version, without malformed ones. Before Kubernetes 1.28 always empty, which
+    /// proves nothing.
     pub served: Vec<(String, String)>,
 }
 
 #[derive(Deserialize)]
-struct Form {
-    status: Option<Object<Status>>,
+struct StorageVersionFields {
+    status: Option<JsonObject<Status>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Status {
-    storage_versions: Option<Vec<Object<Server>>>,
+    storage_versions: Option<Vec<JsonObject<Server>>>,
 }
 
 #[derive(Deserialize)]
@@ -42,7 +42,7 @@ struct Server {
     served_versions: Option<Vec<String>>,
 }
 
-impl TryFrom<protobuf::StorageVersion> for Form {
+impl TryFrom<protobuf::StorageVersion> for StorageVersionFields {
     type Error = Undecodable;
 
     fn try_from(stored: protobuf::StorageVersion) -> Result<Self, Undecodable> {
@@ -50,13 +50,13 @@ impl TryFrom<protobuf::StorageVersion> for Form {
             storage_versions: Some(status.storage_versions.into_iter().map(server).collect()),
         });
         Ok(Self {
-            status: status.map(Object),
+            status: status.map(JsonObject),
         })
     }
 }
 
-fn server(stored: protobuf::ServerStorageVersion) -> Object<Server> {
-    Object(Server {
+fn server(stored: protobuf::ServerStorageVersion) -> JsonObject<Server> {
+    JsonObject(Server {
         id: stored.api_server_id,
         served_versions: Some(stored.served_versions),
     })
@@ -64,14 +64,14 @@ fn server(stored: protobuf::ServerStorageVersion) -> Object<Server> {
 
 /// Reads the value of `storageversions/<group or core>.<resource>`.
 pub fn storage_version(value: &[u8]) -> Result<Vec<ServerVersions>, Undecodable> {
-    let form = decode::<Form, protobuf::StorageVersion>(value, &STORAGE_VERSION)?;
+    let form = decode::<StorageVersionFields, protobuf::StorageVersion>(value, &STORAGE_VERSION)?;
     let servers = form.status.and_then(|status| status.0.storage_versions);
-    let read = |Object(server): Object<Server>| {
+    let read = |JsonObject(server): JsonObject<Server>| {
         let id = server.id.filter(|id| !id.is_empty());
         let served = server.served_versions.unwrap_or_default();
         Ok(ServerVersions {
             server: id.ok_or(Undecodable::Field("apiServerID"))?,
-            // One that names no version says nothing; the others still prove what they name.
+            // Ignore a malformed version; the others still count.
             served: served
                 .iter()
                 .filter_map(|text| group_version(text))

@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use k8s_pb::apimachinery::pkg::runtime::Unknown;
+
 use super::*;
+use crate::kube::envelope::MAGIC;
 
 mod properties;
 mod refusals;
@@ -37,7 +40,7 @@ fn stored(release: &str, prefix: &str) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// The items of an API list, by name, with the type that the list has instead of them.
+/// The items of an API list, by name, with the type that the list states for them.
 fn listed(release: &str, file: &str) -> BTreeMap<String, Vec<u8>> {
     let mut list: Value = serde_json::from_slice(&data(release, file)).unwrap();
     let api_version = list["apiVersion"].take();
@@ -64,7 +67,7 @@ fn enveloped(api_version: &str, kind: &str, content_type: &str, raw: &[u8]) -> V
         content_encoding: None,
         content_type: Some(content_type.into()),
     };
-    [PROTOBUF, &envelope.encode_to_vec()].concat()
+    [MAGIC, &envelope.encode_to_vec()].concat()
 }
 
 fn at(rfc3339: &str) -> Option<SystemTime> {

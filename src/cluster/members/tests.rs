@@ -1,8 +1,8 @@
-//! The named cases of who is in the cluster.
+//! Named cases of cluster membership.
 
 mod claims;
+mod suspended;
 mod undecodable;
-mod vanishing;
 mod written_anew;
 
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::cluster::codec::encode_endpoints;
 use crate::cluster::keys::Topic;
-use crate::cluster::source::Item;
-use crate::cluster::state::Native;
+use crate::cluster::source::EtcdItem;
+use crate::cluster::state::NativePeer;
 use crate::cluster::watch::Event;
-use crate::local::documents::Versions;
-use crate::routing::table::GvrRef;
+use crate::kube::gvr::GvrRef;
+use crate::kube::version::Versions;
 
 const TTL: Duration = Duration::from_secs(15);
 const GRACE: Duration = Duration::from_secs(3600);
@@ -34,15 +34,15 @@ const WIDGETS: GvrRef<'_> = GvrRef {
     subresource: "",
 };
 
-fn item(key: &str, value: impl Into<Vec<u8>>, mod_revision: i64) -> Item {
-    Item {
+fn item(key: &str, value: impl Into<Vec<u8>>, mod_revision: i64) -> EtcdItem {
+    EtcdItem {
         key: key.into(),
         value: value.into(),
         mod_revision,
     }
 }
 
-fn record(id: &str, endpoint: &str, revision: i64) -> Item {
+fn record(id: &str, endpoint: &str, revision: i64) -> EtcdItem {
     let resources = r#"{"autoscaling/v1":["horizontalpodautoscalers"]}"#;
     item(
         id,
@@ -51,16 +51,16 @@ fn record(id: &str, endpoint: &str, revision: i64) -> Item {
     )
 }
 
-/// A live key that means the records of revision 2 and later.
-fn live(id: &str, endpoint: &str, initialized: bool, revision: i64) -> Item {
+/// A live key that requires a record of revision 2 or later.
+fn live(id: &str, endpoint: &str, initialized: bool, revision: i64) -> EtcdItem {
     let value =
         format!(r#"{{"endpoint":"{endpoint}","initialized":{initialized},"recordRevision":2}}"#);
     item(id, value, revision)
 }
 
 /// A state that took these in after empty lists.
-fn state(messages: Vec<(Topic, Item)>) -> State {
-    let mut state = State::new(OWN.parse().unwrap(), 1, TTL, GRACE);
+fn state(messages: Vec<(Topic, EtcdItem)>) -> ClusterState {
+    let mut state = ClusterState::new(OWN.parse().unwrap(), 1, TTL, GRACE);
     for topic in Topic::all(1) {
         take(&mut state, topic, Event::Init);
         take(&mut state, topic, Event::InitDone(1));
@@ -72,7 +72,7 @@ fn state(messages: Vec<(Topic, Item)>) -> State {
     state
 }
 
-fn take(state: &mut State, topic: Topic, event: Event) -> bool {
+fn take(state: &mut ClusterState, topic: Topic, event: Event) -> bool {
     state.take((topic, event), Instant::now()).snapshot
 }
 
@@ -85,7 +85,7 @@ fn view(gvrs: &[GvrRef<'_>]) -> LocalView {
     }
 }
 
-fn compiled(messages: Vec<(Topic, Item)>) -> Snapshot {
+fn compiled(messages: Vec<(Topic, EtcdItem)>) -> Snapshot {
     state(messages).compile(Some("a"), &view(&[]))
 }
 
@@ -103,7 +103,7 @@ fn holders(snapshot: &Snapshot) -> (Vec<&str>, bool) {
 
 #[test]
 fn it_is_synced_when_every_topic_was_listed() {
-    let mut state = State::new(OWN.parse().unwrap(), 2, TTL, GRACE);
+    let mut state = ClusterState::new(OWN.parse().unwrap(), 2, TTL, GRACE);
     for topic in Topic::all(2) {
         assert!(!state.synced());
         take(&mut state, topic, Event::Init);
@@ -228,7 +228,7 @@ fn a_record_older_than_the_live_key_means_is_not_what_is_served_now() {
     }
 }
 
-fn api_service(name: &str, spec: &str) -> (Topic, Item) {
+fn api_service(name: &str, spec: &str) -> (Topic, EtcdItem) {
     let version = "apiregistration.k8s.io/v1";
     let value = format!(r#"{{"apiVersion":"{version}","kind":"APIService","spec":{spec}}}"#);
     (Topic::ApiServices, item(name, value.as_str(), 2))
@@ -262,7 +262,7 @@ fn custom_resources_are_not_the_local_servers_own() {
     assert!(snapshot.custom.contains(WIDGETS));
 }
 
-fn entry(id: &str, address: &str, revision: i64) -> (Topic, Item) {
+fn entry(id: &str, address: &str, revision: i64) -> (Topic, EtcdItem) {
     let endpoint = PeerEndpoint {
         server: id.into(),
         address: address.parse().unwrap(),
@@ -271,14 +271,14 @@ fn entry(id: &str, address: &str, revision: i64) -> (Topic, Item) {
     (Topic::PeerEndpoints, item)
 }
 
-fn lease(id: &str, renewed: &str) -> (Topic, Item) {
+fn lease(id: &str, renewed: &str) -> (Topic, EtcdItem) {
     let value = format!(
         r#"{{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{{"name":"{id}","uid":"u","labels":{{"apiserver.kubernetes.io/identity":"kube-apiserver"}}}},"spec":{{"holderIdentity":"{id}_1","leaseDurationSeconds":3600,"renewTime":"{renewed}"}}}}"#
     );
     (Topic::Leases(0), item(id, value, 5))
 }
 
-fn storage_version(id: &str) -> (Topic, Item) {
+fn storage_version(id: &str) -> (Topic, EtcdItem) {
     let value = format!(
         r#"{{"apiVersion":"internal.apiserver.k8s.io/v1alpha1","kind":"StorageVersion","metadata":{{"name":"autoscaling.horizontalpodautoscalers"}},"status":{{"storageVersions":[{{"apiServerID":"{id}","encodingVersion":"autoscaling/v1","decodableVersions":["autoscaling/v2"],"servedVersions":["autoscaling/v1"]}}]}}}}"#
     );
@@ -294,7 +294,7 @@ fn a_lease_without_an_endpoint_names_a_server_and_proves_nothing() {
     ]);
     let snapshot = state.compile(Some("a"), &view(&[]));
     assert!(snapshot.servers.is_empty() && snapshot.holders(HPA).is_none());
-    let named: Vec<_> = state.seen_leases().unwrap();
+    let named: Vec<_> = state.named_leases().unwrap();
     assert_eq!(named[0].name, "c");
 }
 
@@ -305,7 +305,7 @@ fn an_endpoint_without_a_lease_is_a_native_peer() {
     assert!(snapshot.peer_unknown, "its discovery is still to be read");
     let peers: Vec<_> = state.native_peers(Some("a")).into_keys().collect();
     assert_eq!(peers, ["c"]);
-    let native = Native {
+    let native = NativePeer {
         address: B.parse().unwrap(),
         served: Arc::new([HPA.owned(), WIDGETS.owned()].into()),
         binary_version: "v1.36.0".into(),
@@ -362,7 +362,7 @@ fn storage_versions_tell_what_a_living_server_serves_while_nothing_better_does()
 #[test]
 fn what_a_native_peers_discovery_lacks_is_not_added_by_storage_versions() {
     let mut state = state(vec![entry("c", B, 4), storage_version("c")]);
-    let native = Native {
+    let native = NativePeer {
         address: B.parse().unwrap(),
         served: Arc::new([WIDGETS.owned()].into()),
         binary_version: "v1.37.0".into(),

@@ -1,9 +1,9 @@
 use super::*;
-use crate::cluster::fake::{Answer, Asked, Fake};
+use crate::cluster::fake::{FakeAnswer, FakeRequest, FakeSource};
 use crate::cluster::source::{Batch, Listing};
 
-fn item(key: &str, revision: i64) -> Item {
-    Item {
+fn item(key: &str, revision: i64) -> EtcdItem {
+    EtcdItem {
         key: key.into(),
         value: b"v".to_vec(),
         mod_revision: revision,
@@ -13,7 +13,7 @@ fn item(key: &str, revision: i64) -> Item {
 fn put(key: &str, revision: i64) -> Batch {
     Batch {
         revision,
-        changes: vec![Change::Put(item(key, revision))],
+        changes: vec![KeyChange::Put(item(key, revision))],
     }
 }
 
@@ -22,8 +22,8 @@ fn broken() -> SourceError {
 }
 
 /// Follows `fake` until `count` events were told.
-async fn events(fake: &Fake, count: usize) -> Vec<Event> {
-    let (sink, mut told) = mpsc::channel(64);
+async fn events(fake: &FakeSource, count: usize) -> Vec<Event> {
+    let (sink, mut received) = mpsc::channel(64);
     let follower = tokio::spawn(follow(
         fake.clone(),
         Topic::Live,
@@ -34,7 +34,7 @@ async fn events(fake: &Fake, count: usize) -> Vec<Event> {
     ));
     let mut events = Vec::new();
     while events.len() < count {
-        events.push(told.recv().await.unwrap().1);
+        events.push(received.recv().await.unwrap().1);
     }
     follower.abort();
     events
@@ -42,16 +42,16 @@ async fn events(fake: &Fake, count: usize) -> Vec<Event> {
 
 #[tokio::test(start_paused = true)]
 async fn one_list_then_a_watch_from_the_next_revision() {
-    let fake = Fake::new(vec![
-        Answer::List(Ok(Listing {
+    let fake = FakeSource::new(vec![
+        FakeAnswer::List(Ok(Listing {
             revision: 7,
             items: vec![item("a", 3)],
         })),
-        Answer::Watch(vec![
+        FakeAnswer::Watch(vec![
             Ok(put("b", 8)),
             Ok(Batch {
                 revision: 9,
-                changes: vec![Change::Delete { key: "a".into() }],
+                changes: vec![KeyChange::Delete { key: "a".into() }],
             }),
         ]),
     ]);
@@ -65,17 +65,17 @@ async fn one_list_then_a_watch_from_the_next_revision() {
         Event::Progress(9),
     ];
     assert_eq!(events(&fake, 7).await, expected);
-    assert_eq!(fake.asked(), [Asked::List, Asked::WatchFrom(8)]);
+    assert_eq!(fake.asked(), [FakeRequest::List, FakeRequest::WatchFrom(8)]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_broken_watch_goes_on_where_progress_had_come_to() {
-    let fake = Fake::new(vec![
-        Answer::List(Ok(Listing {
+    let fake = FakeSource::new(vec![
+        FakeAnswer::List(Ok(Listing {
             revision: 7,
             items: vec![],
         })),
-        Answer::Watch(vec![
+        FakeAnswer::Watch(vec![
             Ok(put("a", 8)),
             Ok(Batch {
                 revision: 100,
@@ -83,36 +83,36 @@ async fn a_broken_watch_goes_on_where_progress_had_come_to() {
             }),
             Err(broken()),
         ]),
-        Answer::WatchFails(SourceError::Timeout),
-        Answer::Watch(vec![Ok(put("b", 101))]),
+        FakeAnswer::WatchFails(SourceError::Timeout),
+        FakeAnswer::Watch(vec![Ok(put("b", 101))]),
     ]);
     let events = events(&fake, 7).await;
     assert_eq!(events.last(), Some(&Event::Progress(101)));
     assert_eq!(
         fake.asked(),
         [
-            Asked::List,
-            Asked::WatchFrom(8),
-            Asked::WatchFrom(101),
-            Asked::WatchFrom(101)
+            FakeRequest::List,
+            FakeRequest::WatchFrom(8),
+            FakeRequest::WatchFrom(101),
+            FakeRequest::WatchFrom(101)
         ]
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn only_compaction_causes_a_new_list() {
-    let fake = Fake::new(vec![
-        Answer::List(Err(broken())),
-        Answer::List(Ok(Listing {
+    let fake = FakeSource::new(vec![
+        FakeAnswer::List(Err(broken())),
+        FakeAnswer::List(Ok(Listing {
             revision: 7,
             items: vec![],
         })),
-        Answer::Watch(vec![Err(SourceError::Compacted(50))]),
-        Answer::List(Ok(Listing {
+        FakeAnswer::Watch(vec![Err(SourceError::Compacted(50))]),
+        FakeAnswer::List(Ok(Listing {
             revision: 60,
             items: vec![],
         })),
-        Answer::Watch(vec![Ok(put("a", 61))]),
+        FakeAnswer::Watch(vec![Ok(put("a", 61))]),
     ]);
     let events = events(&fake, 6).await;
     assert_eq!(
@@ -125,11 +125,11 @@ async fn only_compaction_causes_a_new_list() {
         ]
     );
     let expected = [
-        Asked::List,
-        Asked::List,
-        Asked::WatchFrom(8),
-        Asked::List,
-        Asked::WatchFrom(61),
+        FakeRequest::List,
+        FakeRequest::List,
+        FakeRequest::WatchFrom(8),
+        FakeRequest::List,
+        FakeRequest::WatchFrom(61),
     ];
     assert_eq!(fake.asked(), expected);
 }
@@ -137,16 +137,16 @@ async fn only_compaction_causes_a_new_list() {
 #[tokio::test(start_paused = true)]
 async fn an_etcd_with_another_history_is_listed_again_and_followed_from_there() {
     let list = |revision| {
-        Answer::List(Ok(Listing {
+        FakeAnswer::List(Ok(Listing {
             revision,
             items: vec![],
         }))
     };
-    let fake = Fake::new(vec![
+    let fake = FakeSource::new(vec![
         list(70),
-        Answer::WatchFails(SourceError::OtherHistory("restored".into())),
+        FakeAnswer::WatchFails(SourceError::OtherHistory("restored".into())),
         list(60),
-        Answer::Watch(vec![Ok(put("a", 61))]),
+        FakeAnswer::Watch(vec![Ok(put("a", 61))]),
     ]);
     let expected = vec![
         Event::Init,
@@ -159,47 +159,51 @@ async fn an_etcd_with_another_history_is_listed_again_and_followed_from_there() 
     ];
     assert_eq!(events(&fake, 7).await, expected);
     let expected = [
-        Asked::List,
-        Asked::WatchFrom(71),
-        Asked::List,
-        Asked::WatchFrom(61),
+        FakeRequest::List,
+        FakeRequest::WatchFrom(71),
+        FakeRequest::List,
+        FakeRequest::WatchFrom(61),
     ];
     assert_eq!(fake.asked(), expected);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_member_that_lags_behind_does_not_move_the_position_back() {
-    let fake = Fake::new(vec![
-        Answer::List(Ok(Listing {
+    let fake = FakeSource::new(vec![
+        FakeAnswer::List(Ok(Listing {
             revision: 7,
             items: vec![],
         })),
-        Answer::Watch(vec![
+        FakeAnswer::Watch(vec![
             Ok(Batch {
                 revision: 5,
                 changes: vec![],
             }),
             Err(broken()),
         ]),
-        Answer::Watch(vec![Ok(put("a", 8))]),
+        FakeAnswer::Watch(vec![Ok(put("a", 8))]),
     ]);
     events(&fake, 5).await;
     assert_eq!(
         fake.asked(),
-        [Asked::List, Asked::WatchFrom(8), Asked::WatchFrom(8)]
+        [
+            FakeRequest::List,
+            FakeRequest::WatchFrom(8),
+            FakeRequest::WatchFrom(8)
+        ]
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn nobody_listening_ends_it() {
-    let fake = Fake::new(vec![
-        Answer::List(Ok(Listing {
+    let fake = FakeSource::new(vec![
+        FakeAnswer::List(Ok(Listing {
             revision: 7,
             items: vec![],
         })),
-        Answer::Watch(vec![Err(broken())]),
+        FakeAnswer::Watch(vec![Err(broken())]),
     ]);
-    let (sink, told) = mpsc::channel(1);
-    drop(told);
+    let (sink, received) = mpsc::channel(1);
+    drop(received);
     follow(fake, Topic::Live, "/p/".into(), false, sink, Arc::default()).await;
 }

@@ -126,7 +126,7 @@ fn files_that_cannot_be_used_are_named_with_their_key() {
         (
             "serving.key",
             "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
-            "serving.keyFile (line 6): serving.key: its private key cannot be used (RSA from 2048 bits, ECDSA P-256 or P-384, \
+            "serving.keyFile (line 6): serving.key: its private key cannot be used (RSA of 2048 to 4096 bits, ECDSA P-256 or P-384, \
           or Ed25519)",
         ),
         (
@@ -294,7 +294,7 @@ fn one_authority_for_users_and_peers_is_found_whatever_its_path() {
     };
     fs::remove_file(fixture.path("front-proxy-ca.crt")).unwrap();
     std::os::unix::fs::symlink(fixture.path("ca.crt"), fixture.path("front-proxy-ca.crt")).unwrap();
-    // Of its many users only the one that is named is a peer.
+    // Only the named user is a peer.
     one("\n  requestHeaderAllowedNames: [front-proxy-client]");
     fixture.load().unwrap();
     one("\n  requestHeaderAllowedNames: []");

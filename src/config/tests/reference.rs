@@ -1,10 +1,11 @@
-//! `docs/configuration.md`: keys, what they take and their defaults from the code that reads them, their meaning from
+//! Generates `docs/configuration.md`: keys, types and defaults from the code that reads them, descriptions from
 //! the comments of `config.example.yaml`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::super::file::{self, Node};
+use super::super::file;
+use super::super::tree::Node;
 use super::EXAMPLE;
 use super::survey::{Key, keys};
 use crate::reference::{assert_current, cell};
@@ -12,17 +13,18 @@ use crate::reference::{assert_current, cell};
 const INTRODUCTION: &str = "\
 # Configuration reference
 
-<!-- Made of the code and of config.example.yaml; do not edit. UPDATE_DOCS=1 cargo test --lib reference -->
+<!-- Generated from the code and config.example.yaml; do not edit. UPDATE_DOCS=1 cargo test --lib reference -->
 
-One YAML file, given to `kube-interop-proxy run --config FILE`. `kube-interop-proxy check --config FILE` prints everything
-that is wrong with one at once, with its line. [config.example.yaml](../config.example.yaml) is a complete one to start from.
+One YAML file, given to `kube-interop-proxy run --config FILE`. `kube-interop-proxy check --config FILE` reports all
+problems of a file at once, each with its line. [config.example.yaml](../config.example.yaml) is a complete file to start
+from.
 
-- It begins with `apiVersion: kube-interop-proxy/v1alpha1` and `kind: ProxyConfiguration`.
-- Keys without a default are required. Unknown keys, and keys that are there twice, are errors. `null`, or nothing behind
-  the colon, is the same as leaving a key out.
+- The file begins with `apiVersion: kube-interop-proxy/v1alpha1` and `kind: ProxyConfiguration`.
+- Keys without a default are required. Unknown and repeated keys are errors. `null`, or no value after the colon, is the
+  same as leaving the key out.
 - Durations are written as in Kubernetes: `500ms`, `1m30s`, `1h`.
-- Relative paths start from the directory of the file. Certificates, keys and CAs are PEM; these files are read again when
-  their contents change ([upgrade.md](upgrade.md#certificates)). A change of the configuration file itself takes a restart.
+- Relative paths start from the directory of the file. Certificates, keys and CAs are PEM files. The proxy reads them again
+  when they change ([upgrade.md](upgrade.md#certificates)); a change of the configuration file takes a restart.
 ";
 
 /// The comment before each key of the example, by the key's path.
@@ -63,7 +65,7 @@ fn written(node: &Node) -> String {
     }
 }
 
-/// The reference has a column for defaults; the example says them in words.
+/// The reference has a column for defaults; the example states them in its text.
 fn without_default(text: &str, default: Option<&Node>) -> String {
     let Some(default) = default.map(written) else {
         return text.to_owned();

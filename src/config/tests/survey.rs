@@ -3,10 +3,9 @@
 
 use std::cell::RefCell;
 
-use super::super::file::Node;
-use super::super::problem::KeyPath;
+use super::super::tree::{KeyPath, Node};
 
-/// What no key takes: what is said about it tells what would be taken.
+/// A value that no key accepts: the problem describes what the key accepts.
 static STRANGE: Node = Node::Tagged;
 
 /// A key that may be in the file.
@@ -43,7 +42,7 @@ fn change(change: impl FnOnce(&mut Key)) {
     });
 }
 
-/// A key was asked for. `complain`: what is said about its value.
+/// Notes that a key was read. `complain`: reports a problem about its value.
 pub(in crate::config) fn asked(
     path: KeyPath,
     complain: impl FnOnce(&'static Node) -> Option<String>,

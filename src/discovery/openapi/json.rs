@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::Unreadable;
+use super::OpenApiReadError;
 use super::parts::{Entry, Parts};
 
 const PATHS: &str = "paths";
@@ -15,13 +15,13 @@ const DEFINITIONS: &str = "definitions";
 
 /// A document, read as deep as the names of its entries.
 #[derive(Debug)]
-pub(super) struct Document<'a> {
+pub(super) struct JsonDocument<'a> {
     members: Members<'a>,
     pub(super) parts: Parts<'a, RawValue>,
 }
 
-impl<'a> Document<'a> {
-    pub(super) fn read(body: &'a [u8]) -> Result<Self, Unreadable> {
+impl<'a> JsonDocument<'a> {
+    pub(super) fn read(body: &'a [u8]) -> Result<Self, OpenApiReadError> {
         let members: Members<'a> = serde_json::from_slice(body)?;
         let parts = Parts {
             paths: members.part(PATHS)?,
@@ -31,7 +31,7 @@ impl<'a> Document<'a> {
     }
 
     /// The document with more entries behind its own.
-    pub(super) fn with(&self, added: &Parts<'a, RawValue>) -> Result<Vec<u8>, Unreadable> {
+    pub(super) fn with(&self, added: &Parts<'a, RawValue>) -> Result<Vec<u8>, OpenApiReadError> {
         let size = |entries: &[Entry<'_, RawValue>]| -> usize {
             let sizes = entries
                 .iter()
@@ -63,7 +63,7 @@ impl<'a> Document<'a> {
 }
 
 /// Writes the name of a member, and what parts it from the one before.
-fn begin(out: &mut Vec<u8>, name: &str) -> Result<(), Unreadable> {
+fn begin(out: &mut Vec<u8>, name: &str) -> Result<(), OpenApiReadError> {
     if out.last() != Some(&b'{') {
         out.push(b',');
     }
@@ -77,7 +77,7 @@ fn extend(
     out: &mut Vec<u8>,
     value: &RawValue,
     entries: &[Entry<'_, RawValue>],
-) -> Result<(), Unreadable> {
+) -> Result<(), OpenApiReadError> {
     if entries.is_empty() {
         out.extend_from_slice(value.get().as_bytes());
         return Ok(());
@@ -98,7 +98,7 @@ struct Members<'a>(Vec<Entry<'a, RawValue>>);
 
 impl<'a> Members<'a> {
     /// The members of this member.
-    fn part(&self, name: &str) -> Result<Vec<Entry<'a, RawValue>>, Unreadable> {
+    fn part(&self, name: &str) -> Result<Vec<Entry<'a, RawValue>>, OpenApiReadError> {
         let found = self.0.iter().rfind(|(member, _)| member == name);
         let Some((_, value)) = found else {
             return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! OpenAPI documents with what peers serve besides. Pure; whoever answers `/openapi/…` calls it.
+//! Adds the paths that peers serve to OpenAPI documents. Pure.
 //!
 //! The local document stays as it is, entry for entry and in its order. What it lacks comes after it: from peers, the
 //! first one that has an entry gives it. Only two parts grow, `paths` and `definitions`; everything else (`info`,
@@ -14,16 +14,16 @@
 
 mod json;
 mod parts;
-mod place;
+mod path;
 mod protobuf;
 #[cfg(test)]
 mod tests;
 
-pub use place::Place;
+pub use path::OpenApiPath;
 
-/// A document in one of its forms.
+/// The OpenAPI documents that are merged, by endpoint and format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Form {
+pub enum OpenApiFormat {
     /// `/openapi/v2` in JSON.
     V2Json,
     /// `/openapi/v2` in protobuf.
@@ -32,20 +32,20 @@ pub enum Form {
     V3Index,
 }
 
-impl Form {
+impl OpenApiFormat {
     /// That of an `/openapi/v2` that comes as `content_type`, most probably: old releases call JSON text, and everything
     /// else bytes.
     pub fn of_v2(content_type: &str) -> Self {
         match content_type.starts_with("text/") || content_type.contains("json") {
-            true => Form::V2Json,
-            false => Form::V2Protobuf,
+            true => OpenApiFormat::V2Json,
+            false => OpenApiFormat::V2Protobuf,
         }
     }
 }
 
 /// Why a document cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum Unreadable {
+pub enum OpenApiReadError {
     /// Not JSON, or no object where there should be one.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
@@ -59,40 +59,43 @@ pub enum Unreadable {
 
 /// Which document cannot be read, and why.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum OpenApiMergeError {
     /// The local one: nothing can be added to it.
     #[error("the local OpenAPI document cannot be read: {0}")]
-    Local(#[source] Unreadable),
+    Local(#[source] OpenApiReadError),
     /// That of this peer, counted from 0; without it the others' could still be added.
     #[error("a peer's OpenAPI document cannot be read: {1}")]
-    Peer(usize, #[source] Unreadable),
+    Peer(usize, #[source] OpenApiReadError),
 }
 
 /// Adds to the local document what it lacks of the peers' documents, which are in the same form, the best first.
 /// `None`: nothing, the local bytes pass as they are.
 pub fn merge(
-    form: Form,
+    format: OpenApiFormat,
     local: &[u8],
     peers: &[&[u8]],
-    wanted: impl Fn(Place<'_>) -> bool,
-) -> Result<Option<Vec<u8>>, Error> {
-    let wanted = |path: &str| match Place::of(path) {
+    wanted: impl Fn(OpenApiPath<'_>) -> bool,
+) -> Result<Option<Vec<u8>>, OpenApiMergeError> {
+    let wanted = |path: &str| match OpenApiPath::parse(path) {
         // What describes a group and nothing in it has a v3 document too, but is not found at peers.
-        Some(place) if form == Form::V3Index && place.version.is_empty() => false,
+        Some(place) if format == OpenApiFormat::V3Index && place.version.is_empty() => false,
         Some(place) => wanted(place),
         None => false,
     };
-    match form {
-        Form::V2Json | Form::V3Index => {
-            let document = json::Document::read(local).map_err(Error::Local)?;
-            let peers = read_all(peers, |peer| Ok(json::Document::read(peer)?.parts))?;
+    match format {
+        OpenApiFormat::V2Json | OpenApiFormat::V3Index => {
+            let document = json::JsonDocument::read(local).map_err(OpenApiMergeError::Local)?;
+            let peers = read_all(peers, |peer| Ok(json::JsonDocument::read(peer)?.parts))?;
             let added = document.parts.lacking(&peers, wanted);
             let merged = added.map(|added| document.with(&added)).transpose();
-            merged.map_err(Error::Local)
+            merged.map_err(OpenApiMergeError::Local)
         }
-        Form::V2Protobuf => {
-            let document = protobuf::Document::read(local).map_err(Error::Local)?;
-            let peers = read_all(peers, |peer| Ok(protobuf::Document::read(peer)?.parts))?;
+        OpenApiFormat::V2Protobuf => {
+            let document =
+                protobuf::ProtobufDocument::read(local).map_err(OpenApiMergeError::Local)?;
+            let peers = read_all(peers, |peer| {
+                Ok(protobuf::ProtobufDocument::read(peer)?.parts)
+            })?;
             let added = document.parts.lacking(&peers, wanted);
             Ok(added.map(|added| document.with(&added)))
         }
@@ -101,10 +104,10 @@ pub fn merge(
 
 fn read_all<'a, T>(
     peers: &[&'a [u8]],
-    read: impl Fn(&'a [u8]) -> Result<T, Unreadable>,
-) -> Result<Vec<T>, Error> {
+    read: impl Fn(&'a [u8]) -> Result<T, OpenApiReadError>,
+) -> Result<Vec<T>, OpenApiMergeError> {
     let numbered = peers.iter().enumerate();
     numbered
-        .map(|(index, peer)| read(peer).map_err(|error| Error::Peer(index, error)))
+        .map(|(index, peer)| read(peer).map_err(|error| OpenApiMergeError::Peer(index, error)))
         .collect()
 }

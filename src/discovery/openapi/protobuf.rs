@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use prost::encoding::{WireType, decode_key, decode_varint, encode_key, encode_varint};
 
-use super::Unreadable;
+use super::OpenApiReadError;
 use super::parts::{Entry, Parts};
 
 /// A part of the document: its number there, and that of the entries in it. An entry has its name in field 1.
@@ -30,13 +30,13 @@ const NAME: u32 = 1;
 
 /// A document, read as deep as the names of its entries.
 #[derive(Debug)]
-pub(super) struct Document<'a> {
+pub(super) struct ProtobufDocument<'a> {
     fields: Vec<Field<'a>>,
     pub(super) parts: Parts<'a, [u8]>,
 }
 
-impl<'a> Document<'a> {
-    pub(super) fn read(body: &'a [u8]) -> Result<Self, Unreadable> {
+impl<'a> ProtobufDocument<'a> {
+    pub(super) fn read(body: &'a [u8]) -> Result<Self, OpenApiReadError> {
         let fields = fields(body).collect::<Result<Vec<_>, _>>()?;
         let parts = Parts {
             paths: read_part(&fields, PATHS)?,
@@ -75,7 +75,10 @@ impl<'a> Document<'a> {
     }
 }
 
-fn read_part<'a>(fields: &[Field<'a>], part: Part) -> Result<Vec<Entry<'a, [u8]>>, Unreadable> {
+fn read_part<'a>(
+    fields: &[Field<'a>],
+    part: Part,
+) -> Result<Vec<Entry<'a, [u8]>>, OpenApiReadError> {
     let mut entries = Vec::new();
     for whole in fields.iter().filter(|field| field.is(part.number)) {
         for entry in self::fields(whole.value) {
@@ -88,11 +91,11 @@ fn read_part<'a>(fields: &[Field<'a>], part: Part) -> Result<Vec<Entry<'a, [u8]>
     Ok(entries)
 }
 
-fn name(entry: &[u8]) -> Result<&str, Unreadable> {
+fn name(entry: &[u8]) -> Result<&str, OpenApiReadError> {
     for field in fields(entry) {
         let field = field?;
         if field.is(NAME) {
-            return std::str::from_utf8(field.value).map_err(|_| Unreadable::Field);
+            return std::str::from_utf8(field.value).map_err(|_| OpenApiReadError::Field);
         }
     }
     Ok("")
@@ -135,7 +138,7 @@ impl Field<'_> {
 }
 
 /// The fields of a message, until one cannot be read.
-fn fields(message: &[u8]) -> impl Iterator<Item = Result<Field<'_>, Unreadable>> {
+fn fields(message: &[u8]) -> impl Iterator<Item = Result<Field<'_>, OpenApiReadError>> {
     let mut rest = message;
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -150,7 +153,7 @@ fn fields(message: &[u8]) -> impl Iterator<Item = Result<Field<'_>, Unreadable>>
     })
 }
 
-fn read_field(message: &[u8]) -> Result<Field<'_>, Unreadable> {
+fn read_field(message: &[u8]) -> Result<Field<'_>, OpenApiReadError> {
     let mut rest = message;
     let (number, kind) = decode_key(&mut rest)?;
     let length = match kind {
@@ -162,11 +165,13 @@ fn read_field(message: &[u8]) -> Result<Field<'_>, Unreadable> {
         WireType::SixtyFourBit => 8,
         WireType::ThirtyTwoBit => 4,
         WireType::LengthDelimited => {
-            usize::try_from(decode_varint(&mut rest)?).map_err(|_| Unreadable::Field)?
+            usize::try_from(decode_varint(&mut rest)?).map_err(|_| OpenApiReadError::Field)?
         }
-        WireType::StartGroup | WireType::EndGroup => return Err(Unreadable::Field),
+        WireType::StartGroup | WireType::EndGroup => return Err(OpenApiReadError::Field),
     };
-    let (value, behind) = rest.split_at_checked(length).ok_or(Unreadable::Field)?;
+    let (value, behind) = rest
+        .split_at_checked(length)
+        .ok_or(OpenApiReadError::Field)?;
     let whole = message.len() - behind.len();
     Ok(Field {
         number,

@@ -4,18 +4,22 @@ mod model;
 
 use proptest::prelude::*;
 
-use super::{Error, Form, Place, Unreadable, merge};
+use super::{OpenApiFormat, OpenApiMergeError, OpenApiPath, OpenApiReadError, merge};
 use model::{Model, documents};
 
-const FORMS: [Form; 3] = [Form::V2Json, Form::V2Protobuf, Form::V3Index];
+const FORMS: [OpenApiFormat; 3] = [
+    OpenApiFormat::V2Json,
+    OpenApiFormat::V2Protobuf,
+    OpenApiFormat::V3Index,
+];
 
-fn all(_: Place<'_>) -> bool {
+fn all(_: OpenApiPath<'_>) -> bool {
     true
 }
 
-fn merged(form: Form, local: &str, peers: &[&str]) -> Option<String> {
+fn merged(format: OpenApiFormat, local: &str, peers: &[&str]) -> Option<String> {
     let peers: Vec<&[u8]> = peers.iter().map(|peer| peer.as_bytes()).collect();
-    let merged = merge(form, local.as_bytes(), &peers, all).unwrap();
+    let merged = merge(format, local.as_bytes(), &peers, all).unwrap();
     merged.map(|merged| String::from_utf8(merged).unwrap())
 }
 
@@ -31,7 +35,7 @@ fn local_bytes_stay_and_the_rest_comes_after_them() {
         r#""definitions":{"A": { },"B":{"x" :[]}},"security":[{}]}"#
     );
     assert_eq!(
-        merged(Form::V2Json, local, &[peer]).as_deref(),
+        merged(OpenApiFormat::V2Json, local, &[peer]).as_deref(),
         Some(expected)
     );
 }
@@ -55,7 +59,7 @@ fn parts_that_are_missing_null_or_empty_are_filled() {
             format!(r#"{{"definitions":{{"B":0}},{paths}}}"#),
         ),
     ] {
-        let merged = merged(Form::V2Json, local, &[peer]);
+        let merged = merged(OpenApiFormat::V2Json, local, &[peer]);
         assert_eq!(merged, Some(expected), "{local}");
     }
 }
@@ -64,7 +68,7 @@ fn parts_that_are_missing_null_or_empty_are_filled() {
 fn names_are_the_same_however_they_are_escaped() {
     let local = r#"{"paths":{"/apis/a/v1/<>":{}}}"#;
     let peer = r#"{"paths":{"/apis/a/v1/\u003c\u003e":{}}}"#;
-    assert_eq!(merged(Form::V2Json, local, &[peer]), None);
+    assert_eq!(merged(OpenApiFormat::V2Json, local, &[peer]), None);
 }
 
 #[test]
@@ -72,7 +76,7 @@ fn depth_does_not_matter() {
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     let peer = format!(r#"{{"paths":{{"/apis/b/v1/":{deep}}}}}"#);
     assert_eq!(
-        merged(Form::V2Json, "{}", &[&peer]).as_deref(),
+        merged(OpenApiFormat::V2Json, "{}", &[&peer]).as_deref(),
         Some(peer.as_str())
     );
 }
@@ -85,15 +89,18 @@ fn the_index_takes_group_versions_and_nothing_else() {
         "}}}",
         r#"},"apis/apps/v1":{"serverRelativeURL":"/openapi/v3/apis/apps/v1?hash=B"}}}"#,
     );
-    assert_eq!(merged(Form::V3Index, local, &[peer]), Some(expected));
+    assert_eq!(
+        merged(OpenApiFormat::V3Index, local, &[peer]),
+        Some(expected)
+    );
 }
 
 #[test]
 fn an_error_names_the_document_that_cannot_be_read() {
     let good: [&[u8]; 3] = [b"{}", b"", b"{}"];
-    for (form, good) in FORMS.into_iter().zip(good) {
-        let bad: &[&[u8]] = match form {
-            Form::V2Protobuf => &[
+    for (format, good) in FORMS.into_iter().zip(good) {
+        let bad: &[&[u8]] = match format {
+            OpenApiFormat::V2Protobuf => &[
                 b"\x0a",         // no length
                 b"\x0a\x02a",    // cut off
                 b"\x0b\x0c",     // a group
@@ -101,7 +108,7 @@ fn an_error_names_the_document_that_cannot_be_read() {
                 b"\x42\x05\x12\x03\x0a\x01\xff",
                 b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
             ],
-            Form::V2Json | Form::V3Index => &[
+            OpenApiFormat::V2Json | OpenApiFormat::V3Index => &[
                 b"",
                 b"[]",
                 b"null",
@@ -112,14 +119,23 @@ fn an_error_names_the_document_that_cannot_be_read() {
             ],
         };
         for bad in bad {
-            let local = merge(form, bad, &[], all);
-            assert!(matches!(local, Err(Error::Local(_))), "{form:?} {bad:?}");
-            let peer = merge(form, good, &[good, bad], all);
-            assert!(matches!(peer, Err(Error::Peer(1, _))), "{form:?} {bad:?}");
+            let local = merge(format, bad, &[], all);
+            assert!(
+                matches!(local, Err(OpenApiMergeError::Local(_))),
+                "{format:?} {bad:?}"
+            );
+            let peer = merge(format, good, &[good, bad], all);
+            assert!(
+                matches!(peer, Err(OpenApiMergeError::Peer(1, _))),
+                "{format:?} {bad:?}"
+            );
         }
     }
-    let group = merge(Form::V2Protobuf, b"\x0b\x0c", &[], all);
-    assert!(matches!(group, Err(Error::Local(Unreadable::Field))));
+    let group = merge(OpenApiFormat::V2Protobuf, b"\x0b\x0c", &[], all);
+    assert!(matches!(
+        group,
+        Err(OpenApiMergeError::Local(OpenApiReadError::Field))
+    ));
 }
 
 #[test]
@@ -127,7 +143,7 @@ fn a_part_in_several_fields_is_one_part_and_unknown_fields_stay() {
     // swagger; paths with an entry; a fixed64 and a varint nobody knows; paths with another entry.
     let local = b"\x0a\x032.0\x42\x0d\x12\x0b\x0a\x09/apis/a/b\xa1\x06\x01\x02\x03\x04\x05\x06\x07\x08\xa8\x06\x01\x42\x0d\x12\x0b\x0a\x09/apis/a/c";
     let peer = b"\x42\x1e\x12\x0b\x0a\x09/apis/a/c\x12\x0b\x0a\x09/apis/a/d\x0a\x02\x0a\x00";
-    let merged = merge(Form::V2Protobuf, local, &[peer], all)
+    let merged = merge(OpenApiFormat::V2Protobuf, local, &[peer], all)
         .unwrap()
         .unwrap();
     let kept = local.len() - 15;
@@ -142,78 +158,78 @@ fn a_part_in_several_fields_is_one_part_and_unknown_fields_stay() {
 fn parts_that_a_protobuf_document_lacks_are_new_fields() {
     let peer = b"\x4a\x05\x0a\x03\x0a\x01B\x42\x0d\x12\x0b\x0a\x09/apis/a/b";
     let expected = b"\x0a\x032.0\x42\x0d\x12\x0b\x0a\x09/apis/a/b\x4a\x05\x0a\x03\x0a\x01B";
-    let merged = merge(Form::V2Protobuf, b"\x0a\x032.0", &[peer], all).unwrap();
+    let merged = merge(OpenApiFormat::V2Protobuf, b"\x0a\x032.0", &[peer], all).unwrap();
     assert_eq!(merged.as_deref(), Some(expected.as_slice()));
 }
 
 /// What a caller could want.
-fn wants(groups: &[&str]) -> impl Fn(Place<'_>) -> bool {
+fn wants(groups: &[&str]) -> impl Fn(OpenApiPath<'_>) -> bool {
     move |place| groups.contains(&place.group)
 }
 
 proptest! {
     #[test]
     fn documents_are_merged_as_the_model_is(local in documents(), peers in documents_of_peers(), groups in groups()) {
-        for form in FORMS {
-            let bytes: Vec<_> = peers.iter().map(|peer| peer.write(form)).collect();
+        for format in FORMS {
+            let bytes: Vec<_> = peers.iter().map(|peer| peer.write(format)).collect();
             let bytes: Vec<_> = bytes.iter().map(Vec::as_slice).collect();
-            let body = local.write(form);
-            let merged = merge(form, &body, &bytes, wants(&groups)).unwrap();
-            let expected = local.with(form, &peers, &groups).map(|model| model.write(form));
-            prop_assert_eq!(&merged, &expected, "{:?}", form);
+            let body = local.write(format);
+            let merged = merge(format, &body, &bytes, wants(&groups)).unwrap();
+            let expected = local.with(format, &peers, &groups).map(|model| model.write(format));
+            prop_assert_eq!(&merged, &expected, "{:?}", format);
 
             let merged = merged.unwrap_or(body);
-            prop_assert_eq!(merge(form, &merged, &bytes, wants(&groups)).unwrap(), None);
+            prop_assert_eq!(merge(format, &merged, &bytes, wants(&groups)).unwrap(), None);
         }
     }
 
     #[test]
     fn peers_may_come_one_after_the_other(local in documents(), peers in documents_of_peers()) {
-        for form in FORMS {
-            let bytes: Vec<_> = peers.iter().map(|peer| peer.write(form)).collect();
+        for format in FORMS {
+            let bytes: Vec<_> = peers.iter().map(|peer| peer.write(format)).collect();
             let together: Vec<_> = bytes.iter().map(Vec::as_slice).collect();
-            let together = merge(form, &local.write(form), &together, all).unwrap();
-            let folded = bytes.iter().fold(local.write(form), |body, peer| {
-                merge(form, &body, &[peer], all).unwrap().unwrap_or(body)
+            let together = merge(format, &local.write(format), &together, all).unwrap();
+            let folded = bytes.iter().fold(local.write(format), |body, peer| {
+                merge(format, &body, &[peer], all).unwrap().unwrap_or(body)
             });
-            prop_assert_eq!(together.unwrap_or(local.write(form)), folded);
+            prop_assert_eq!(together.unwrap_or(local.write(format)), folded);
         }
     }
 
     #[test]
     fn nothing_is_added_that_is_there_or_unwanted(local in documents(), peers in documents_of_peers()) {
-        for form in FORMS {
-            let body = local.write(form);
-            let bytes: Vec<_> = peers.iter().map(|peer| peer.write(form)).collect();
+        for format in FORMS {
+            let body = local.write(format);
+            let bytes: Vec<_> = peers.iter().map(|peer| peer.write(format)).collect();
             let bytes: Vec<_> = bytes.iter().map(Vec::as_slice).collect();
-            prop_assert_eq!(merge(form, &body, &[], all).unwrap(), None);
-            prop_assert_eq!(merge(form, &body, &[&body], all).unwrap(), None);
-            prop_assert_eq!(merge(form, &body, &bytes, |_| false).unwrap(), None);
+            prop_assert_eq!(merge(format, &body, &[], all).unwrap(), None);
+            prop_assert_eq!(merge(format, &body, &[&body], all).unwrap(), None);
+            prop_assert_eq!(merge(format, &body, &bytes, |_| false).unwrap(), None);
         }
     }
 
     #[test]
     fn any_bytes_are_read(local in any::<Vec<u8>>(), peer in any::<Vec<u8>>()) {
-        for form in FORMS {
-            let _ = merge(form, &local, &[&peer], all);
+        for format in FORMS {
+            let _ = merge(format, &local, &[&peer], all);
         }
     }
 
     #[test]
     fn documents_with_an_error_are_read(local in documents(), peer in documents(), at: prop::sample::Index, byte: u8, cut: bool) {
-        for form in FORMS {
-            let local = local.write(form);
-            let mut broken = peer.write(form);
+        for format in FORMS {
+            let local = local.write(format);
+            let mut broken = peer.write(format);
             let at = at.index(broken.len().max(1));
             if cut {
                 broken.truncate(at);
             } else if let Some(there) = broken.get_mut(at) {
                 *there = byte;
             }
-            let _ = merge(form, &broken, &[&local], all);
+            let _ = merge(format, &broken, &[&local], all);
             // What could be merged is a document.
-            if let Ok(Some(merged)) = merge(form, &local, &[&broken], all) {
-                prop_assert_eq!(merge(form, &merged, &[&broken], all).unwrap(), None);
+            if let Ok(Some(merged)) = merge(format, &local, &[&broken], all) {
+                prop_assert_eq!(merge(format, &merged, &[&broken], all).unwrap(), None);
             }
         }
     }

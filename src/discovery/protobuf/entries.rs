@@ -3,8 +3,8 @@
 use k8s_pb::api::apidiscovery::v2 as aggregated;
 use k8s_pb::apimachinery::pkg::apis::meta::v1 as meta;
 
-use crate::discovery::model::Named;
-use crate::discovery::wire::{List, Text, aggregated as wire, legacy};
+use crate::kube::discovery::model::Named;
+use crate::kube::discovery::wire::{List, Text, aggregated as wire, legacy};
 
 fn text(text: Text<'_>) -> Option<String> {
     Some(text.0.into_owned())

@@ -10,46 +10,49 @@ use std::collections::{HashMap, HashSet};
 
 use k8s_pb::api::apidiscovery::v2 as aggregated;
 use k8s_pb::apimachinery::pkg::apis::meta::v1 as meta;
-use k8s_pb::apimachinery::pkg::runtime::{TypeMeta, Unknown};
+use k8s_pb::apimachinery::pkg::runtime::TypeMeta;
 use prost::Message;
 
-use super::forms::{Error, What};
-use super::model::{self, Named};
-use super::others::Others;
-use super::wire::{aggregated as wire, legacy};
-use crate::routing::table::api_version;
+use super::document::{AggregatedDocument, DiscoveryDocument, MergeError};
+use super::peer_union::PeerUnion;
+use crate::kube::discovery::model::{self, Named};
+use crate::kube::discovery::wire::{aggregated as wire, legacy};
+use crate::kube::envelope::{self, EnvelopeError};
+use crate::kube::gvr::api_version;
 
-/// What the form begins with.
-const ENVELOPE: &[u8] = b"k8s\0";
-
-/// As [`super::forms::merge`].
+/// As [`super::merge::merge`].
 pub(super) fn merge(
-    what: What<'_>,
+    target: DiscoveryDocument<'_>,
     body: Option<&[u8]>,
-    others: &Others,
-) -> Result<Option<Vec<u8>>, Error> {
+    others: &PeerUnion,
+) -> Result<Option<Vec<u8>>, MergeError> {
     let document = &others.document;
-    match what {
-        What::Aggregated(part) => added(wire::KIND, body, |list| groups(list, part.of(document))),
-        What::Groups => added(legacy::GROUPS, body, |list: &mut meta::APIGroupList| {
-            let groups = super::aggregated::Part::Groups.of(document);
-            add(&mut list.groups, groups, legacy_versions, |group| {
-                legacy::Group::from(group).into()
+    match target {
+        DiscoveryDocument::Aggregated(part) => {
+            added(wire::KIND, body, |list| groups(list, part.of(document)))
+        }
+        DiscoveryDocument::Groups => {
+            added(legacy::GROUPS, body, |list: &mut meta::APIGroupList| {
+                let groups = AggregatedDocument::Groups.of(document);
+                add(&mut list.groups, groups, legacy_versions, |group| {
+                    legacy::Group::from(group).into()
+                })
             })
-        }),
-        What::Group(name) => {
+        }
+        DiscoveryDocument::Group(name) => {
             let Some(group) = document.group(name) else {
                 return Ok(None);
             };
             if body.is_none() {
-                return Ok(Some(made(
+                return Ok(Some(envelope::wrap_object(
+                    "v1",
                     legacy::GROUP,
                     &meta::APIGroup::from(legacy::Group::from(group)),
                 )));
             }
             added(legacy::GROUP, body, |local| legacy_versions(local, group))
         }
-        What::Resources { group, version } => {
+        DiscoveryDocument::Resources { group, version } => {
             let Some(known) = document.version(group, version) else {
                 return Ok(None);
             };
@@ -59,7 +62,9 @@ pub(super) fn merge(
                     resources: Vec::new(),
                 };
                 legacy_resources(&mut list, known);
-                return Ok((!known.stale).then(|| made(legacy::RESOURCES, &list)));
+                return Ok(
+                    (!known.stale).then(|| envelope::wrap_object("v1", legacy::RESOURCES, &list))
+                );
             }
             added(legacy::RESOURCES, body, |list| {
                 legacy_resources(list, known)
@@ -73,41 +78,24 @@ fn added<M: Message + Default>(
     kind: &'static str,
     body: Option<&[u8]>,
     add: impl FnOnce(&mut M) -> bool,
-) -> Result<Option<Vec<u8>>, Error> {
+) -> Result<Option<Vec<u8>>, MergeError> {
     let Some(body) = body else {
         return Ok(None);
     };
-    let envelope = body.strip_prefix(ENVELOPE).ok_or(Error::Kind(kind))?;
-    let mut unknown = Unknown::decode(envelope)?;
+    let mut unknown = match envelope::unwrap(body) {
+        Ok(unknown) => unknown,
+        Err(EnvelopeError::Magic) => return Err(MergeError::Kind(kind)),
+        Err(EnvelopeError::Protobuf(error)) => return Err(error.into()),
+    };
     if unknown.type_meta.as_ref().map(TypeMeta::kind) != Some(kind) {
-        return Err(Error::Kind(kind));
+        return Err(MergeError::Kind(kind));
     }
     let mut document = M::decode(unknown.raw())?;
     if !add(&mut document) {
         return Ok(None);
     }
     unknown.raw = Some(document.encode_to_vec());
-    Ok(Some(enveloped(&unknown)))
-}
-
-/// A document that stands by itself.
-fn made(kind: &str, document: &impl Message) -> Vec<u8> {
-    enveloped(&Unknown {
-        type_meta: Some(TypeMeta {
-            api_version: Some("v1".to_owned()),
-            kind: Some(kind.to_owned()),
-        }),
-        raw: Some(document.encode_to_vec()),
-        content_encoding: Some(String::new()),
-        content_type: Some(String::new()),
-    })
-}
-
-fn enveloped(unknown: &Unknown) -> Vec<u8> {
-    let mut body = Vec::with_capacity(ENVELOPE.len() + unknown.encoded_len());
-    body.extend_from_slice(ENVELOPE);
-    body.extend(unknown.encode_to_vec());
-    body
+    Ok(Some(envelope::wrap(&unknown)))
 }
 
 /// Adds to `local` those of `others` whose names it does not have; with those that it has, `both` is done. Whether
@@ -167,14 +155,14 @@ fn resource(
         .response_kind
         .as_ref()
         .is_some_and(|kind| !kind.kind().is_empty());
-    let stands_in = other.kind_known() == Some(true) && !served;
-    if stands_in {
+    let replaced = other.kind_known() == Some(true) && !served;
+    if replaced {
         let subresources = std::mem::take(&mut local.subresources);
         *local = wire::Resource::from(&**other).into();
         local.subresources = subresources;
     }
     let subresources = |_: &mut _, _| false;
-    stands_in
+    replaced
         | add(
             &mut local.subresources,
             &other.subresources,

@@ -1,50 +1,31 @@
 use std::sync::Arc;
 
-use super::super::model::{Group, Kind, Resource, Version};
 use super::*;
-use crate::discovery::gathered::{Gathered, Listed};
-use crate::routing::table::GvrRef;
+use crate::discovery::peer_discovery::{PeerDiscovery, PeerListing};
+use crate::kube::discovery::model::{Group, Kind, Resource, Version};
+use crate::routing::table::things;
 
 const EVERY: Duration = Duration::from_secs(60);
 const LOCAL: &[(&str, &str)] = &[("", "v1")];
 const MORE: &[(&str, &str)] = &[("", "v1"), ("batch", "v1")];
 
-fn set(group_versions: &[(&str, &str)]) -> ServedSet {
-    let gvr = |(group, version): &(&str, &str)| {
-        let [resource, subresource] = ["things", ""];
-        GvrRef {
-            group,
-            version,
-            resource,
-            subresource,
-        }
-        .owned()
-    };
-    group_versions.iter().map(gvr).collect()
-}
-
 fn server(id: &str, version: &str, target: bool, served: &[(&str, &str)]) -> Server {
     let last = id.bytes().last().unwrap_or(0);
     Server {
         endpoint: ([10, 0, 0, last], 6443).into(),
-        live: target,
-        initialized: target,
-        target,
-        binary_version: Some(version.to_owned()),
-        served: Some(Arc::new(set(served))),
-        ..Server::peer(id)
+        ..Server::listing(id, Some(version), target, served)
     }
 }
 
-fn known(servers: Vec<Server>) -> Known {
-    Known {
+fn known(servers: Vec<Server>) -> SourceInputs {
+    SourceInputs {
         servers,
         custom: Arc::default(),
-        local: Arc::new(set(LOCAL)),
+        local: Arc::new(things(LOCAL)),
     }
 }
 
-/// What a server tells of itself.
+/// A server's discovery.
 fn document(group_versions: &[(&str, &str)]) -> Document {
     let group = |(group, version): &(&str, &str)| Group {
         name: (*group).into(),
@@ -64,16 +45,16 @@ fn document(group_versions: &[(&str, &str)]) -> Document {
     }
 }
 
-fn held(group_versions: &[(&str, &str)]) -> Held {
-    Held::of(document(group_versions))
+fn cache(group_versions: &[(&str, &str)]) -> DocumentCache {
+    DocumentCache::of(document(group_versions))
 }
 
-fn listed(sources: &Sources, group: &str, version: &str) -> Listed {
-    let gathered = Gathered {
+fn listed(sources: &Sources, group: &str, version: &str) -> PeerListing {
+    let peer_discovery = PeerDiscovery {
         others: sources.others(),
-        ..Gathered::default()
+        ..PeerDiscovery::default()
     };
-    gathered.lists(group, version)
+    peer_discovery.lists(group, version)
 }
 
 /// The singular name: only a server's own document has it.
@@ -91,7 +72,7 @@ fn planned(servers: Vec<Server>) -> Sources {
 
 fn read(sources: &mut Sources, group_versions: &[(&str, &str)]) {
     let job = sources.next_job(Instant::now()).expect("something to read");
-    sources.done(job.key, held(group_versions), None, Instant::now());
+    sources.done(job.key, cache(group_versions), None, Instant::now());
 }
 
 #[tokio::test(start_paused = true)]
@@ -99,16 +80,16 @@ async fn where_all_list_the_same_nobody_is_asked() {
     let mut sources = planned(vec![server("b", "v1.36.0", true, LOCAL)]);
     assert!(sources.is_empty() && sources.next_due().is_none());
     assert!(sources.next_job(Instant::now()).is_none());
-    assert_eq!(sources.others(), Others::default());
+    assert_eq!(sources.others(), PeerUnion::default());
 }
 
 #[tokio::test(start_paused = true)]
 async fn before_a_document_is_read_its_names_are_listed_as_stale() {
     let mut sources = planned(vec![server("b", "v1.36.0", true, MORE)]);
-    assert_eq!(listed(&sources, "batch", "v1"), Listed::Stale);
+    assert_eq!(listed(&sources, "batch", "v1"), PeerListing::Stale);
     read(&mut sources, MORE);
-    assert_eq!(listed(&sources, "batch", "v1"), Listed::Fresh);
-    assert_eq!(listed(&sources, "", "v1"), Listed::No);
+    assert_eq!(listed(&sources, "batch", "v1"), PeerListing::Fresh);
+    assert_eq!(listed(&sources, "", "v1"), PeerListing::No);
     assert_eq!(singular(&sources, "batch", "v1"), "thing");
 }
 
@@ -131,7 +112,7 @@ async fn what_was_read_stays_stale_when_the_server_is_killed_and_goes_with_its_r
     read(&mut sources, MORE);
     let dead = server("b", "v1.36.0", false, MORE);
     assert!(sources.plan(&known(vec![dead]), Instant::now()));
-    assert_eq!(listed(&sources, "batch", "v1"), Listed::Stale);
+    assert_eq!(listed(&sources, "batch", "v1"), PeerListing::Stale);
     assert_eq!(singular(&sources, "batch", "v1"), "thing");
     tokio::time::advance(EVERY * 2).await;
     assert!(
@@ -139,13 +120,13 @@ async fn what_was_read_stays_stale_when_the_server_is_killed_and_goes_with_its_r
         "nobody is there"
     );
     assert!(sources.plan(&known(Vec::new()), Instant::now()));
-    assert_eq!(sources.others(), Others::default());
+    assert_eq!(sources.others(), PeerUnion::default());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_dead_server_that_was_never_asked_is_listed_by_name() {
     let sources = planned(vec![server("b", "v1.36.0", false, MORE)]);
-    assert_eq!(listed(&sources, "batch", "v1"), Listed::Stale);
+    assert_eq!(listed(&sources, "batch", "v1"), PeerListing::Stale);
     assert_eq!(singular(&sources, "batch", "v1"), "");
     assert_eq!(sources.next_due(), None);
 }
@@ -171,7 +152,7 @@ async fn another_set_or_version_is_asked_for_and_what_was_read_stays_meanwhile()
         let mut sources = planned(vec![server("b", "v1.36.0", true, MORE)]);
         read(&mut sources, MORE);
         assert!(sources.plan(&known(vec![changed]), Instant::now()));
-        assert_eq!(listed(&sources, "batch", "v1"), Listed::Fresh);
+        assert_eq!(listed(&sources, "batch", "v1"), PeerListing::Fresh);
         assert!(sources.next_job(Instant::now()).is_some());
     }
 }
@@ -185,19 +166,19 @@ async fn what_the_local_apiserver_begins_to_lack_is_asked_for() {
         &[("", "v1"), ("x", "v1"), ("y", "v1")],
     )];
     let mut before = known(servers);
-    before.local = Arc::new(set(&[("", "v1"), ("x", "v1")]));
+    before.local = Arc::new(things(&[("", "v1"), ("x", "v1")]));
     let mut sources = Sources::new(EVERY, 0);
     sources.plan(&before, Instant::now());
     read(&mut sources, &[("y", "v1")]);
-    let now = Known {
-        local: Arc::new(set(LOCAL)),
+    let now = SourceInputs {
+        local: Arc::new(things(LOCAL)),
         ..before
     };
     assert!(sources.plan(&now, Instant::now()));
-    assert_eq!(listed(&sources, "x", "v1"), Listed::Stale);
-    assert_eq!(listed(&sources, "y", "v1"), Listed::Fresh);
+    assert_eq!(listed(&sources, "x", "v1"), PeerListing::Stale);
+    assert_eq!(listed(&sources, "y", "v1"), PeerListing::Fresh);
     let job = sources.next_job(Instant::now()).unwrap();
-    assert_eq!(job.want.resources, set(&[("x", "v1"), ("y", "v1")]));
+    assert_eq!(job.want.resources, things(&[("x", "v1"), ("y", "v1")]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -217,11 +198,11 @@ async fn a_failure_keeps_what_was_read_and_the_next_server_is_asked_at_once() {
         asked.push(job.address);
         sources.done(
             job.key,
-            job.held,
+            job.cache,
             Some("refused".to_owned()),
             Instant::now(),
         );
-        assert_eq!(listed(&sources, "batch", "v1"), Listed::Fresh);
+        assert_eq!(listed(&sources, "batch", "v1"), PeerListing::Fresh);
     }
     assert_ne!(asked[0], asked[1]);
     assert_eq!(pauses[..2], [Duration::ZERO; 2]);
@@ -230,18 +211,18 @@ async fn a_failure_keeps_what_was_read_and_the_next_server_is_asked_at_once() {
         "{pauses:?}"
     );
     assert!(pauses.iter().all(|pause| *pause <= EVERY), "{pauses:?}");
-    let told = sources.told();
-    assert_eq!((told[0].state(), told[0].by_name), ("failing", 0));
-    assert_eq!(told[0].error.as_deref(), Some("refused"));
+    let status = sources.status();
+    assert_eq!((status[0].state(), status[0].by_name), ("failing", 0));
+    assert_eq!(status[0].error.as_deref(), Some("refused"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_document_that_lacks_what_its_server_serves_is_asked_for_again() {
     let mut sources = planned(vec![server("b", "v1.36.0", true, MORE)]);
     read(&mut sources, &[]);
-    assert_eq!(listed(&sources, "batch", "v1"), Listed::Stale);
-    let told = sources.told();
-    assert_eq!((told[0].state(), told[0].by_name), ("failing", 1));
+    assert_eq!(listed(&sources, "batch", "v1"), PeerListing::Stale);
+    let status = sources.status();
+    assert_eq!((status[0].state(), status[0].by_name), ("failing", 1));
     assert!(sources.next_due().unwrap() <= Instant::now() + FIRST_PAUSE * 2);
 }
 
@@ -254,7 +235,7 @@ async fn a_name_that_one_server_does_not_describe_is_described_by_another() {
     let mut sources = planned(servers);
     read(&mut sources, &[]);
     read(&mut sources, MORE);
-    assert_eq!(listed(&sources, "batch", "v1"), Listed::Fresh);
+    assert_eq!(listed(&sources, "batch", "v1"), PeerListing::Fresh);
     assert_eq!(singular(&sources, "batch", "v1"), "thing");
 }
 
@@ -265,11 +246,16 @@ async fn openapi_is_asked_of_those_who_have_something_of_their_own() {
         server("c", "v1.35.0", true, &[("x", "v1")]),
     ];
     let mut sources = planned(servers);
-    sources.want(&[Form::V3Index], Instant::now());
+    sources.want(&[OpenApiFormat::V3Index], Instant::now());
     let wanted = std::iter::from_fn(|| sources.next_job(Instant::now()));
     let wanted: Vec<_> = wanted.map(|job| job.want.openapi).collect();
-    assert_eq!(wanted, [vec![Form::V3Index], vec![]]);
-    assert_eq!(sources.openapi(&[Form::V3Index]).of(Form::V3Index), None);
+    assert_eq!(wanted, [vec![OpenApiFormat::V3Index], vec![]]);
+    assert_eq!(
+        sources
+            .openapi(&[OpenApiFormat::V3Index])
+            .of(OpenApiFormat::V3Index),
+        None
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -278,30 +264,30 @@ async fn a_form_that_is_wanted_later_is_asked_for_at_once() {
     read(&mut sources, MORE);
     sources.want(&[], Instant::now());
     assert!(sources.next_job(Instant::now()).is_none());
-    sources.want(&[Form::V2Json], Instant::now());
+    sources.want(&[OpenApiFormat::V2Json], Instant::now());
     let job = sources.next_job(Instant::now()).unwrap();
-    assert_eq!(job.want.openapi, [Form::V2Json]);
+    assert_eq!(job.want.openapi, [OpenApiFormat::V2Json]);
     // It cannot be had: rather without it than no answer.
     sources.done(
         job.key,
-        job.held,
+        job.cache,
         Some("refused".to_owned()),
         Instant::now(),
     );
-    let found = sources.openapi(&[Form::V2Json]);
-    assert_eq!(found.of(Form::V2Json).map(<[_]>::len), Some(0));
+    let found = sources.openapi(&[OpenApiFormat::V2Json]);
+    assert_eq!(found.of(OpenApiFormat::V2Json).map(<[_]>::len), Some(0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_changes_while_a_server_is_asked_is_asked_for_afterwards() {
     let mut sources = planned(vec![server("b", "v1.36.0", true, MORE)]);
     let job = sources.next_job(Instant::now()).unwrap();
-    sources.want(&[Form::V3Index], Instant::now());
+    sources.want(&[OpenApiFormat::V3Index], Instant::now());
     assert!(sources.next_job(Instant::now()).is_none());
-    sources.done(job.key, held(MORE), None, Instant::now());
-    assert_eq!(listed(&sources, "batch", "v1"), Listed::Fresh);
+    sources.done(job.key, cache(MORE), None, Instant::now());
+    assert_eq!(listed(&sources, "batch", "v1"), PeerListing::Fresh);
     let job = sources.next_job(Instant::now()).unwrap();
-    assert_eq!(job.want.openapi, [Form::V3Index]);
+    assert_eq!(job.want.openapi, [OpenApiFormat::V3Index]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -309,16 +295,16 @@ async fn an_answer_for_a_class_that_is_gone_is_nobodys() {
     let mut sources = planned(vec![server("b", "v1.36.0", true, MORE)]);
     let job = sources.next_job(Instant::now()).unwrap();
     sources.plan(&known(Vec::new()), Instant::now());
-    sources.done(job.key, held(MORE), None, Instant::now());
+    sources.done(job.key, cache(MORE), None, Instant::now());
     assert!(sources.is_empty());
-    assert_eq!(sources.others(), Others::default());
+    assert_eq!(sources.others(), PeerUnion::default());
 }
 
 mod properties {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::routing::table::Gvr;
+    use crate::kube::gvr::Gvr;
 
     const GROUPS: [&str; 4] = ["", "apps", "batch", "x"];
 
@@ -348,7 +334,7 @@ mod properties {
                 ..server(&format!("s{index}"), &format!("v1.{minor}.0"), *target, &[])
             });
             let servers = servers.collect();
-            let known = Known { servers, custom: Arc::default(), local: Arc::new(local.clone()) };
+            let known = SourceInputs { servers, custom: Arc::default(), local: Arc::new(local.clone()) };
             let mut sources = Sources::new(EVERY, 0);
             sources.plan(&known, Instant::now());
             let all: ServedSet = of.iter().flat_map(|(set, ..)| set).cloned().collect();
@@ -364,9 +350,9 @@ mod properties {
                     for version in document.groups.iter_mut().flat_map(|group| &mut group.versions) {
                         version.stale = false;
                     }
-                    sources.done(job.key, Held::of(document), None, Instant::now());
+                    sources.done(job.key, DocumentCache::of(document), None, Instant::now());
                 } else {
-                    sources.done(job.key, job.held, Some("broken".to_owned()), Instant::now() + EVERY);
+                    sources.done(job.key, job.cache, Some("broken".to_owned()), Instant::now() + EVERY);
                 }
             }
             let others = sources.others();

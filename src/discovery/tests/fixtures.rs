@@ -1,7 +1,7 @@
 //! What real kube-apiservers v1.20.2 and v1.36 say, read, written and merged.
 
 use super::*;
-use crate::discovery::model::served;
+use crate::kube::discovery::model::served;
 
 fn path(version: &str) -> std::path::PathBuf {
     let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
@@ -42,7 +42,10 @@ fn nothing_of_an_aggregated_document_is_lost_by_reading_and_writing_it() {
     // Kinds of custom resources repeat their group and version.
     let custom = "example.com";
     document.groups.retain(|group| &*group.name != custom);
-    for (part, name) in [(Part::Core, "api.v2.json"), (Part::Groups, "apis.v2.json")] {
+    for (part, name) in [
+        (AggregatedDocument::Core, "api.v2.json"),
+        (AggregatedDocument::Groups, "apis.v2.json"),
+    ] {
         let mut real = value(&file("v1.36", name));
         let items = real["items"].as_array_mut().unwrap();
         items.retain(|group| group["metadata"]["name"] != custom);
@@ -105,7 +108,7 @@ fn both_kinds_of_documents_say_the_same_of_v1_36() {
 fn a_new_server_gets_what_only_an_old_one_lists() {
     let others = other(&legacy_of("v1.20.2"));
     let body = file("v1.36", "apis.v2.json");
-    let text = aggregated::merge(Part::Groups, &body, &others)
+    let text = aggregated::merge(AggregatedDocument::Groups, &body, &others)
         .unwrap()
         .unwrap();
     let groups = read::groups(&mut Pool::default(), &text).unwrap();
@@ -215,7 +218,10 @@ fn resources_that_a_version_lacks_come_after_its_own() {
 #[test]
 fn a_server_that_lacks_nothing_gets_nothing() {
     let others = other(&v1_36());
-    for (part, name) in [(Part::Core, "api.v2.json"), (Part::Groups, "apis.v2.json")] {
+    for (part, name) in [
+        (AggregatedDocument::Core, "api.v2.json"),
+        (AggregatedDocument::Groups, "apis.v2.json"),
+    ] {
         let body = file("v1.36", name);
         assert_eq!(aggregated::merge(part, &body, &others).unwrap(), None);
     }

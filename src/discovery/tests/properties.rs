@@ -4,8 +4,9 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
 use super::*;
-use crate::discovery::forms::{Form, What, merge};
-use crate::discovery::model::served;
+use crate::discovery::document::{DiscoveryDocument, DocumentFormat};
+use crate::discovery::merge::merge;
+use crate::kube::discovery::model::served;
 
 const GROUPS: [&str; 5] = ["", "apps", "batch", "a \"quoted\" one", "z.example.com"];
 const VERSIONS: [&str; 3] = ["v1", "v1beta1", "v2"];
@@ -62,9 +63,9 @@ fn servers() -> impl Strategy<Value = [Server; 3]> {
     (server("a"), server("b"), server("c")).prop_map(<[Server; 3]>::from)
 }
 
-fn peers(servers: &[Server; 3]) -> Vec<Peer<'_>> {
+fn peers(servers: &[Server; 3]) -> Vec<UnionMember<'_>> {
     let named = servers.iter().zip(["a", "b", "c"]);
-    let peers = named.map(|((document, target, compatibility), id)| Peer {
+    let peers = named.map(|((document, target, compatibility), id)| UnionMember {
         id,
         compatibility: *compatibility,
         document,
@@ -73,7 +74,7 @@ fn peers(servers: &[Server; 3]) -> Vec<Peer<'_>> {
     peers.collect()
 }
 
-fn union_of(servers: &[Server; 3]) -> Others {
+fn union_of(servers: &[Server; 3]) -> PeerUnion {
     union(&peers(servers), &Custom::default())
 }
 
@@ -166,12 +167,12 @@ proptest! {
         local in local(), servers in servers(), pretty in any::<bool>(),
     ) {
         let others = union_of(&servers);
-        for part in [Part::Core, Part::Groups] {
+        for part in [AggregatedDocument::Core, AggregatedDocument::Groups] {
             let mut body = aggregated_body(part, &local);
             if pretty {
                 body = serde_json::to_vec_pretty(&value(&body)).unwrap();
             }
-            prop_assert_eq!(aggregated::merge(part, &body, &Others::default()).unwrap(), None);
+            prop_assert_eq!(aggregated::merge(part, &body, &PeerUnion::default()).unwrap(), None);
             if let Some(merged) = aggregated::merge(part, &body, &others).unwrap() {
                 prop_assert!(only_longer(&value(&body), &value(&merged)));
                 prop_assert_eq!(aggregated::merge(part, &merged, &others).unwrap(), None);
@@ -196,12 +197,12 @@ proptest! {
     fn protobuf_says_what_json_says(local in local(), servers in servers()) {
         let others = union_of(&servers);
         let expected = merged(&local, &others);
-        for part in [Part::Core, Part::Groups] {
-            let list = super::forms::group_discovery(part, &local);
-            let body = super::forms::enveloped("apidiscovery.k8s.io/v2", "APIGroupDiscoveryList", &list);
-            let merged = merge(What::Aggregated(part), Form::Protobuf, Some(&body), &others).unwrap();
-            let list = super::forms::group_discovery(part, &expected);
-            let expected = super::forms::enveloped("apidiscovery.k8s.io/v2", "APIGroupDiscoveryList", &list);
+        for part in [AggregatedDocument::Core, AggregatedDocument::Groups] {
+            let list = super::merge::group_discovery(part, &local);
+            let body = super::merge::enveloped("apidiscovery.k8s.io/v2", "APIGroupDiscoveryList", &list);
+            let merged = merge(DiscoveryDocument::Aggregated(part), DocumentFormat::Protobuf, Some(&body), &others).unwrap();
+            let list = super::merge::group_discovery(part, &expected);
+            let expected = super::merge::enveloped("apidiscovery.k8s.io/v2", "APIGroupDiscoveryList", &list);
             prop_assert_eq!(merged.unwrap_or(body), expected);
         }
     }
@@ -211,9 +212,9 @@ proptest! {
         let others = other(&listing("b", &["/v1/x", "g/v1/x"]));
         let body = format!(r#"{{"kind":"APIGroupDiscoveryList","items":[{text}]}}"#);
         for body in [bytes.as_slice(), body.as_bytes(), &[b"k8s\0", bytes.as_slice()].concat()] {
-            for what in [What::Aggregated(Part::Groups), What::Groups, What::Group("g"), What::Resources { group: "g", version: "v1" }] {
-                for form in [Form::Json, Form::Yaml, Form::Protobuf] {
-                    let _ = merge(what, form, Some(body), &others);
+            for what in [DiscoveryDocument::Aggregated(AggregatedDocument::Groups), DiscoveryDocument::Groups, DiscoveryDocument::Group("g"), DiscoveryDocument::Resources { group: "g", version: "v1" }] {
+                for format in [DocumentFormat::Json, DocumentFormat::Yaml, DocumentFormat::Protobuf] {
+                    let _ = merge(what, format, Some(body), &others);
                 }
             }
         }

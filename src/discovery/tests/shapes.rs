@@ -4,7 +4,7 @@ use super::*;
 
 fn merge(body: &str, names: &[&str]) -> String {
     let others = other(&listing("b", names));
-    let merged = aggregated::merge(Part::Groups, body.as_bytes(), &others).unwrap();
+    let merged = aggregated::merge(AggregatedDocument::Groups, body.as_bytes(), &others).unwrap();
     String::from_utf8(merged.expect("something is added")).unwrap()
 }
 
@@ -83,7 +83,7 @@ fn an_entry_that_stands_for_subresources_only_is_written_anew_with_its_own_first
     );
     assert_eq!(merged.matches(r#""resource":"x""#).count(), 1);
     let others = other(&listing("b", &["g/v1/x", "g/v1/x/scale", "g/v1/x/status"]));
-    let again = aggregated::merge(Part::Groups, merged.as_bytes(), &others);
+    let again = aggregated::merge(AggregatedDocument::Groups, merged.as_bytes(), &others);
     assert_eq!(again.unwrap(), None);
 }
 
@@ -93,7 +93,7 @@ fn a_stale_version_is_added_as_such() {
     document.groups[0].versions[0].stale = true;
     let others = other(&document);
     let body = br#"{"kind":"APIGroupDiscoveryList","items":[]}"#;
-    let merged = aggregated::merge(Part::Groups, body, &others)
+    let merged = aggregated::merge(AggregatedDocument::Groups, body, &others)
         .unwrap()
         .unwrap();
     assert_eq!(
@@ -111,7 +111,7 @@ fn a_stale_version_is_added_as_such() {
 fn the_core_group_and_the_others_are_in_documents_of_their_own() {
     let others = other(&listing("b", &["/v1/x", "g/v1/x"]));
     let body = br#"{"kind":"APIGroupDiscoveryList","items":[{"metadata":{},"versions":[{"version":"v1"}]}]}"#;
-    let merged = aggregated::merge(Part::Core, body, &others)
+    let merged = aggregated::merge(AggregatedDocument::Core, body, &others)
         .unwrap()
         .unwrap();
     let merged = value(&merged);
@@ -143,7 +143,7 @@ fn what_is_another_document_is_refused() {
         let body = body.as_bytes();
         let unnamed = body.ends_with(b"[{}]}");
         assert!(
-            aggregated::merge(Part::Groups, body, &others).is_err() != unnamed,
+            aggregated::merge(AggregatedDocument::Groups, body, &others).is_err() != unnamed,
             "{body:?}"
         );
         assert!(legacy::groups(body, &others).is_err());
@@ -152,5 +152,5 @@ fn what_is_another_document_is_refused() {
     }
     let core = other(&listing("b", &["/v1/x"]));
     let unnamed = br#"{"kind":"APIGroupDiscoveryList","items":[{}]}"#;
-    assert!(aggregated::merge(Part::Core, unnamed, &core).is_err());
+    assert!(aggregated::merge(AggregatedDocument::Core, unnamed, &core).is_err());
 }

@@ -1,4 +1,4 @@
-//! Asking the apiserver whether it believes this proxy: three requests at most, all for the same ConfigMap.
+//! Checks whether the apiserver accepts the users that this proxy names: with at most three requests for one ConfigMap.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,31 +7,28 @@ use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
 use tokio::time::Instant;
 
-use super::findings::{self, Finding, Recognised};
-use crate::client::{self, Answer, Client, ClientError, MakerError};
+use super::findings::{self, TrustProblem, UserRecognition};
+use crate::client::{self, Client, ClientError, ClientResponse, MakerError};
 use crate::config::Config;
 use crate::local::maker_as_nobody;
 use crate::tls::credentials::Current;
 
-/// Where kube-apiserver says which headers it believes. Nobody may read it without being told so.
+/// The ConfigMap in which kube-apiserver publishes its requestheader names. Unprivileged users may not read it.
 pub(crate) const PATH: &str =
     "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
-/// For one request with all its tries.
+/// Deadline for one request, retries included.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why nothing could be found out.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    /// Certificate files.
     #[error(transparent)]
     Maker(#[from] MakerError),
-    /// No answer.
     #[error(transparent)]
     Client(#[from] ClientError),
 }
 
-/// What keeps the apiserver at `apiServer.address` from believing this proxy; nothing: it does.
-pub async fn check(config: &Config, credentials: Current) -> Result<Vec<Finding>, CheckError> {
+/// Why the apiserver at `apiServer.address` does not trust this proxy; empty if it does.
+pub async fn check(config: &Config, credentials: Current) -> Result<Vec<TrustProblem>, CheckError> {
     let names = &config.serving.request_headers;
     let maker = Arc::new(maker_as_nobody(config, credentials)?);
     let mut client = maker.client(config.api_server.address);
@@ -39,14 +36,14 @@ pub async fn check(config: &Config, credentials: Current) -> Result<Vec<Finding>
     let invented = format!("kube-interop-proxy-invented-{:016x}", rand::random::<u64>());
     let answer = get(&mut client, client::identity(names, &invented, &[])?).await?;
     match findings::recognised(names, &invented, answer.status, &answer.body) {
-        Recognised::Yes => {}
-        Recognised::No(finding) => return Ok(vec![finding]),
-        // Everybody may read it, so nobody is named. Whom the apiserver would not let in without the header it let in
-        // because of the header.
-        Recognised::Unnamed => {
+        UserRecognition::Yes => {}
+        UserRecognition::No(finding) => return Ok(vec![finding]),
+        // All users may read it, so the answer names no user. If the apiserver rejects the same request without the
+        // header, it accepted the header.
+        UserRecognition::Unnamed => {
             let answer = get(&mut client, HeaderMap::new()).await?;
             if answer.status != StatusCode::UNAUTHORIZED {
-                return Ok(vec![Finding::UserAnyway]);
+                return Ok(vec![TrustProblem::UserAnyway]);
             }
         }
     }
@@ -55,7 +52,7 @@ pub async fn check(config: &Config, credentials: Current) -> Result<Vec<Finding>
     Ok(findings::compared(names, answer.status, &answer.body))
 }
 
-async fn get(client: &mut Client, identity: HeaderMap) -> Result<Answer, ClientError> {
+async fn get(client: &mut Client, identity: HeaderMap) -> Result<ClientResponse, ClientError> {
     let headers: Vec<(HeaderName, HeaderValue)> = identity
         .iter()
         .map(|(name, value)| (name.clone(), value.clone()))

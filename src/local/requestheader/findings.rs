@@ -1,4 +1,4 @@
-//! What keeps an apiserver from believing this proxy, and what to do about it. Pure.
+//! Why an apiserver does not accept the users that this proxy names, and what to do about it. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,38 +8,37 @@ use serde::Deserialize;
 
 use crate::config::RequestHeaders;
 
-/// Something that is not as it must be.
+/// A problem in the configuration of the apiserver or of the proxy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Finding {
-    /// 401 to a user that was named in a header.
+pub enum TrustProblem {
+    /// 401 although a header names a user.
     #[error(
         "the apiserver answers 401 to users that this proxy names in {0}: apiServer.proxyClientCertFile must be signed \
          by its --requestheader-client-ca-file, with a CN of its --requestheader-allowed-names, and the first of \
          serving.requestHeaderUsernameHeaders must be one of its --requestheader-username-headers"
     )]
     NotBelieved(String),
-    /// Another user's name in the answer.
+    /// The answer names another user.
     #[error(
         "the apiserver takes users that this proxy names in {header} for {user:?}: the first of \
          serving.requestHeaderUsernameHeaders must be one of its --requestheader-username-headers, and \
          apiServer.proxyClientCertFile not be signed by its --client-ca-file only"
     )]
     TakenFor {
-        /// The header.
         header: String,
-        /// Whom they are taken for.
+        /// The user whom the apiserver sees instead.
         user: String,
     },
-    /// An apiserver that forbids nothing, and lets in our certificate by itself.
+    /// The apiserver forbids nothing and accepts our certificate without the header.
     #[error(
         "the apiserver lets everybody in, and knows apiServer.proxyClientCertFile as a user's: sign it by another CA \
          than --client-ca-file"
     )]
     UserAnyway,
-    /// Neither yes nor no.
+    /// Neither allowed nor forbidden.
     #[error("the apiserver answers {0} when it is asked whether it believes this proxy")]
     Unclear(u16),
-    /// A name is believed, and what belongs to it is not.
+    /// The apiserver accepts the user's name, but not its group.
     #[error(
         "the apiserver answers {0} to apiServer.internalUser in group system:masters, who must be able to read \
          ConfigMap kube-system/extension-apiserver-authentication: the first of serving.requestHeaderGroupHeaders must \
@@ -52,7 +51,7 @@ pub enum Finding {
          start"
     )]
     NoConfigMap,
-    /// Nobody knows what it says.
+    /// The ConfigMap cannot be parsed.
     #[error("ConfigMap kube-system/extension-apiserver-authentication cannot be understood: {0}")]
     Malformed(String),
     /// No `--requestheader-…` flags.
@@ -81,35 +80,34 @@ pub enum Finding {
 
 /// Whether an invented user was recognised.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Recognised {
+pub enum UserRecognition {
     /// By name.
     Yes,
-    /// No.
-    No(Finding),
-    /// The answer names nobody.
+    No(TrustProblem),
+    /// The answer names no user.
     Unnamed,
 }
 
-/// Looks for `invented` in the answer to what an unknown user may not read.
+/// Looks for the user `invented` in the answer to a request that an unknown user may not make.
 pub fn recognised(
     names: &RequestHeaders,
     invented: &str,
     status: StatusCode,
     body: &[u8],
-) -> Recognised {
+) -> UserRecognition {
     let header = names.username.first();
     let header = header.map_or("", HeaderName::as_str).to_owned();
     match status {
         StatusCode::FORBIDDEN => match forbidden_user(body) {
-            Some(user) if user == invented => Recognised::Yes,
-            Some(user) => Recognised::No(Finding::TakenFor { header, user }),
-            None => Recognised::Unnamed,
+            Some(user) if user == invented => UserRecognition::Yes,
+            Some(user) => UserRecognition::No(TrustProblem::TakenFor { header, user }),
+            None => UserRecognition::Unnamed,
         },
-        StatusCode::UNAUTHORIZED => Recognised::No(Finding::NotBelieved(header)),
-        // Allowed, whether it is there or not.
-        StatusCode::NOT_FOUND => Recognised::Unnamed,
-        status if status.is_success() => Recognised::Unnamed,
-        status => Recognised::No(Finding::Unclear(status.as_u16())),
+        StatusCode::UNAUTHORIZED => UserRecognition::No(TrustProblem::NotBelieved(header)),
+        // Allowed, whether the object exists or not.
+        StatusCode::NOT_FOUND => UserRecognition::Unnamed,
+        status if status.is_success() => UserRecognition::Unnamed,
+        status => UserRecognition::No(TrustProblem::Unclear(status.as_u16())),
     }
 }
 
@@ -118,7 +116,7 @@ struct Status {
     message: String,
 }
 
-/// kube-apiserver says `… is forbidden: User "alice" cannot get …`.
+/// kube-apiserver's message: `… is forbidden: User "alice" cannot get …`.
 fn forbidden_user(body: &[u8]) -> Option<String> {
     let status: Status = serde_json::from_slice(body).ok()?;
     let (_, rest) = status.message.split_once("User \"")?;
@@ -137,22 +135,22 @@ const UID: &str = "requestheader-uid-headers";
 const GROUP: &str = "requestheader-group-headers";
 const EXTRA: &str = "requestheader-extra-headers-prefix";
 
-/// Compares the configured names with those of the ConfigMap, as it was answered to `apiServer.internalUser`.
-pub fn compared(names: &RequestHeaders, status: StatusCode, body: &[u8]) -> Vec<Finding> {
+/// Compares the configured names with those of the ConfigMap, as `apiServer.internalUser` got it.
+pub fn compared(names: &RequestHeaders, status: StatusCode, body: &[u8]) -> Vec<TrustProblem> {
     match status {
         StatusCode::OK => {}
-        StatusCode::NOT_FOUND => return vec![Finding::NoConfigMap],
+        StatusCode::NOT_FOUND => return vec![TrustProblem::NoConfigMap],
         StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => {
-            return vec![Finding::NotInGroup(status.as_u16())];
+            return vec![TrustProblem::NotInGroup(status.as_u16())];
         }
-        status => return vec![Finding::Unclear(status.as_u16())],
+        status => return vec![TrustProblem::Unclear(status.as_u16())],
     }
     let map: ConfigMap = match serde_json::from_slice(body) {
         Ok(map) => map,
-        Err(error) => return vec![Finding::Malformed(error.to_string())],
+        Err(error) => return vec![TrustProblem::Malformed(error.to_string())],
     };
     if !map.data.contains_key(USERNAME) {
-        return vec![Finding::NoNames];
+        return vec![TrustProblem::NoNames];
     }
     let plain = |names: &[HeaderName]| names.iter().map(|name| name.as_str().to_owned()).collect();
     let lists = [
@@ -177,21 +175,21 @@ pub fn compared(names: &RequestHeaders, status: StatusCode, body: &[u8]) -> Vec<
         .into_iter()
         .filter_map(|(key, field, ours)| {
             match list(map.data.get(field)) {
-                // Apiservers before 1.32, and those that were not told to, believe no UID.
+                // Apiservers before 1.32, and those without the flag, ignore the UID.
                 Ok(theirs) if theirs == ours || (field == UID && theirs.is_empty()) => None,
-                Ok(theirs) => Some(Finding::Differs {
+                Ok(theirs) => Some(TrustProblem::Differs {
                     key,
                     field,
                     ours: shown(&ours),
                     theirs: shown(&theirs),
                 }),
-                Err(error) => Some(Finding::Malformed(format!("{field}: {error}"))),
+                Err(error) => Some(TrustProblem::Malformed(format!("{field}: {error}"))),
             }
         })
         .collect()
 }
 
-/// Names without order and case: only which there are decides about what must not get through.
+/// Compares names without order and case: only the set of names matters for security.
 fn list(value: Option<&String>) -> Result<BTreeSet<String>, serde_json::Error> {
     let text = value.filter(|text| !text.is_empty());
     let names: Vec<String> = text.map_or(Ok(Vec::new()), |text| serde_json::from_str(text))?;

@@ -8,12 +8,11 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::object;
-use crate::client::{Answer, Client, ClientError};
+use crate::client::{Client, ClientError, ClientResponse};
 
 /// How long one request is tried.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why nothing could be done.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LeaseError {
     #[error(transparent)]
@@ -33,19 +32,19 @@ pub(super) enum LeaseError {
 }
 
 /// The Leases of any namespace.
-pub(super) struct Api<'a>(pub(super) &'a mut Client);
+pub(super) struct LeaseApi<'a>(pub(super) &'a mut Client);
 
-/// What became of a writing.
-pub(super) enum Written {
-    /// It is now so.
+/// The result of a write.
+pub(super) enum WriteResult {
+    /// Written, or deleted; the object in the response.
     Done(Value),
-    /// Another state of the object is newer, or it exists already.
+    /// The object has changed since, or exists already.
     Conflict,
     /// There is no such object.
     Gone,
 }
 
-impl Api<'_> {
+impl LeaseApi<'_> {
     pub(super) async fn get(
         &mut self,
         namespace: &str,
@@ -64,36 +63,36 @@ impl Api<'_> {
         &mut self,
         namespace: &str,
         lease: &Value,
-    ) -> Result<Written, LeaseError> {
+    ) -> Result<WriteResult, LeaseError> {
         let path = collection(namespace);
         let answer = self.ask(Method::POST, &path, Some(lease)).await?;
         match written(Method::POST, path.clone(), &answer)? {
             // Of the collection: the namespace is missing.
-            Written::Gone => Err(failed(Method::POST, path, answer.status)),
+            WriteResult::Gone => Err(failed(Method::POST, path, answer.status)),
             other => Ok(other),
         }
     }
 
-    /// Only if nobody changed it since: `lease` has the resourceVersion that it was read with.
+    /// Only if the Lease has not changed since: `lease` has the resourceVersion that it was read with.
     pub(super) async fn update(
         &mut self,
         namespace: &str,
         name: &str,
         lease: &Value,
-    ) -> Result<Written, LeaseError> {
+    ) -> Result<WriteResult, LeaseError> {
         let path = path(namespace, name);
         let answer = self.ask(Method::PUT, &path, Some(lease)).await?;
         written(Method::PUT, path, &answer)
     }
 
-    /// Only if it is still the same object in the same state.
+    /// Only if UID and resourceVersion still match.
     pub(super) async fn delete(
         &mut self,
         namespace: &str,
         name: &str,
         uid: &str,
         revision: &str,
-    ) -> Result<Written, LeaseError> {
+    ) -> Result<WriteResult, LeaseError> {
         let path = path(namespace, name);
         let options = object::delete_options(uid, revision);
         let answer = self.ask(Method::DELETE, &path, Some(&options)).await?;
@@ -105,7 +104,7 @@ impl Api<'_> {
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Answer, ClientError> {
+    ) -> Result<ClientResponse, ClientError> {
         let deadline = Instant::now() + PATIENCE;
         let body = body.map(|value| Bytes::from(value.to_string()));
         self.0.call(method, path, &[], body, deadline).await
@@ -120,16 +119,20 @@ fn path(namespace: &str, name: &str) -> String {
     format!("{}/{name}", collection(namespace))
 }
 
-fn written(method: Method, path: String, answer: &Answer) -> Result<Written, LeaseError> {
+fn written(
+    method: Method,
+    path: String,
+    answer: &ClientResponse,
+) -> Result<WriteResult, LeaseError> {
     match answer.status {
-        StatusCode::CONFLICT => Ok(Written::Conflict),
-        StatusCode::NOT_FOUND => Ok(Written::Gone),
-        status if status.is_success() => Ok(Written::Done(parse(path, answer)?)),
+        StatusCode::CONFLICT => Ok(WriteResult::Conflict),
+        StatusCode::NOT_FOUND => Ok(WriteResult::Gone),
+        status if status.is_success() => Ok(WriteResult::Done(parse(path, answer)?)),
         status => Err(failed(method, path, status)),
     }
 }
 
-fn parse(path: String, answer: &Answer) -> Result<Value, LeaseError> {
+fn parse(path: String, answer: &ClientResponse) -> Result<Value, LeaseError> {
     serde_json::from_slice(&answer.body).map_err(|source| LeaseError::Parse(path, source))
 }
 

@@ -1,7 +1,7 @@
-//! Which Leases of dead proxies may be collected. Pure.
+//! Finds expired Leases of dead proxies. Pure.
 //!
-//! No two clocks are compared, and no time that somebody wrote counts: a Lease is expired when we saw it unchanged for as
-//! long as it says it is good for.
+//! Times in Leases do not count, so that clocks are never compared: a Lease is expired when it has not changed for its
+//! duration, by this process's clock.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,36 +11,34 @@ use tokio::time::Instant;
 /// An identity Lease, as etcd has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedLease {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name, the ID of a server.
+    /// The ID of a server.
     pub name: String,
     /// etcd's revision of its last change, which is its resourceVersion.
     pub revision: i64,
-    /// Its UID.
     pub uid: String,
-    /// How long it counts without renewal.
+    /// `spec.leaseDurationSeconds`.
     pub duration: Duration,
     /// A proxy published it.
     pub published: bool,
 }
 
-/// Since when each Lease is as it is.
+/// When each Lease was last changed.
 #[derive(Debug, Default)]
-pub struct Tracker {
-    seen: HashMap<(String, String), Seen>,
+pub struct LeaseTracker {
+    seen: HashMap<(String, String), LastChange>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct LastChange {
     uid: String,
     revision: i64,
     since: Instant,
 }
 
-impl Tracker {
-    /// Takes in all Leases there are now; returns the expired ones that proxies published. `own`: namespace and name of
-    /// our current one, which never is among them.
+impl LeaseTracker {
+    /// Takes all current Leases; returns the expired ones that proxies published. `own`: namespace and name of this proxy's
+    /// own Lease, which is never returned.
     pub fn expired<'a>(
         &mut self,
         leases: &'a [ObservedLease],
@@ -63,7 +61,7 @@ impl Tracker {
             let (uid, revision) = (lease.uid.clone(), lease.revision);
             seen.insert(
                 key,
-                Seen {
+                LastChange {
                     uid,
                     revision,
                     since,
@@ -189,7 +187,7 @@ mod tests {
     fn only_what_a_proxy_published_and_nobody_renewed_is_expired() {
         let start = Instant::now();
         for (name, sightings, expected) in rows() {
-            let mut tracker = Tracker::default();
+            let mut tracker = LeaseTracker::default();
             let mut last = Vec::new();
             for (second, leases) in &sightings {
                 let now = start + Duration::from_secs(*second);
@@ -202,7 +200,7 @@ mod tests {
 
     #[test]
     fn what_is_gone_is_forgotten() {
-        let mut tracker = Tracker::default();
+        let mut tracker = LeaseTracker::default();
         tracker.expired(&[lease("a", 1)], None, Instant::now());
         tracker.expired(&[], None, Instant::now());
         assert!(tracker.seen.is_empty());

@@ -1,5 +1,7 @@
 //! The Lease API, in memory, and a keeper that uses it.
 
+use crate::publish::metrics::LeaseMetrics;
+use prometheus::Registry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,23 +13,23 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::{LeaseKeeper, ObservedLease};
-use crate::admin::metrics::{Gauges, Metrics};
 use crate::client::fake::{Reply, Server};
+use crate::kube::version::Versions;
 use crate::local::discovery::LocalView;
-use crate::local::documents::Versions;
 use crate::local::state::LocalState;
+use crate::metrics::text;
 
 const COLLECTION: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 const LONG: Duration = Duration::from_secs(20);
 
-/// What the API has and saw.
+/// Objects and requests of the API.
 #[derive(Default)]
 pub(super) struct Store {
     pub(super) leases: BTreeMap<String, Value>,
     pub(super) seen: Vec<(Method, String, Value)>,
-    /// Answered instead, in order.
+    /// Scripted answers, in order.
     pub(super) faults: VecDeque<Reply>,
-    /// So many deletions come just after somebody else's change.
+    /// Number of deletions before which another client changes the object.
     pub(super) overtaken: usize,
     revision: i64,
 }
@@ -104,7 +106,7 @@ fn says(status: u16, body: Value) -> Reply {
     Reply::new(status, &[], body.to_string())
 }
 
-/// A keeper of the Lease `cp-a` and everything around it.
+/// A keeper of the Lease `cp-a`, its inputs and its API.
 pub(super) struct Scene {
     pub(super) store: Arc<watch::Sender<Store>>,
     pub(super) id: watch::Sender<Option<Arc<str>>>,
@@ -114,11 +116,11 @@ pub(super) struct Scene {
     pub(super) state: Arc<LocalState>,
     pub(super) stop: oneshot::Sender<()>,
     pub(super) keeper: JoinHandle<()>,
-    metrics: Metrics,
+    registry: Registry,
     pub(super) server: Server,
 }
 
-/// Starts a keeper of an initialized apiserver that has what `prepare` puts there.
+/// Starts a keeper with an initialized apiserver that has the objects of `prepare`.
 pub(super) async fn scene(prepare: impl FnOnce(&mut Store)) -> Scene {
     let state = LocalState::default();
     state.answered(true, state.epoch());
@@ -150,7 +152,7 @@ pub(super) async fn scene_with(
         ..LocalView::default()
     });
     let (leases, observed) = watch::channel(Arc::default());
-    let (metrics, state) = (Metrics::new().unwrap(), Arc::new(state));
+    let (registry, state) = (Registry::new(), Arc::new(state));
     let (stop, stopped) = oneshot::channel();
     let keeper = LeaseKeeper {
         client: server.client(HeaderMap::new(), LONG),
@@ -164,7 +166,7 @@ pub(super) async fn scene_with(
         view: views,
         state: state.clone(),
         leases: observed,
-        metrics: metrics.lease.clone(),
+        metrics: LeaseMetrics::new(&registry).unwrap(),
     };
     Scene {
         store,
@@ -175,20 +177,20 @@ pub(super) async fn scene_with(
         state,
         stop,
         keeper: tokio::spawn(keeper.run(stopped)),
-        metrics,
+        registry,
         server,
     }
 }
 
 impl Scene {
-    /// Waits until the API is as `so` says.
+    /// Waits until `so` is true of the API.
     pub(super) async fn until(&self, what: &str, so: impl FnMut(&Store) -> bool) {
         let mut store = self.store.subscribe();
         let waited = tokio::time::timeout(LONG, store.wait_for(so)).await;
         assert!(waited.is_ok_and(|found| found.is_ok()), "{what}: never");
     }
 
-    /// Waits until there are so many requests of a kind more than now.
+    /// Waits for this many further requests of a kind.
     pub(super) async fn more(&self, method: Method, count: usize) {
         let enough = self.store.borrow().count(&method) + count;
         self.until("requests", |store| store.count(&method) >= enough)
@@ -204,12 +206,12 @@ impl Scene {
     }
 
     pub(super) fn metric(&self, name: &str) -> f64 {
-        let text = self.metrics.render(Gauges::default()).unwrap();
+        let text = text(&self.registry).unwrap();
         let line = text.lines().find(|line| line.starts_with(name)).unwrap();
         line.rsplit(' ').next().unwrap().parse().unwrap()
     }
 
-    /// Stops the keeper; what the API has then.
+    /// Stops the keeper. Returns the objects that are left.
     pub(super) async fn stop(self) -> Arc<watch::Sender<Store>> {
         self.stop.send(()).unwrap();
         let ended = tokio::time::timeout(LONG, self.keeper).await;

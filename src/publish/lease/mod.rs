@@ -1,10 +1,10 @@
 //! Keeps this server's identity Lease (KEP-1965) through the local apiserver, and collects those of dead proxies.
 //!
-//! Only Leases that a proxy keeps ([`object::is_published`]) are ever changed or deleted. Any other is an apiserver's own,
-//! also one that was ours until an apiserver of our ID took it over: it is left alone, whatever `publishLease` says.
-//! The Lease that a proxy before us left is taken over once; if somebody takes it from us it stays theirs until it is
-//! gone. Whatever is deleted is deleted by UID and resourceVersion, so that no renewal is lost. Writes the API and
-//! [`LeaseMetrics`]; reads what others of this process know, as they know it at the time.
+//! Only Leases that a proxy keeps ([`object::is_published`]) are ever changed or deleted. All others belong to
+//! apiservers and are left alone, whatever `publishLease` is; so is a Lease that an apiserver with our ID took over
+//! from us. The keeper takes over the Lease of an earlier proxy once. If another process takes it from us, it keeps it
+//! until the Lease is gone. Deletions carry UID and resourceVersion, so that no renewal is lost. Writes the API and
+//! [`LeaseMetrics`].
 
 mod api;
 pub mod expiry;
@@ -22,15 +22,15 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 
-use self::work::Work;
-use crate::admin::lease::LeaseMetrics;
+use self::work::LeaseWorker;
 use crate::client::Client;
 use crate::local::discovery::LocalView;
 use crate::local::state::LocalState;
+use crate::publish::metrics::LeaseMetrics;
 
 pub use self::expiry::ObservedLease;
 
-/// Everything that keeping the Lease needs.
+/// The keeper's inputs and outputs.
 pub struct LeaseKeeper {
     /// For the local apiserver.
     pub client: Client,
@@ -38,36 +38,34 @@ pub struct LeaseKeeper {
     pub namespace: String,
     /// Time between two renewals.
     pub renew_interval: Duration,
-    /// How long others believe in us without one.
+    /// How long the Lease is valid without a renewal.
     pub lease_duration: Duration,
-    /// This host's name.
     pub hostname: String,
     /// Where peers reach us.
     pub endpoint: SocketAddr,
-    /// Our server ID; `None` while it is not found yet. May change.
+    /// Our server ID; `None` while unknown. May change.
     pub id: watch::Receiver<Option<Arc<str>>>,
-    /// Whether there should be a Lease of ours.
+    /// Whether to keep a Lease.
     pub wanted: watch::Receiver<bool>,
     /// Versions, for the annotations.
     pub view: watch::Receiver<LocalView>,
-    /// Nothing is asked of an apiserver that is not initialized.
+    /// The keeper sends no requests while the apiserver is not initialized.
     pub state: Arc<LocalState>,
     /// All identity Leases.
     pub leases: watch::Receiver<Arc<Vec<ObservedLease>>>,
-    /// What is counted.
     pub metrics: LeaseMetrics,
 }
 
-/// Whatever makes things change: they are looked at at most so often.
+/// Shortest pause between two passes.
 const REST: Duration = Duration::from_millis(20);
-/// A stop waits no longer than this for the apiserver.
+/// Time limit for the apiserver when the proxy stops.
 const FAREWELL: Duration = Duration::from_secs(3);
 
 impl LeaseKeeper {
-    /// Keeps the Lease until told to stop, then deletes it.
+    /// Keeps the Lease until the proxy stops, then deletes it.
     pub async fn run(self, mut stop: oneshot::Receiver<()>) {
         let mut changes = self.state.changes();
-        let mut work = Work::new(self);
+        let mut work = LeaseWorker::new(self);
         loop {
             let Some(pause) = until(&mut stop, work.pass()).await else {
                 break;
@@ -95,13 +93,14 @@ impl LeaseKeeper {
     }
 }
 
-/// What `passing` says; `None` at a stop. It is not cut short at once: a creation could come after the deletion.
+/// The result of `passing`; `None` at a stop. A stop does not cancel it at once: its creation could overtake the
+/// deletion.
 async fn until<T>(stop: &mut oneshot::Receiver<()>, passing: impl Future<Output = T>) -> Option<T> {
     tokio::pin!(passing);
     tokio::select! {
         outcome = &mut passing => Some(outcome),
         _ = stop => {
-            // Whether it ended or not, what there is now is read before anything is deleted.
+            // Finished or not, the current Leases are read before any deletion.
             let _ = tokio::time::timeout(FAREWELL / 3, passing).await;
             None
         }

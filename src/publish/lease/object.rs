@@ -1,6 +1,6 @@
-//! What our Lease object looks like (KEP-1965). Pure.
+//! Builds our Lease object (KEP-1965). Pure.
 //!
-//! Objects stay JSON values: what others wrote into ours is kept, known to us or not.
+//! Objects stay JSON values, so that fields written by others are kept.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,28 +8,28 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 
-use crate::cluster::codec::{MANAGED_BY, RENEWAL, US, micro_time, renewal};
-use crate::local::documents::Versions;
+use crate::cluster::codec::{MANAGED_BY, MANAGER, RENEWAL, micro_time, renewal};
+use crate::kube::version::Versions;
 
 const PEER_ADDRESS: &str = "kubernetes.io/peer-advertise-address";
 const BINARY: &str = "kube-interop-proxy/binary-version";
 const COMPATIBILITY: &str = "kube-interop-proxy/compatibility-version";
 const LONGEST_LABEL: usize = 63;
 
-/// What our Lease says.
+/// The contents of our Lease.
 #[derive(Debug, Clone)]
 pub struct Contents<'a> {
     /// Our server ID, the Lease's name.
     pub id: &'a str,
-    /// Our ID and what tells this process from the one before.
+    /// Our ID and a suffix that identifies this process.
     pub holder: &'a str,
     /// This host's name; left out where it cannot be a label.
     pub hostname: &'a str,
     /// Where peers reach us.
     pub endpoint: SocketAddr,
-    /// Versions of our apiserver, as far as they are known.
+    /// Versions of our apiserver, if known.
     pub versions: Option<&'a Versions>,
-    /// How long the Lease counts without renewal.
+    /// How long the Lease is valid without a renewal.
     pub duration: Duration,
 }
 
@@ -44,7 +44,7 @@ impl Contents<'_> {
         self.renew(new, now)
     }
 
-    /// `found` with all that is ours in it renewed. It was acquired now if another process held it.
+    /// `found` with our fields renewed, and `acquireTime` set if another process held it.
     pub fn renew(&self, mut found: Value, now: OffsetDateTime) -> Value {
         let held = holder(&found) == Some(self.holder);
         let now = micro_time(now);
@@ -70,7 +70,7 @@ impl Contents<'_> {
         let mut labels = vec![
             ("apiserver.kubernetes.io/identity", "kube-apiserver".into()),
             ("k8s.io/component", "kube-apiserver".into()),
-            (MANAGED_BY, US.into()),
+            (MANAGED_BY, MANAGER.into()),
         ];
         if can_be_label(self.hostname) {
             labels.push(("kubernetes.io/hostname", self.hostname.into()));
@@ -95,14 +95,14 @@ impl Contents<'_> {
     }
 }
 
-/// Whether a proxy keeps it: it has our label, and who renewed it last says so in our way.
+/// Whether a proxy keeps it: it has our label, and our annotation matches its last renewal.
 pub fn is_published(lease: &Value) -> bool {
     let text = |kind, key| metadata(lease)?.get(kind)?.get(key)?.as_str();
     let renewed = || lease.get("spec")?.get("renewTime")?.as_str();
     let renewed_as = holder(lease)
         .zip(renewed())
         .map(|(holder, time)| renewal(holder, time));
-    text("labels", MANAGED_BY) == Some(US)
+    text("labels", MANAGED_BY) == Some(MANAGER)
         && renewed_as.is_some()
         && text("annotations", RENEWAL) == renewed_as.as_deref()
 }
@@ -112,7 +112,7 @@ pub fn holder(lease: &Value) -> Option<&str> {
     lease.get("spec")?.get("holderIdentity")?.as_str()
 }
 
-/// UID and resourceVersion, which say of which state of which object we speak.
+/// UID and resourceVersion, which identify one state of one object.
 pub fn version(lease: &Value) -> Option<(&str, &str)> {
     let metadata = metadata(lease)?;
     Some((
@@ -281,7 +281,7 @@ mod tests {
         };
         for lease in [
             json!({}),
-            json!({"metadata": {"labels": {MANAGED_BY: US}}}),
+            json!({"metadata": {"labels": {MANAGED_BY: MANAGER}}}),
             changed(|lease| lease["metadata"]["labels"] = json!(null)),
             changed(|lease| lease["metadata"]["labels"][MANAGED_BY] = json!("Helm")),
             changed(|lease| lease["metadata"]["annotations"] = json!(null)),

@@ -3,10 +3,13 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::fake::{Scene, Store, scene, scene_with};
-use super::work::{FIRST_PAUSE, backoff};
+use super::work::BACKOFF;
 use super::*;
 use crate::client::fake::Reply;
-use crate::cluster::codec::{MANAGED_BY, RENEWAL, US, renewal};
+use crate::cluster::codec::{MANAGED_BY, MANAGER, RENEWAL, renewal};
+
+/// Shortest pause after a failure.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
 const SUCCESSES: &str = "apiserver_identity_lease_success_count";
 const FAILURES: &str = "apiserver_identity_lease_failure_count";
@@ -20,7 +23,7 @@ fn lease_of(holder: &str, published: bool) -> Value {
         "spec": {"holderIdentity": holder, "leaseDurationSeconds": 1, "renewTime": RENEWED},
     });
     if published {
-        lease["metadata"]["labels"][MANAGED_BY] = json!(US);
+        lease["metadata"]["labels"][MANAGED_BY] = json!(MANAGER);
         lease["metadata"]["annotations"] = json!({RENEWAL: renewal(holder, RENEWED)});
     }
     lease
@@ -199,7 +202,7 @@ async fn a_lease_that_an_apiserver_takes_over_is_the_apiservers_from_then_on() {
             let lease = taken_over(&store.leases["cp-a"], holder);
             taken = store.put("cp-a", lease);
         });
-        assert_eq!(taken["metadata"]["labels"][MANAGED_BY], US);
+        assert_eq!(taken["metadata"]["labels"][MANAGED_BY], MANAGER);
         scene
             .leases
             .send_replace(Arc::new(vec![observed(&taken, false)]));
@@ -286,7 +289,7 @@ async fn another_id_is_another_lease() {
 
 #[tokio::test]
 async fn an_apiserver_that_is_starting_is_asked_nothing() {
-    // Long enough for nothing but the change to wake it.
+    // So long that only the change can wake it.
     let scene = scene_with(LocalState::default(), Duration::from_secs(3600), |_| ()).await;
     let mut changes = scene.store.subscribe();
     scene.id.send_replace(Some("cp-b".into()));
@@ -311,7 +314,7 @@ async fn failures_are_counted_and_slow_down() {
 
 #[test]
 fn pauses_double_up_to_the_longest() {
-    let millis = |failures, random| backoff(failures, random).as_millis();
+    let millis = |failures, random| BACKOFF.pause(failures, random).as_millis();
     assert_eq!(millis(1, 0.0), 200);
     assert_eq!(millis(1, 0.5), 300);
     assert_eq!(millis(2, 0.0), 400);
@@ -369,7 +372,7 @@ async fn an_expired_lease_of_another_proxy_is_collected() {
 #[tokio::test]
 async fn a_lease_renewed_meanwhile_is_not_collected() {
     let (scene, dead) = with_dead(true).await;
-    // What we were told is old: it has been renewed since.
+    // Our view is outdated: the Lease has been renewed since.
     scene
         .leases
         .send_replace(Arc::new(vec![observed(&dead, true)]));
@@ -379,7 +382,7 @@ async fn a_lease_renewed_meanwhile_is_not_collected() {
     });
     scene.more(Method::DELETE, 2).await;
     assert!(is_there("dead")(&scene.store.borrow()));
-    // Nothing of it hinders our own.
+    // None of this prevents our own renewals.
     assert_eq!(scene.metric(FAILURES), 0.0);
     scene.more(Method::PUT, 2).await;
 }

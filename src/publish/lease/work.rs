@@ -1,66 +1,69 @@
-//! One pass of the keeper after the other: write our Lease, delete what was ours, collect.
+//! The passes of the keeper: write the own Lease, delete former ones, collect expired ones.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rand::Rng;
 use serde_json::Value;
 use time::OffsetDateTime;
 use tokio::time::Instant;
 
 use super::LeaseKeeper;
-use super::api::{Api, LeaseError, Written};
-use super::expiry::Tracker;
+use super::api::{LeaseApi, LeaseError, WriteResult};
+use super::expiry::LeaseTracker;
 use super::object::{self, Contents};
-use crate::admin::lease::LeaseOwner;
 use crate::client::ClientError;
-use crate::local::documents::Versions;
-use crate::trouble::{Pace, Trouble, chain};
+use crate::kube::version::Versions;
+use crate::log_throttle::{LogRateLimit, LogThrottle, chain};
+use crate::publish::metrics::LeaseOwner;
+use crate::retry::Backoff;
 
-/// Shortest pause after a failure; doubles with each.
-pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// Requests that one writing may take while somebody else changes the same Lease.
+/// From 200 to 400 ms after the first failure, from 10 to 20 s at most.
+pub(super) const BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(400),
+    longest: Duration::from_secs(20),
+    jitter: 0.5,
+};
+/// Requests of one write while others change the same Lease.
 const MOST_STEPS: usize = 6;
 
-/// What is known of the Lease with our name.
-enum Known {
+/// The Lease that is named by the server ID, as this process knows it.
+enum KnownLease {
     Nothing,
-    /// Somebody else keeps it.
+    /// Another process keeps it.
     Foreign,
-    /// Ours, as it was written last.
+    /// This process keeps it; as last written.
     Ours(Value),
 }
 
-/// The next request of a writing.
-enum Step {
+/// The next request of a write.
+enum WriteStep {
     Create,
     Read,
     Renew(Value),
 }
 
-/// A keeper at work.
-pub(super) struct Work {
+/// The state of a running keeper.
+pub(super) struct LeaseWorker {
     pub(super) keeper: LeaseKeeper,
-    /// Tells this process from the one before.
+    /// Distinguishes this process from earlier ones.
     process: uuid::Uuid,
-    /// The ID that was wanted last.
+    /// The last wanted server ID.
     target: Option<Arc<str>>,
     versions: Option<Versions>,
-    known: Known,
-    /// The Lease of the target was ours: whoever keeps it instead may have it.
+    known: KnownLease,
+    /// This process has kept the target's Lease before: if another takes it over, it is left alone.
     held: bool,
-    /// IDs under which there may be a Lease of ours.
+    /// IDs for which this process may have written a Lease.
     ours: BTreeSet<Arc<str>>,
-    tracker: Tracker,
+    tracker: LeaseTracker,
     due: Instant,
     failures: u32,
-    trouble: Trouble,
+    throttle: LogThrottle,
 }
 
-impl Work {
-    /// Does what is due; says when to come again.
+impl LeaseWorker {
+    /// Does what is due. Returns the pause until the next pass.
     pub(super) async fn pass(&mut self) -> Duration {
         let target = self.target();
         let versions = self.keeper.view.borrow_and_update().versions.clone();
@@ -73,7 +76,7 @@ impl Work {
             return left;
         }
         if target != self.target {
-            (self.known, self.held) = (Known::Nothing, false);
+            (self.known, self.held) = (KnownLease::Nothing, false);
         }
         self.target = target.clone();
         self.versions = versions;
@@ -89,26 +92,26 @@ impl Work {
         let pause = match removed.and(kept) {
             Ok(()) => {
                 self.failures = 0;
-                if let Some(after) = self.trouble.is_over(&()) {
+                if let Some(after) = self.throttle.recovered(&()) {
                     tracing::info!(?after, "the own Lease is kept again");
                 }
                 self.keeper.renew_interval
             }
             Err(error) => {
                 self.failures += 1;
-                if self.trouble.is_news((), chain(&error)) {
+                if self.throttle.should_log((), chain(&error)) {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(error, "the own Lease cannot be kept, trying on");
                 }
-                self.heed(&error);
-                backoff(self.failures, rand::thread_rng().r#gen())
+                self.report_refused(&error);
+                BACKOFF.random_pause(self.failures)
             }
         };
         self.due = Instant::now() + pause;
         pause
     }
 
-    /// The ID that there should be a Lease for.
+    /// The ID that needs a Lease.
     fn target(&mut self) -> Option<Arc<str>> {
         let id = self.keeper.id.borrow_and_update().clone();
         id.filter(|_| *self.keeper.wanted.borrow_and_update())
@@ -120,21 +123,21 @@ impl Work {
             process: uuid::Uuid::new_v4(),
             target: None,
             versions: None,
-            known: Known::Nothing,
+            known: KnownLease::Nothing,
             held: false,
             ours: BTreeSet::new(),
-            tracker: Tracker::default(),
+            tracker: LeaseTracker::default(),
             due: Instant::now(),
             failures: 0,
-            trouble: Trouble::default(),
+            throttle: LogThrottle::default(),
         }
     }
 
-    fn api(&mut self) -> Api<'_> {
-        Api(&mut self.keeper.client)
+    fn api(&mut self) -> LeaseApi<'_> {
+        LeaseApi(&mut self.keeper.client)
     }
 
-    /// Writes our Lease, and counts.
+    /// Writes the own Lease and updates metrics.
     async fn keep(&mut self, id: &Arc<str>) -> Result<(), LeaseError> {
         let written = self.write(id).await;
         let metrics = &self.keeper.metrics;
@@ -149,23 +152,23 @@ impl Work {
         written.map(|_| ())
     }
 
-    /// Writes our Lease; the time that it now says, or `None` if somebody else keeps it.
+    /// Writes the own Lease. Returns its renew time, or `None` if another process keeps it.
     async fn write(&mut self, id: &Arc<str>) -> Result<Option<OffsetDateTime>, LeaseError> {
         let namespace = self.keeper.namespace.clone();
-        let (mut step, news) = match std::mem::replace(&mut self.known, Known::Nothing) {
-            Known::Nothing => (Step::Create, true),
-            Known::Foreign => (Step::Read, false),
-            Known::Ours(lease) => (Step::Renew(lease), true),
+        let (mut step, log_owner) = match std::mem::replace(&mut self.known, KnownLease::Nothing) {
+            KnownLease::Nothing => (WriteStep::Create, true),
+            KnownLease::Foreign => (WriteStep::Read, false),
+            KnownLease::Ours(lease) => (WriteStep::Renew(lease), true),
         };
         for _ in 0..MOST_STEPS {
             let now = OffsetDateTime::now_utc();
             let (written, acquired) = match step {
-                Step::Read => {
+                WriteStep::Read => {
                     step = match self.api().get(&namespace, id).await? {
-                        None => Step::Create,
-                        Some(lease) if self.may_renew(id, &lease) => Step::Renew(lease),
+                        None => WriteStep::Create,
+                        Some(lease) if self.may_renew(id, &lease) => WriteStep::Renew(lease),
                         Some(lease) => {
-                            if news {
+                            if log_owner {
                                 let holder = object::holder(&lease);
                                 tracing::warn!(
                                     id = &**id,
@@ -174,18 +177,18 @@ impl Work {
                                      apiserver: it is left alone"
                                 );
                             }
-                            self.known = Known::Foreign;
+                            self.known = KnownLease::Foreign;
                             return Ok(None);
                         }
                     };
                     continue;
                 }
-                Step::Create => {
+                WriteStep::Create => {
                     let lease = self.contents(id, |contents| contents.create(now));
                     self.ours.insert(id.clone());
                     (self.api().create(&namespace, &lease).await?, true)
                 }
-                Step::Renew(found) => {
+                WriteStep::Renew(found) => {
                     let acquired = object::holder(&found) != Some(&*self.holder(id));
                     let lease = self.contents(id, |contents| contents.renew(found, now));
                     self.ours.insert(id.clone());
@@ -194,23 +197,23 @@ impl Work {
                 }
             };
             step = match written {
-                Written::Done(lease) => {
+                WriteResult::Done(lease) => {
                     if acquired {
                         tracing::info!(id = &**id, "own Lease acquired");
                         self.keeper.metrics.acquired(now);
                     }
                     self.held = true;
-                    self.known = Known::Ours(lease);
+                    self.known = KnownLease::Ours(lease);
                     return Ok(Some(now));
                 }
-                Written::Conflict => Step::Read,
-                Written::Gone => Step::Create,
+                WriteResult::Conflict => WriteStep::Read,
+                WriteResult::Gone => WriteStep::Create,
             };
         }
         Err(LeaseError::Restless(id.to_string()))
     }
 
-    /// Ours, or left by a proxy before us.
+    /// Whether the Lease is this process's, or was left by an earlier one.
     fn may_renew(&self, id: &str, lease: &Value) -> bool {
         let ours = || object::holder(lease) == Some(&*self.holder(id));
         object::is_published(lease) && (!self.held || ours())
@@ -231,7 +234,7 @@ impl Work {
         })
     }
 
-    /// Deletes every Lease of ours but that of `keep`.
+    /// Deletes all Leases of this process except that of `keep`.
     pub(super) async fn leave(&mut self, keep: Option<&str>) -> Result<(), LeaseError> {
         let leaving: Vec<_> = self
             .ours
@@ -266,7 +269,7 @@ impl Work {
                 return Err(LeaseError::Versionless(id.to_owned()));
             };
             let written = self.api().delete(&namespace, id, uid, revision).await?;
-            if !matches!(written, Written::Conflict) {
+            if !matches!(written, WriteResult::Conflict) {
                 tracing::info!(id, "own Lease deleted");
                 return Ok(());
             }
@@ -274,32 +277,34 @@ impl Work {
         Err(LeaseError::Restless(id.to_owned()))
     }
 
-    /// Deletes expired Leases of other proxies. What fails now is tried at the next renewal.
+    /// Deletes expired Leases of other proxies. Failures are retried at the next renewal.
     async fn collect(&mut self) {
         let leases = self.keeper.leases.borrow_and_update().clone();
-        // One that another proxy took from us is collected like any other.
+        // A Lease that another proxy took over is collected like any other.
         let ours = self
             .target
             .as_deref()
-            .filter(|_| matches!(self.known, Known::Ours(_)));
+            .filter(|_| matches!(self.known, KnownLease::Ours(_)));
         let own = ours.map(|id| (self.keeper.namespace.as_str(), id));
         for lease in self.tracker.expired(&leases, own, Instant::now()) {
             let (namespace, name) = (&lease.namespace, &lease.name);
             let revision = lease.revision.to_string();
-            let mut api = Api(&mut self.keeper.client);
+            let mut api = LeaseApi(&mut self.keeper.client);
             match api.delete(namespace, name, &lease.uid, &revision).await {
-                Ok(Written::Done(_)) => tracing::info!(namespace, name, "expired Lease deleted"),
-                // Renewed meanwhile, or somebody else was faster.
-                Ok(Written::Conflict | Written::Gone) => {}
+                Ok(WriteResult::Done(_)) => {
+                    tracing::info!(namespace, name, "expired Lease deleted")
+                }
+                // It was renewed or deleted meanwhile.
+                Ok(WriteResult::Conflict | WriteResult::Gone) => {}
                 Err(error) => {
-                    static PACE: Pace = Pace::new();
+                    static PACE: LogRateLimit = LogRateLimit::new();
                     if let Some(left_out) = PACE.admit() {
                         let error = &error as &dyn std::error::Error;
                         tracing::warn!(error, left_out, "an expired Lease could not be deleted");
                     }
-                    // One that is refused must not keep the others alive.
+                    // One refused deletion must not prevent the others.
                     if matches!(error, LeaseError::Client(_)) {
-                        self.heed(&error);
+                        self.report_refused(&error);
                         return;
                     }
                 }
@@ -307,16 +312,10 @@ impl Work {
         }
     }
 
-    /// A refused connection says that the apiserver is gone.
-    fn heed(&self, error: &LeaseError) {
+    /// A refused connection means that the apiserver is gone.
+    fn report_refused(&self, error: &LeaseError) {
         if matches!(error, LeaseError::Client(ClientError::Refused)) {
             self.keeper.state.refused();
         }
     }
-}
-
-/// Once to twice of a pause that doubles with each failure, so that many proxies do not come back at once.
-pub(super) fn backoff(failures: u32, random: f64) -> Duration {
-    let full = FIRST_PAUSE * 2_u32.pow(failures.saturating_sub(1).min(16));
-    full.min(LONGEST_PAUSE).mul_f64(1.0 + random)
 }

@@ -1,7 +1,7 @@
-//! Documents that were put together, for all serving threads: each is made once when something changed.
+//! Merged documents, shared by all serving threads. Each is made once after a change.
 //!
-//! Asked only for documents that something is added to; the lock is held for a look-up. Everything is dropped as soon as
-//! a document is asked for with newer contents of others.
+//! Read only for documents that are merged. The lock is held for a look-up. Everything is dropped when a document is
+//! requested with a newer generation of peers' contents.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,37 +9,36 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use http::HeaderValue;
 use tokio::sync::Semaphore;
 
-use super::entity::{Entity, Form, Source};
-use crate::routing::documents::Document;
+use super::entity::{Entity, EntityFormat, EntitySource};
+use crate::routing::documents::DocumentRequest;
 
-/// Documents kept: all forms of all that are usual.
+/// Most documents: all common documents in all formats.
 const ENTITIES: usize = 256;
-/// Bytes kept, without what they are compressed to. OpenAPI documents have 2 to 6 MiB each.
+/// Most bytes, without the compressed copies. OpenAPI documents have 2 to 6 MiB each.
 const BYTES: usize = 64 << 20;
-/// `Accept` headers remembered, and how long one may be.
+/// Most `Accept` headers, and the length of one.
 const ACCEPTED: usize = 256;
 const LONGEST_ACCEPT: usize = 1 << 10;
-/// Documents that are read and put together at a time: each may need memory several times its size.
+/// Documents that are merged at the same time: each may need several times its size in memory.
 const AT_A_TIME: usize = 4;
 
-/// The generation of what is added only once, and not kept.
+/// The generation of contents that are made for one request and not cached.
 pub const UNKEPT: u64 = 0;
 
-/// Documents that were put together.
 pub struct Cache {
     kept: Mutex<Kept>,
-    /// Whoever puts a document together holds one of these.
+    /// One permit for each merge that runs.
     pub turns: Arc<Semaphore>,
 }
 
 #[derive(Default)]
 struct Kept {
     generation: u64,
-    /// The oldest first.
+    /// Oldest first.
     entities: VecDeque<Arc<Entity>>,
     bytes: usize,
-    /// Which one an `Accept` header led to; the oldest first.
-    accepted: VecDeque<(Document, Option<HeaderValue>, Arc<Entity>)>,
+    /// The document that an `Accept` header led to. Oldest first.
+    accepted: VecDeque<(DocumentRequest, Option<HeaderValue>, Arc<Entity>)>,
 }
 
 impl Default for Cache {
@@ -52,11 +51,12 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// What this `Accept` header led to. The form is an apiserver's choice: only it can say whether it still is this.
+    /// The document that this `Accept` header led to. The apiserver chooses the format, so only it can confirm the
+    /// document.
     pub fn accepted(
         &self,
         generation: u64,
-        document: &Document,
+        document: &DocumentRequest,
         accept: Option<&HeaderValue>,
     ) -> Option<Arc<Entity>> {
         let kept = self.kept(generation)?;
@@ -65,31 +65,31 @@ impl Cache {
         found.map(|(_, _, entity)| entity.clone())
     }
 
-    /// The document that is made from this.
+    /// The document that was made from this source.
     pub fn find(
         &self,
         generation: u64,
-        document: &Document,
-        form: &Form,
-        source: &Source,
+        document: &DocumentRequest,
+        format: &EntityFormat,
+        source: &EntitySource,
     ) -> Option<Arc<Entity>> {
         let kept = self.kept(generation)?;
         let mut entities = kept.entities.iter();
         let found = entities.find(|entity| {
-            entity.source == *source && entity.document == *document && entity.form == *form
+            entity.source == *source && entity.document == *document && entity.format == *format
         });
         found.cloned()
     }
 
-    /// Keeps a document, and what led to it.
+    /// Adds a document, and the `Accept` header that led to it.
     pub fn keep(&self, generation: u64, accept: Option<&HeaderValue>, entity: &Arc<Entity>) {
         let Some(mut kept) = self.kept(generation) else {
             return;
         };
         if !kept.entities.iter().any(|known| Arc::ptr_eq(known, entity)) {
-            // The apiserver's bytes changed: nobody will ask for what was made from those before.
+            // The apiserver's document has changed: the previous result is not needed any more.
             let replaced = |known: &Arc<Entity>| {
-                known.document == entity.document && known.form == entity.form
+                known.document == entity.document && known.format == entity.format
             };
             kept.drop_where(replaced);
             kept.bytes += entity.size();
@@ -112,7 +112,7 @@ impl Cache {
         }
     }
 
-    /// Of this generation or none, if there is a newer one.
+    /// Locks the cache for this generation; `None` if a newer one is cached.
     fn kept(&self, generation: u64) -> Option<MutexGuard<'_, Kept>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.generation < generation {
@@ -140,97 +140,101 @@ impl Kept {
 mod tests {
     use super::*;
 
-    fn form(content_type: &'static str) -> Form {
-        Form {
+    fn format(content_type: &'static str) -> EntityFormat {
+        EntityFormat {
             content_type: HeaderValue::from_static(content_type),
             for_one: false,
         }
     }
 
-    fn json() -> Form {
-        form("application/json")
+    fn json() -> EntityFormat {
+        format("application/json")
     }
 
-    fn etag(text: &str) -> Source {
-        Source::Etag(HeaderValue::from_str(text).unwrap())
+    fn etag(text: &str) -> EntitySource {
+        EntitySource::Etag(HeaderValue::from_str(text).unwrap())
     }
 
-    fn entity(document: Document, tag: &str, size: usize) -> Arc<Entity> {
+    fn entity(document: DocumentRequest, tag: &str, size: usize) -> Arc<Entity> {
         let body = vec![b'x'; size];
         Arc::new(Entity::new(document, json(), etag(tag), body, None))
     }
 
-    fn group(number: usize) -> Document {
-        Document::Group(number.to_string())
+    fn group(number: usize) -> DocumentRequest {
+        DocumentRequest::Group(number.to_string())
     }
 
     #[test]
     fn what_is_kept_is_found_by_what_it_was_made_from_and_by_what_led_to_it() {
         let cache = Cache::default();
-        let kept = entity(Document::Groups, "1", 10);
+        let kept = entity(DocumentRequest::Groups, "1", 10);
         let accept = HeaderValue::from_static("application/json");
         cache.keep(1, Some(&accept), &kept);
         let found = cache
-            .find(1, &Document::Groups, &json(), &etag("1"))
+            .find(1, &DocumentRequest::Groups, &json(), &etag("1"))
             .unwrap();
         assert!(Arc::ptr_eq(&found, &kept));
         assert!(
             cache
-                .find(1, &Document::Groups, &json(), &etag("2"))
+                .find(1, &DocumentRequest::Groups, &json(), &etag("2"))
                 .is_none()
         );
         assert!(
             cache
-                .find(1, &Document::Versions, &json(), &etag("1"))
+                .find(1, &DocumentRequest::Versions, &json(), &etag("1"))
                 .is_none()
         );
-        let yaml = form("application/yaml");
+        let yaml = format("application/yaml");
         assert!(
             cache
-                .find(1, &Document::Groups, &yaml, &etag("1"))
+                .find(1, &DocumentRequest::Groups, &yaml, &etag("1"))
                 .is_none()
         );
         assert!(
             cache
-                .accepted(1, &Document::Groups, Some(&accept))
+                .accepted(1, &DocumentRequest::Groups, Some(&accept))
                 .is_some()
         );
-        assert!(cache.accepted(1, &Document::Groups, None).is_none());
+        assert!(cache.accepted(1, &DocumentRequest::Groups, None).is_none());
     }
 
     #[test]
     fn newer_contents_of_others_drop_everything_and_older_ones_change_nothing() {
         let cache = Cache::default();
-        let old = entity(Document::Groups, "1", 10);
+        let old = entity(DocumentRequest::Groups, "1", 10);
         cache.keep(1, None, &old);
         assert!(
             cache
-                .find(2, &Document::Groups, &json(), &etag("1"))
+                .find(2, &DocumentRequest::Groups, &json(), &etag("1"))
                 .is_none()
         );
         assert_eq!(Arc::strong_count(&old), 1);
         cache.keep(1, None, &old);
-        assert!(cache.accepted(1, &Document::Groups, None).is_none());
+        assert!(cache.accepted(1, &DocumentRequest::Groups, None).is_none());
         assert_eq!(Arc::strong_count(&old), 1);
     }
 
     #[test]
     fn what_is_made_for_once_is_not_kept() {
         let cache = Cache::default();
-        let entity = entity(Document::Groups, "1", 10);
+        let entity = entity(DocumentRequest::Groups, "1", 10);
         cache.keep(UNKEPT, None, &entity);
         assert_eq!(Arc::strong_count(&entity), 1);
-        assert!(cache.accepted(UNKEPT, &Document::Groups, None).is_none());
+        assert!(
+            cache
+                .accepted(UNKEPT, &DocumentRequest::Groups, None)
+                .is_none()
+        );
     }
 
     #[test]
     fn another_document_of_the_apiserver_replaces_the_one_before() {
         let cache = Cache::default();
-        let old = entity(Document::Groups, "1", 10);
+        let old = entity(DocumentRequest::Groups, "1", 10);
         cache.keep(1, None, &old);
-        cache.keep(1, None, &entity(Document::Groups, "2", 10));
+        cache.keep(1, None, &entity(DocumentRequest::Groups, "2", 10));
         assert_eq!(Arc::strong_count(&old), 1);
-        let led = cache.accepted(1, &Document::Groups, None).unwrap();
+        let led = cache.accepted(1, &DocumentRequest::Groups, None).unwrap();
         assert_eq!(led.source, etag("2"));
     }
 

@@ -1,4 +1,4 @@
-//! A document as it is sent, with what was added to it.
+//! A merged document as it is sent.
 
 use std::io::Write;
 use std::sync::OnceLock;
@@ -15,71 +15,66 @@ use http::header::{
 use pingora_http::ResponseHeader;
 use ring::digest::{SHA512, digest};
 
-use crate::routing::documents::Document;
+use crate::routing::documents::DocumentRequest;
 
-/// As kube-apiserver: what is smaller is not worth it.
+/// Smaller documents are not compressed, as in kube-apiserver.
 const WORTH_COMPRESSING: usize = 128 << 10;
 
-/// What an entity was made from: the same again makes the same.
+/// The source of a merged document: equal sources give equal documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
-    /// What the apiserver calls it.
+pub enum EntitySource {
+    /// The apiserver's ETag.
     Etag(HeaderValue),
-    /// Hash of the apiserver's bytes, where it does not call them anything; empty where it has none.
+    /// Hash of the apiserver's bytes, if it sends no ETag. Hash of nothing, if it has no document.
     Hash(Vec<u8>),
 }
 
-impl Source {
-    /// Of an answer.
+impl EntitySource {
     pub fn of(etag: Option<&HeaderValue>, body: &[u8]) -> Self {
         match etag {
-            Some(etag) => Source::Etag(etag.clone()),
-            None => Source::Hash(digest(&SHA512, body).as_ref().to_vec()),
+            Some(etag) => EntitySource::Etag(etag.clone()),
+            None => EntitySource::Hash(digest(&SHA512, body).as_ref().to_vec()),
         }
     }
 }
 
-/// How a document is written, and for whom.
+/// The format of a document, and whether it is for one server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Form {
-    /// As the apiserver says.
+pub struct EntityFormat {
+    /// As in the apiserver's answer.
     pub content_type: HeaderValue,
-    /// It was asked for without what peers have.
+    /// It was requested without peers' contents.
     pub for_one: bool,
 }
 
-/// A document as it is sent.
 #[derive(Debug)]
 pub struct Entity {
-    /// Which.
-    pub document: Document,
-    /// Its form.
-    pub form: Form,
-    /// What it was made from.
-    pub source: Source,
+    pub document: DocumentRequest,
+    pub format: EntityFormat,
+    pub source: EntitySource,
     etag: Option<HeaderValue>,
     body: Bytes,
     compressed: OnceLock<Option<Bytes>>,
 }
 
 impl Entity {
-    /// `merged`: the document with what was added; `None`: nothing was, and `local` is sent as it is. An ETag is
-    /// given to what has one locally.
+    /// `merged`: the merged document; `None`: nothing was added, and `local` is sent unchanged. The document has an
+    /// ETag if the local one has.
     pub fn new(
-        document: Document,
-        form: Form,
-        source: Source,
+        document: DocumentRequest,
+        format: EntityFormat,
+        source: EntitySource,
         local: Vec<u8>,
         merged: Option<Vec<u8>>,
     ) -> Self {
         let etag = match (&source, &merged) {
-            (Source::Hash(_), _) => None,
-            (Source::Etag(etag), None) => Some(etag.clone()),
-            (Source::Etag(_), Some(merged)) => etag(merged),
+            (EntitySource::Hash(_), _) => None,
+            (EntitySource::Etag(etag), None) => Some(etag.clone()),
+            (EntitySource::Etag(_), Some(merged)) => etag(merged),
         };
         Self {
             document,
-            form,
+            format,
             source,
             etag,
             body: merged.unwrap_or(local).into(),
@@ -87,12 +82,11 @@ impl Entity {
         }
     }
 
-    /// How large it is.
     pub fn size(&self) -> usize {
         self.body.len()
     }
 
-    /// Whether it is to be compressed for whoever can read that.
+    /// Whether it is compressed for clients that accept gzip.
     pub fn is_worth_compressing(&self) -> bool {
         self.body.len() > WORTH_COMPRESSING
     }
@@ -102,19 +96,19 @@ impl Entity {
         self.compressed.get().is_some()
     }
 
-    /// Compresses it, once: who comes meanwhile waits.
+    /// Compresses the document, once: other callers wait.
     pub fn compress(&self) {
         let compressed = || {
             let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
             encoder.write_all(&self.body)?;
             encoder.finish()
         };
-        // Writing to memory does not fail; and if it did, the document would be sent as it is.
+        // Writing to memory does not fail. If it did, the document would be sent uncompressed.
         self.compressed
             .get_or_init(|| compressed().ok().map(Bytes::from));
     }
 
-    /// Whether a client that has one of `known` (its `If-None-Match`) has this one.
+    /// Whether a client with one of these ETags (its `If-None-Match`) has this document.
     pub fn is_known(&self, known: &[HeaderValue]) -> bool {
         let Some(etag) = self.etag.as_ref().map(HeaderValue::as_bytes) else {
             return false;
@@ -128,12 +122,12 @@ impl Entity {
         })
     }
 
-    /// Writes into the header of an apiserver's answer what is true of this document, and gives its body; `gzip`: the
-    /// client can read it.
+    /// Adapts the header of the apiserver's answer to this document, and returns the body. `gzip`: the client accepts
+    /// it.
     pub fn write(&self, response: &mut ResponseHeader, gzip: bool) -> pingora_core::Result<Bytes> {
         forget(response);
         response.remove_header(&X_CONTENT_TYPE_OPTIONS);
-        response.insert_header(CONTENT_TYPE, self.form.content_type.clone())?;
+        response.insert_header(CONTENT_TYPE, self.format.content_type.clone())?;
         self.write_validators(response)?;
         let compressed = self.compressed.get().and_then(Option::as_ref);
         let compressed = compressed.filter(|_| gzip);
@@ -145,7 +139,7 @@ impl Entity {
         Ok(body)
     }
 
-    /// Writes into the header of an apiserver's answer that the client has this document.
+    /// Adapts the header of the apiserver's answer to a 304.
     pub fn write_not_modified(&self, response: &mut ResponseHeader) -> pingora_core::Result<()> {
         forget(response);
         response.remove_header(&CONTENT_TYPE);
@@ -163,7 +157,7 @@ impl Entity {
     }
 }
 
-/// Removes what an apiserver's answer says of the apiserver's own bytes.
+/// Removes headers that describe the apiserver's own bytes.
 pub fn forget(response: &mut ResponseHeader) {
     for name in [
         &CONTENT_LENGTH,
@@ -205,13 +199,19 @@ mod tests {
 
     fn entity(etag: Option<&'static str>, local: &str, merged: Option<&str>) -> Entity {
         let etag = etag.map(HeaderValue::from_static);
-        let source = Source::of(etag.as_ref(), local.as_bytes());
+        let source = EntitySource::of(etag.as_ref(), local.as_bytes());
         let merged = merged.map(|merged| merged.as_bytes().to_vec());
-        let form = Form {
+        let format = EntityFormat {
             content_type: HeaderValue::from_static("application/json"),
             for_one: false,
         };
-        Entity::new(Document::Groups, form, source, local.into(), merged)
+        Entity::new(
+            DocumentRequest::Groups,
+            format,
+            source,
+            local.into(),
+            merged,
+        )
     }
 
     fn answer(headers: &[(&'static str, &str)]) -> ResponseHeader {

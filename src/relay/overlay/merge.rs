@@ -1,104 +1,115 @@
-//! What is added to a document, by what it is and the form it came in. Pure.
+//! Merges a document by its kind and format. Pure.
 
 use http::HeaderValue;
 
-use super::entity::{self, Entity, Source};
-use crate::discovery::aggregated::Part;
-use crate::discovery::forms::{self, Form, What};
-use crate::discovery::gathered::{Gathered, Gathering, Listed};
-use crate::discovery::openapi::{self, Place};
-use crate::routing::documents::Document;
+use super::entity::{Entity, EntityFormat, EntitySource};
+use crate::discovery::document::{
+    AggregatedDocument, DiscoveryDocument, DocumentFormat, MergeError,
+};
+use crate::discovery::merge;
+use crate::discovery::openapi::{self, OpenApiPath};
+use crate::discovery::peer_discovery::{PeerDiscovery, PeerListing, SharedPeerDiscovery};
+use crate::kube::media_type;
+use crate::routing::documents::DocumentRequest;
 
-/// Why a document cannot be added to.
+/// Why a document cannot be merged.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Its form is not one that kube-apiserver gives discovery in by default.
+pub enum OverlayError {
+    /// kube-apiserver does not use this format for discovery by default.
     #[error("discovery in the form {0:?}")]
     Form(HeaderValue),
-    /// It cannot be read.
     #[error(transparent)]
-    Discovery(#[from] forms::Error),
-    /// It cannot be read.
+    Discovery(#[from] MergeError),
     #[error(transparent)]
-    OpenApi(#[from] openapi::Error),
-    /// Nobody who can be asked has it.
+    OpenApi(#[from] openapi::OpenApiMergeError),
+    /// Only servers that cannot be asked list it.
     #[error("listed only by servers that cannot be asked")]
     Nobody,
-    /// It is longer than any that was ever seen, or broke off.
+    /// It is too long, or broke off.
     #[error("cannot be read whole")]
     Incomplete,
-    /// It is encoded, although that was not asked for.
+    /// It is encoded, although that was not requested.
     #[error("in the encoding {0:?}")]
     Encoding(HeaderValue),
-    /// The work was given up.
+    /// The task was cancelled.
     #[error("given up")]
     GivenUp,
 }
 
-/// A document as an apiserver gave it.
-pub struct Given {
-    /// Which.
-    pub document: Document,
-    /// Its form.
-    pub form: entity::Form,
-    /// Its ETag.
+/// A document from an apiserver.
+pub struct UpstreamDocument {
+    pub document: DocumentRequest,
+    pub form: EntityFormat,
     pub etag: Option<HeaderValue>,
-    /// Its bytes; `None`: the apiserver has no such group.
+    /// `None`: the apiserver has no such group.
     pub body: Option<Vec<u8>>,
 }
 
-/// The document with what others have. Takes milliseconds for an OpenAPI document.
-pub fn make(given: Given, gathered: &Gathered, gathering: &Gathering) -> Result<Entity, Error> {
-    let Given {
+/// Merges the document with peers' contents. Takes milliseconds for an OpenAPI document.
+pub fn merge_document(
+    upstream: UpstreamDocument,
+    peer_discovery: &PeerDiscovery,
+    shared_peer_discovery: &SharedPeerDiscovery,
+) -> Result<Entity, OverlayError> {
+    let UpstreamDocument {
         document,
         form,
         etag,
         body,
-    } = given;
+    } = upstream;
     let text = form.content_type.to_str().unwrap_or("");
     let merged = match &document {
         _ if form.for_one => None,
-        Document::OpenApiV2 => {
+        DocumentRequest::OpenApiV2 => {
             let local = body.as_deref().unwrap_or_default();
-            // The media types of old releases do not tell the forms apart.
+            // The media types of old releases are ambiguous.
             let form = match local.first() {
-                Some(b'{') => openapi::Form::V2Json,
-                _ => openapi::Form::V2Protobuf,
+                Some(b'{') => openapi::OpenApiFormat::V2Json,
+                _ => openapi::OpenApiFormat::V2Protobuf,
             };
-            gathering.want(form);
-            open_api(form, local, gathered)?
+            shared_peer_discovery.want(form);
+            open_api(form, local, peer_discovery)?
         }
-        Document::OpenApiV3 => {
+        DocumentRequest::OpenApiV3 => {
             let local = body.as_deref().unwrap_or_default();
-            open_api(openapi::Form::V3Index, local, gathered)?
+            open_api(openapi::OpenApiFormat::V3Index, local, peer_discovery)?
         }
-        Document::OpenApiV3Version(_) => None,
+        DocumentRequest::OpenApiV3Version(_) => None,
         document => {
-            let unknown = || Error::Form(form.content_type.clone());
-            let form = Form::of(text).ok_or_else(unknown)?;
-            let aggregated = crate::local::documents::is_aggregated(text);
-            match what(document, aggregated) {
-                Some(what) => forms::merge(what, form, body.as_deref(), &gathered.others)?,
+            let unknown = || OverlayError::Form(form.content_type.clone());
+            let form = DocumentFormat::of(text).ok_or_else(unknown)?;
+            let aggregated = media_type::is_aggregated(text);
+            match forms_document(document, aggregated) {
+                Some(forms_document) => merge::merge(
+                    forms_document,
+                    form,
+                    body.as_deref(),
+                    &peer_discovery.others,
+                )?,
                 None => None,
             }
         }
     };
     if body.is_none() && merged.is_none() {
-        return Err(Error::Nobody);
+        return Err(OverlayError::Nobody);
     }
     let body = body.unwrap_or_default();
-    let source = Source::of(etag.as_ref(), &body);
+    let source = EntitySource::of(etag.as_ref(), &body);
     Ok(Entity::new(document, form, source, body, merged))
 }
 
-/// `None`: the same everywhere.
-fn what(document: &Document, aggregated: bool) -> Option<What<'_>> {
+/// `None`: nothing is ever added.
+fn forms_document(document: &DocumentRequest, aggregated: bool) -> Option<DiscoveryDocument<'_>> {
     Some(match document {
-        Document::Versions if aggregated => What::Aggregated(Part::Core),
-        Document::Groups if aggregated => What::Aggregated(Part::Groups),
-        Document::Groups => What::Groups,
-        Document::Group(group) => What::Group(group),
-        Document::Resources(of) => What::Resources {
+        DocumentRequest::Versions if aggregated => {
+            DiscoveryDocument::Aggregated(AggregatedDocument::Core)
+        }
+        DocumentRequest::Groups if aggregated => {
+            DiscoveryDocument::Aggregated(AggregatedDocument::Groups)
+        }
+        DocumentRequest::Groups => DiscoveryDocument::Groups,
+        DocumentRequest::Group(group) => DiscoveryDocument::Group(group),
+        DocumentRequest::Resources(of) => DiscoveryDocument::Resources {
             group: &of.group,
             version: &of.version,
         },
@@ -106,23 +117,25 @@ fn what(document: &Document, aggregated: bool) -> Option<What<'_>> {
     })
 }
 
-/// `None` also while nobody's document is known: then it is the local one, for a moment.
+/// `None`: nothing was added, or no peer's document was read yet.
 fn open_api(
-    form: openapi::Form,
+    form: openapi::OpenApiFormat,
     local: &[u8],
-    gathered: &Gathered,
-) -> Result<Option<Vec<u8>>, openapi::Error> {
-    let peers = gathered.openapi.of(form).unwrap_or_default();
+    peer_discovery: &PeerDiscovery,
+) -> Result<Option<Vec<u8>>, openapi::OpenApiMergeError> {
+    let peers = peer_discovery.openapi.of(form).unwrap_or_default();
     let mut peers: Vec<&[u8]> = peers.iter().map(|peer| &**peer).collect();
-    let wanted = |place: Place<'_>| match (place.version, form) {
-        ("", _) => gathered.others.document.group(place.group).is_some(),
-        // What nobody can be asked for is no document.
-        (version, openapi::Form::V3Index) => gathered.lists(place.group, version) == Listed::Fresh,
-        (version, _) => gathered.lists(place.group, version) != Listed::No,
+    let wanted = |place: OpenApiPath<'_>| match (place.version, form) {
+        ("", _) => peer_discovery.others.document.group(place.group).is_some(),
+        // No server can serve a document that only unreachable servers have.
+        (version, openapi::OpenApiFormat::V3Index) => {
+            peer_discovery.lists(place.group, version) == PeerListing::Fresh
+        }
+        (version, _) => peer_discovery.lists(place.group, version) != PeerListing::No,
     };
     loop {
         match openapi::merge(form, local, &peers, wanted) {
-            Err(openapi::Error::Peer(index, error)) if index < peers.len() => {
+            Err(openapi::OpenApiMergeError::Peer(index, error)) if index < peers.len() => {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
                     "a peer's OpenAPI document cannot be read"
@@ -137,10 +150,10 @@ fn open_api(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discovery::model;
+    use crate::kube::discovery::model;
 
     /// Others list one group version.
-    fn gathered() -> Gathered {
+    fn peer_discovery() -> PeerDiscovery {
         let resource = model::Resource {
             name: "things".into(),
             kind: Some(model::Kind {
@@ -154,30 +167,30 @@ mod tests {
             stale: false,
             resources: vec![resource.into()],
         };
-        let mut gathered = Gathered::default();
-        gathered.others.document.groups = vec![model::Group {
+        let mut peer_discovery = PeerDiscovery::default();
+        peer_discovery.others.document.groups = vec![model::Group {
             name: "added".into(),
             versions: vec![version],
         }];
-        gathered
+        peer_discovery
     }
 
     fn made(
-        document: Document,
+        document: DocumentRequest,
         content_type: &'static str,
         for_one: bool,
         body: Option<&str>,
-    ) -> Result<String, Error> {
-        let given = Given {
+    ) -> Result<String, OverlayError> {
+        let upstream = UpstreamDocument {
             document,
-            form: entity::Form {
+            form: EntityFormat {
                 content_type: HeaderValue::from_static(content_type),
                 for_one,
             },
             etag: None,
             body: body.map(|body| body.as_bytes().to_vec()),
         };
-        let entity = make(given, &gathered(), &Gathering::default())?;
+        let entity = merge_document(upstream, &peer_discovery(), &SharedPeerDiscovery::default())?;
         let mut header = pingora_http::ResponseHeader::build(200, None).unwrap();
         let body = entity.write(&mut header, false).unwrap();
         Ok(String::from_utf8_lossy(&body).into_owned())
@@ -189,26 +202,31 @@ mod tests {
 
     #[test]
     fn a_document_gets_what_others_list_unless_it_is_for_one_server() {
-        let merged = made(Document::Groups, JSON, false, Some(GROUPS)).unwrap();
+        let merged = made(DocumentRequest::Groups, JSON, false, Some(GROUPS)).unwrap();
         assert!(merged.contains("\"added\""), "{merged}");
-        let local = made(Document::Groups, JSON, true, Some(GROUPS)).unwrap();
+        let local = made(DocumentRequest::Groups, JSON, true, Some(GROUPS)).unwrap();
         assert_eq!(local, GROUPS);
-        let versions = made(Document::Versions, JSON, false, Some(CORE)).unwrap();
+        let versions = made(DocumentRequest::Versions, JSON, false, Some(CORE)).unwrap();
         assert_eq!(versions, CORE, "there is nothing to add in the legacy form");
     }
 
     #[test]
     fn a_group_is_made_of_what_others_list_if_they_do() {
-        let group = |name: &str| made(Document::Group(name.to_owned()), JSON, false, None);
+        let group = |name: &str| made(DocumentRequest::Group(name.to_owned()), JSON, false, None);
         assert!(group("added").unwrap().contains("\"added/v1\""));
-        assert!(matches!(group("nobodys"), Err(Error::Nobody)));
+        assert!(matches!(group("nobodys"), Err(OverlayError::Nobody)));
     }
 
     #[test]
     fn what_cannot_be_added_to_is_an_error() {
-        let broken = made(Document::Groups, JSON, false, Some("{"));
-        assert!(matches!(broken, Err(Error::Discovery(_))));
-        let cbor = made(Document::Groups, "application/cbor", false, Some(GROUPS));
-        assert!(matches!(cbor, Err(Error::Form(_))));
+        let broken = made(DocumentRequest::Groups, JSON, false, Some("{"));
+        assert!(matches!(broken, Err(OverlayError::Discovery(_))));
+        let cbor = made(
+            DocumentRequest::Groups,
+            "application/cbor",
+            false,
+            Some(GROUPS),
+        );
+        assert!(matches!(cbor, Err(OverlayError::Form(_))));
     }
 }

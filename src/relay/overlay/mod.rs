@@ -1,9 +1,9 @@
-//! Discovery documents with what other servers list besides (KEP-4020).
+//! Merges into discovery documents what other servers list (KEP-4020).
 //!
-//! The apiserver is asked as the caller, in the form that the caller accepts, for the document as it is: what the caller
-//! may see and in which form is decided there, and what is no document passes. What others have is added to the whole
-//! document. The outcome is kept ([`cache`]); as long as the apiserver says that its document is the same, it is not even
-//! sent again.
+//! The apiserver is asked for its document as the caller and in the caller's format, because the apiserver decides what
+//! the caller may see. An answer that is not a document passes unchanged. Entries of other servers are added to the
+//! whole document. The result is cached ([`cache`]); while the apiserver answers that its document has not changed, it
+//! does not send it again.
 
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use http::header::{
 use pingora_http::RequestHeader;
 
 use self::cache::Cache;
-use self::entity::{Entity, Source};
-use crate::discovery::gathered::Gathered;
-use crate::routing::documents::Document;
+use self::entity::{Entity, EntitySource};
+use crate::discovery::peer_discovery::PeerDiscovery;
+use crate::routing::documents::DocumentRequest;
 
 pub mod cache;
 pub mod entity;
 pub mod merge;
-mod serve;
+pub mod metrics;
 
-/// What is asked about an apiserver's own bytes, and means something else for what is sent.
+/// Conditions on the apiserver's own bytes. They mean something else for the merged bytes.
 const ABOUT_BYTES: [HeaderName; 6] = [
     IF_NONE_MATCH,
     IF_MATCH,
@@ -34,31 +34,52 @@ const ABOUT_BYTES: [HeaderName; 6] = [
     RANGE,
 ];
 
-/// A request for a document that is to be added to.
+/// A discovery document that is requested.
 #[derive(Clone)]
-pub struct Merging {
-    document: Document,
-    gathered: Arc<Gathered>,
-    accept: Option<HeaderValue>,
-    if_none_match: Vec<HeaderValue>,
-    gzip: bool,
-    /// What the apiserver was asked to confirm.
-    known: Option<Arc<Entity>>,
+pub struct Overlay {
+    pub document: DocumentRequest,
+    /// What to add to it, if anything.
+    pub peer_discovery: Option<Arc<PeerDiscovery>>,
 }
 
-impl Merging {
-    /// Rewrites a request's header, so that the apiserver answers with a whole document, or that it is still the one
-    /// that is known.
+impl Overlay {
+    /// Prepares a request's header; `None`: the answer passes unchanged.
     pub fn begin(
-        document: &Document,
-        gathered: &Arc<Gathered>,
+        &self,
+        cache: &Cache,
+        header: &mut RequestHeader,
+    ) -> pingora_core::Result<Option<MergeRequest>> {
+        let peer_discovery = self.peer_discovery.as_ref();
+        let merge_request =
+            |peer_discovery| MergeRequest::begin(&self.document, peer_discovery, cache, header);
+        peer_discovery.map(merge_request).transpose()
+    }
+}
+
+/// A request for a document to which something is added.
+#[derive(Clone)]
+pub struct MergeRequest {
+    pub(super) document: DocumentRequest,
+    pub(super) peer_discovery: Arc<PeerDiscovery>,
+    pub(super) accept: Option<HeaderValue>,
+    pub(super) if_none_match: Vec<HeaderValue>,
+    pub(super) gzip: bool,
+    /// The entity that the apiserver is asked to confirm.
+    pub(super) known: Option<Arc<Entity>>,
+}
+
+impl MergeRequest {
+    /// Rewrites a request's header so that the apiserver answers with a whole document, or that it has not changed.
+    pub fn begin(
+        document: &DocumentRequest,
+        peer_discovery: &Arc<PeerDiscovery>,
         cache: &Cache,
         header: &mut RequestHeader,
     ) -> pingora_core::Result<Self> {
         let if_none_match = header.headers.get_all(IF_NONE_MATCH).iter().cloned();
-        let mut merging = Self {
+        let mut merge_request = Self {
             document: document.clone(),
-            gathered: gathered.clone(),
+            peer_discovery: peer_discovery.clone(),
             accept: header.headers.get(ACCEPT).cloned(),
             if_none_match: if_none_match.collect(),
             gzip: accepts_gzip(header),
@@ -70,29 +91,33 @@ impl Merging {
             }
         }
         header.insert_header(ACCEPT_ENCODING, HeaderValue::from_static("identity"))?;
-        let accepted = cache.accepted(gathered.generation, document, merging.accept.as_ref());
+        let accepted = cache.accepted(
+            peer_discovery.generation,
+            document,
+            merge_request.accept.as_ref(),
+        );
         if let Some(entity) = accepted
-            && let Source::Etag(etag) = &entity.source
+            && let EntitySource::Etag(etag) = &entity.source
         {
             header.insert_header(IF_NONE_MATCH, etag.clone())?;
-            merging.known = Some(entity);
+            merge_request.known = Some(entity);
         }
-        Ok(merging)
+        Ok(merge_request)
     }
 
-    /// Whether an answer of this status is a document, or says which one. Any other passes.
+    /// Whether an answer of this status has or confirms a document. Other answers pass unchanged.
     pub fn concerns(&self, status: StatusCode) -> bool {
         match status {
             StatusCode::OK => true,
             StatusCode::NOT_MODIFIED => self.known.is_some(),
-            // The caller may see it, or it would be a 403.
-            StatusCode::NOT_FOUND => matches!(self.document, Document::Group(_)),
+            // The caller may read discovery; otherwise the answer would be a 403.
+            StatusCode::NOT_FOUND => matches!(self.document, DocumentRequest::Group(_)),
             _ => false,
         }
     }
 }
 
-/// As kube-apiserver reads it.
+/// Reads the header as kube-apiserver does.
 fn accepts_gzip(header: &RequestHeader) -> bool {
     let accepted = header.headers.get(ACCEPT_ENCODING);
     let accepted = accepted.map_or(&b""[..], HeaderValue::as_bytes);

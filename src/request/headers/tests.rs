@@ -1,13 +1,13 @@
 use super::*;
 
-fn privileged() -> Privileged {
+fn privileged() -> PrivilegedHeaders {
     let names = |names: &[&'static str]| {
         names
             .iter()
             .map(|name| HeaderName::from_static(name))
             .collect()
     };
-    Privileged::new(&RequestHeaders {
+    PrivilegedHeaders::new(&RequestHeaders {
         username: names(&["x-remote-user", "x-other-user"]),
         uid: names(&["x-remote-uid"]),
         group: names(&["x-foo-group"]),
@@ -87,9 +87,14 @@ fn a_certificate_user_is_written_under_the_apiservers_own_names_and_brings_no_to
     assert_eq!(groups, ["devs", "qa"]);
 
     let mut with = |details| privileged().stamp_details(&mut request, &who, details);
-    with(Details::default()).unwrap();
+    with(CredentialFeatures::default()).unwrap();
     let (credential_id, uid) = (true, true);
-    with(Details { credential_id, uid }).unwrap();
+    let details = CredentialFeatures {
+        credential_id,
+        uid,
+        ..CredentialFeatures::default()
+    };
+    with(details).unwrap();
     let name = "x-remote-extra-authentication.kubernetes.io%2fcredential-id";
     assert_eq!(request.headers[name], "X509SHA256=00");
     assert_eq!(request.headers["x-remote-uid"], "42");
@@ -211,7 +216,7 @@ fn the_clients_address_is_what_we_saw() {
 
 #[test]
 fn the_version_asked_for_is_one_or_none() {
-    let config = |enabled| VersionAwareness {
+    let config = |enabled| VersionAwarenessConfig {
         enabled,
         header: HeaderName::from_static("x-version"),
     };
@@ -233,7 +238,7 @@ fn the_version_asked_for_is_one_or_none() {
         &["1.32.1"],
         &["\u{e9}"],
     ] {
-        assert_eq!(read(values, true), Err(Malformed), "{values:?}");
+        assert_eq!(read(values, true), Err(MalformedVersion), "{values:?}");
         assert_eq!(read(values, false), Ok(None), "{values:?}");
     }
     let other = request(&[("X-Versions", "?"), ("X_Version", "?")]);

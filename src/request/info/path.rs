@@ -2,43 +2,42 @@
 
 use std::borrow::Cow;
 
-use super::{Discovery, GroupVersion, ResourceRequest, Verb};
+use super::{DiscoveryTarget, GroupVersionRef, ResourceRequest, Verb};
 
 /// What `read_path` can find, and the verb that the path itself brings.
-pub(super) enum Named<'a> {
+pub(super) enum ParsedPath<'a> {
     Resource(Option<Verb>, ResourceRequest<'a>),
-    Discovery(Discovery<'a>),
+    Discovery(DiscoveryTarget<'a>),
     Nothing,
 }
 
 /// A path that others might read differently.
-pub(super) struct Doubt;
+pub(super) struct AmbiguousPath;
 
-pub(super) fn read_path(path: &str) -> Result<Named<'_>, Doubt> {
+pub(super) fn read_path(path: &str) -> Result<ParsedPath<'_>, AmbiguousPath> {
     let mut segments = Segments::of(path);
     let group = match segments.next()?.as_deref() {
         Some("api") => Cow::Borrowed(""),
         Some("apis") => match segments.next()? {
             Some(group) => group,
-            None => return Ok(Named::Discovery(Discovery::Groups)),
+            None => return Ok(ParsedPath::Discovery(DiscoveryTarget::Groups)),
         },
         Some("openapi") => return read_openapi(path, segments),
-        _ => return Ok(Named::Nothing),
+        _ => return Ok(ParsedPath::Nothing),
     };
     let Some(version) = segments.next()? else {
         let is_core = group.is_empty();
-        return Ok(Named::Discovery(if is_core {
-            Discovery::Versions
+        return Ok(ParsedPath::Discovery(if is_core {
+            DiscoveryTarget::Versions
         } else {
-            Discovery::Group(group)
+            DiscoveryTarget::Group(group)
         }));
     };
     match segments.next()? {
         Some(first) => read_resource(group, version, first, segments),
-        None => Ok(Named::Discovery(Discovery::GroupVersion(GroupVersion {
-            group,
-            version,
-        }))),
+        None => Ok(ParsedPath::Discovery(DiscoveryTarget::GroupVersion(
+            GroupVersionRef { group, version },
+        ))),
     }
 }
 
@@ -47,7 +46,7 @@ fn read_resource<'a>(
     version: Cow<'a, str>,
     first: Cow<'a, str>,
     mut segments: Segments<'a>,
-) -> Result<Named<'a>, Doubt> {
+) -> Result<ParsedPath<'a>, AmbiguousPath> {
     let special = match first.as_ref() {
         "watch" => Some(Verb::Watch),
         "proxy" => Some(Verb::Proxy),
@@ -58,7 +57,7 @@ fn read_resource<'a>(
         version,
         // `/api/v1/watch` alone is an error to the apiserver, too.
         resource: if special.is_some() {
-            segments.next()?.ok_or(Doubt)?
+            segments.next()?.ok_or(AmbiguousPath)?
         } else {
             first
         },
@@ -73,7 +72,7 @@ fn read_resource<'a>(
     }
     if special == Some(Verb::Proxy) {
         request.subresource = Cow::default();
-        return Ok(Named::Resource(special, request));
+        return Ok(ParsedPath::Resource(special, request));
     }
     if request.subresource.is_empty() {
         request.subresource = segments.next()?.unwrap_or_default();
@@ -85,14 +84,14 @@ fn read_resource<'a>(
     if request.subresource != "proxy" {
         segments.finish()?;
     }
-    Ok(Named::Resource(special, request))
+    Ok(ParsedPath::Resource(special, request))
 }
 
 /// What follows `namespaces`: nothing, one of them, or something inside it.
 fn read_namespace<'a>(
     request: &mut ResourceRequest<'a>,
     segments: &mut Segments<'a>,
-) -> Result<(), Doubt> {
+) -> Result<(), AmbiguousPath> {
     request.namespace = segments.next()?.unwrap_or_default();
     match segments.next()? {
         Some(inside) if inside != "status" && inside != "finalize" => {
@@ -108,18 +107,21 @@ fn read_namespace<'a>(
     Ok(())
 }
 
-fn read_openapi<'a>(path: &'a str, mut segments: Segments<'a>) -> Result<Named<'a>, Doubt> {
+fn read_openapi<'a>(
+    path: &'a str,
+    mut segments: Segments<'a>,
+) -> Result<ParsedPath<'a>, AmbiguousPath> {
     let version = segments.next()?;
     // These are found by their exact path: with a slash at its end it is another one.
     if path.ends_with('/') {
-        return Ok(Named::Nothing);
+        return Ok(ParsedPath::Nothing);
     }
-    Ok(Named::Discovery(
+    Ok(ParsedPath::Discovery(
         match (version.as_deref(), segments.rest) {
-            (Some("v2"), None) => Discovery::OpenApiV2,
-            (Some("v3"), None) => Discovery::OpenApiV3,
+            (Some("v2"), None) => DiscoveryTarget::OpenApiV2,
+            (Some("v3"), None) => DiscoveryTarget::OpenApiV3,
             (Some("v3"), Some(document)) => read_openapi_v3(document, segments)?,
-            _ => return Ok(Named::Nothing),
+            _ => return Ok(ParsedPath::Nothing),
         },
     ))
 }
@@ -127,20 +129,22 @@ fn read_openapi<'a>(path: &'a str, mut segments: Segments<'a>) -> Result<Named<'
 fn read_openapi_v3<'a>(
     document: &'a str,
     mut segments: Segments<'a>,
-) -> Result<Discovery<'a>, Doubt> {
+) -> Result<DiscoveryTarget<'a>, AmbiguousPath> {
     let prefix = segments.next()?;
     let (second, third) = (segments.next()?, segments.next()?);
     let more = segments.next()?.is_some();
     segments.finish()?;
     Ok(match (prefix.as_deref(), second, third) {
-        (Some("api"), Some(version), None) => Discovery::OpenApiV3GroupVersion(GroupVersion {
-            group: Cow::default(),
-            version,
-        }),
-        (Some("apis"), Some(group), Some(version)) if !more => {
-            Discovery::OpenApiV3GroupVersion(GroupVersion { group, version })
+        (Some("api"), Some(version), None) => {
+            DiscoveryTarget::OpenApiV3GroupVersion(GroupVersionRef {
+                group: Cow::default(),
+                version,
+            })
         }
-        _ => Discovery::OpenApiV3Document(document),
+        (Some("apis"), Some(group), Some(version)) if !more => {
+            DiscoveryTarget::OpenApiV3GroupVersion(GroupVersionRef { group, version })
+        }
+        _ => DiscoveryTarget::OpenApiV3Document(document),
     })
 }
 
@@ -158,7 +162,7 @@ impl<'a> Segments<'a> {
     }
 
     /// The next segment. One slash at the end of the path begins no segment.
-    fn next(&mut self) -> Result<Option<Cow<'a, str>>, Doubt> {
+    fn next(&mut self) -> Result<Option<Cow<'a, str>>, AmbiguousPath> {
         let Some(rest) = self.rest.take().filter(|rest| !rest.is_empty()) else {
             return Ok(None);
         };
@@ -173,29 +177,29 @@ impl<'a> Segments<'a> {
     }
 
     /// Reads on to the end, for doubts only.
-    fn finish(mut self) -> Result<(), Doubt> {
+    fn finish(mut self) -> Result<(), AmbiguousPath> {
         while self.next()?.is_some() {}
         Ok(())
     }
 }
 
-fn decode_segment(raw: &str) -> Result<Cow<'_, str>, Doubt> {
+fn decode_segment(raw: &str) -> Result<Cow<'_, str>, AmbiguousPath> {
     let segment = if raw.contains('%') {
-        let bytes = unescape(raw, false).ok_or(Doubt)?;
+        let bytes = unescape(raw, false).ok_or(AmbiguousPath)?;
         // Go decodes before it cuts at slashes: with an encoded one there are more segments than it
         // seems.
         if bytes
             .iter()
             .any(|&byte| byte == b'/' || byte.is_ascii_control())
         {
-            return Err(Doubt);
+            return Err(AmbiguousPath);
         }
-        Cow::Owned(String::from_utf8(bytes).map_err(|_| Doubt)?)
+        Cow::Owned(String::from_utf8(bytes).map_err(|_| AmbiguousPath)?)
     } else {
         Cow::Borrowed(raw)
     };
     match segment.as_ref() {
-        "" | "." | ".." => Err(Doubt),
+        "" | "." | ".." => Err(AmbiguousPath),
         _ => Ok(segment),
     }
 }

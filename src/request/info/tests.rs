@@ -21,17 +21,17 @@ fn line(info: &RequestInfo<'_>) -> String {
     line
 }
 
-fn discovery_line(discovery: &Discovery<'_>) -> String {
-    let of = |gv: &GroupVersion<'_>| format!("{}/{}", gv.group, gv.version);
+fn discovery_line(discovery: &DiscoveryTarget<'_>) -> String {
+    let of = |gv: &GroupVersionRef<'_>| format!("{}/{}", gv.group, gv.version);
     match discovery {
-        Discovery::Versions => "core versions".to_owned(),
-        Discovery::Groups => "groups".to_owned(),
-        Discovery::Group(group) => format!("group {group}"),
-        Discovery::GroupVersion(gv) => format!("resources of {}", of(gv)),
-        Discovery::OpenApiV2 => "openapi v2".to_owned(),
-        Discovery::OpenApiV3 => "openapi v3".to_owned(),
-        Discovery::OpenApiV3GroupVersion(gv) => format!("openapi v3 of {}", of(gv)),
-        Discovery::OpenApiV3Document(document) => format!("openapi v3 document {document}"),
+        DiscoveryTarget::Versions => "core versions".to_owned(),
+        DiscoveryTarget::Groups => "groups".to_owned(),
+        DiscoveryTarget::Group(group) => format!("group {group}"),
+        DiscoveryTarget::GroupVersion(gv) => format!("resources of {}", of(gv)),
+        DiscoveryTarget::OpenApiV2 => "openapi v2".to_owned(),
+        DiscoveryTarget::OpenApiV3 => "openapi v3".to_owned(),
+        DiscoveryTarget::OpenApiV3GroupVersion(gv) => format!("openapi v3 of {}", of(gv)),
+        DiscoveryTarget::OpenApiV3Document(document) => format!("openapi v3 document {document}"),
     }
 }
 

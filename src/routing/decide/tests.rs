@@ -3,7 +3,8 @@ mod versions;
 use std::sync::Arc;
 
 use super::*;
-use crate::routing::table::{Custom, Pair, ServedSet, Server};
+use crate::kube::gvr::{Custom, Pair, ServedSet};
+use crate::routing::table::Server;
 
 const HPA: GvrRef<'_> = GvrRef {
     group: "autoscaling",
@@ -64,8 +65,8 @@ fn snapshot(local: Option<&[GvrRef<'_>]>, servers: Vec<Server>) -> Snapshot {
     Snapshot::new(true, servers, local.map(served).as_ref(), Arc::new(custom))
 }
 
-fn local(initialized: bool) -> Local {
-    Local {
+fn local(initialized: bool) -> LocalServer {
+    LocalServer {
         initialized,
         history_start: 1000,
     }
@@ -73,7 +74,7 @@ fn local(initialized: bool) -> Local {
 
 fn ask<'s>(gvr: GvrRef<'_>, initialized: bool, snapshot: &'s Snapshot) -> Decision<'s> {
     decide(
-        Question {
+        RoutingInput {
             resource: Some(gvr),
             rerouted: false,
             resume: None,
@@ -87,7 +88,7 @@ fn ask<'s>(gvr: GvrRef<'_>, initialized: bool, snapshot: &'s Snapshot) -> Decisi
 }
 
 #[track_caller]
-fn expect(decision: &Decision<'_>, row: Row, to: &Place<'_>, pass_no_such_resource: bool) {
+fn expect(decision: &Decision<'_>, row: Row, to: &ServerChoice<'_>, pass_no_such_resource: bool) {
     assert_eq!(
         (decision.row, &decision.to, decision.pass_no_such_resource),
         (row, to, pass_no_such_resource)
@@ -96,7 +97,7 @@ fn expect(decision: &Decision<'_>, row: Row, to: &Place<'_>, pass_no_such_resour
 
 #[test]
 fn row_1_what_is_not_a_resource_is_local_whatever_is_known() {
-    let question = Question {
+    let question = RoutingInput {
         resource: None,
         rerouted: false,
         resume: None,
@@ -109,7 +110,7 @@ fn row_1_what_is_not_a_resource_is_local_whatever_is_known() {
         expect(
             &decide(question, POLICY, local(initialized), &snapshot, || true),
             Row::NotAResource,
-            &Place::Local,
+            &ServerChoice::Local,
             true,
         );
     }
@@ -117,7 +118,7 @@ fn row_1_what_is_not_a_resource_is_local_whatever_is_known() {
 
 #[test]
 fn row_2_a_rerouted_request_is_never_rerouted_again() {
-    let question = Question {
+    let question = RoutingInput {
         resource: Some(HPA),
         rerouted: true,
         resume: None,
@@ -137,13 +138,13 @@ fn row_2_a_rerouted_request_is_never_rerouted_again() {
             expect(
                 &decide(question, policy, local(true), &snapshot, || false),
                 Row::Rerouted,
-                &Place::Local,
+                &ServerChoice::Local,
                 false,
             );
             expect(
                 &decide(question, policy, local(false), &snapshot, || false),
                 Row::Rerouted,
-                &Place::Nowhere,
+                &ServerChoice::Nowhere,
                 false,
             );
         }
@@ -156,7 +157,7 @@ fn row_3_switched_off_everything_is_local_and_untouched() {
         rerouting: false,
         ..POLICY
     };
-    let question = Question {
+    let question = RoutingInput {
         resource: Some(HPA),
         rerouted: false,
         resume: None,
@@ -166,7 +167,7 @@ fn row_3_switched_off_everything_is_local_and_untouched() {
     expect(
         &decide(question, policy, local(true), &snapshot, || false),
         Row::Disabled,
-        &Place::Local,
+        &ServerChoice::Local,
         true,
     );
 }
@@ -174,7 +175,7 @@ fn row_3_switched_off_everything_is_local_and_untouched() {
 #[test]
 fn row_4_without_etcds_state_nothing_can_be_known() {
     let unsynced = Snapshot::default();
-    let question = Question {
+    let question = RoutingInput {
         resource: Some(PODS),
         rerouted: false,
         resume: None,
@@ -183,7 +184,7 @@ fn row_4_without_etcds_state_nothing_can_be_known() {
     expect(
         &decide(question, POLICY, local(true), &unsynced, || false),
         Row::Unsynced,
-        &Place::Nowhere,
+        &ServerChoice::Nowhere,
         false,
     );
     let policy = Policy {
@@ -193,7 +194,7 @@ fn row_4_without_etcds_state_nothing_can_be_known() {
     expect(
         &decide(question, policy, local(true), &unsynced, || false),
         Row::Unsynced,
-        &Place::Local,
+        &ServerChoice::Local,
         false,
     );
 }
@@ -213,16 +214,21 @@ fn row_5_custom_resources_and_aggregated_apis_are_everywhere() {
         expect(
             &ask(gvr, true, &with_peer),
             Row::Custom,
-            &Place::Local,
+            &ServerChoice::Local,
             true,
         );
         expect(
             &ask(gvr, false, &with_peer),
             Row::Custom,
-            &Place::Peers(&[0], None),
+            &ServerChoice::Peers(&[0], None),
             false,
         );
-        expect(&ask(gvr, false, &alone), Row::Custom, &Place::Local, false);
+        expect(
+            &ask(gvr, false, &alone),
+            Row::Custom,
+            &ServerChoice::Local,
+            false,
+        );
     }
 }
 
@@ -232,7 +238,7 @@ fn row_7_what_an_initialized_local_server_lists_is_local() {
     expect(
         &ask(PODS, true, &snapshot),
         Row::Local,
-        &Place::Local,
+        &ServerChoice::Local,
         false,
     );
 }
@@ -246,7 +252,7 @@ fn row_8_what_only_peers_list_goes_to_any_of_them() {
     expect(
         &ask(HPA, true, &snapshot),
         Row::Peers,
-        &Place::Peers(&[0, 2], Some(&HPA.owned())),
+        &ServerChoice::Peers(&[0, 2], Some(&HPA.owned())),
         false,
     );
 }
@@ -257,7 +263,7 @@ fn row_8_peers_serve_what_a_starting_local_server_lists() {
     expect(
         &ask(PODS, false, &snapshot),
         Row::Peers,
-        &Place::Peers(&[0], Some(&PODS.owned())),
+        &ServerChoice::Peers(&[0], Some(&PODS.owned())),
         false,
     );
 }
@@ -275,7 +281,7 @@ fn row_9_a_starting_local_server_is_better_than_none() {
     expect(
         &ask(PODS, false, &snapshot),
         Row::LocalUninitialized,
-        &Place::Local,
+        &ServerChoice::Local,
         false,
     );
 }
@@ -302,7 +308,7 @@ fn row_10_unreachable_is_not_gone() {
         expect(
             &ask(HPA, true, &snapshot),
             Row::Unreachable,
-            &Place::Nowhere,
+            &ServerChoice::Nowhere,
             false,
         );
     }
@@ -314,7 +320,7 @@ fn row_11_absence_is_not_proved_while_something_is_unknown() {
     expect(
         &ask(HPA, true, &local_unknown),
         Row::Unknown,
-        &Place::Local,
+        &ServerChoice::Local,
         false,
     );
     let peer_unknown = snapshot(
@@ -327,11 +333,11 @@ fn row_11_absence_is_not_proved_while_something_is_unknown() {
     expect(
         &ask(HPA, true, &peer_unknown),
         Row::Unknown,
-        &Place::Local,
+        &ServerChoice::Local,
         false,
     );
     let stale = snapshot(Some(&[PODS]), vec![peer("b", &[PODS])]);
-    let question = Question {
+    let question = RoutingInput {
         resource: Some(HPA),
         rerouted: false,
         resume: None,
@@ -340,7 +346,7 @@ fn row_11_absence_is_not_proved_while_something_is_unknown() {
     expect(
         &decide(question, POLICY, local(true), &stale, || true),
         Row::Unknown,
-        &Place::Local,
+        &ServerChoice::Local,
         false,
     );
 }
@@ -357,13 +363,13 @@ fn row_11_an_initialized_local_server_is_asked_while_its_set_is_unknown() {
     expect(
         &ask(HPA, true, &snapshot),
         Row::Unknown,
-        &Place::Local,
+        &ServerChoice::Local,
         false,
     );
     expect(
         &ask(HPA, false, &snapshot),
         Row::Unreachable,
-        &Place::Nowhere,
+        &ServerChoice::Nowhere,
         false,
     );
 }
@@ -385,14 +391,19 @@ fn row_11_a_dead_server_whose_set_was_never_known_proves_nothing_either_way() {
 #[test]
 fn row_12_what_nobody_lists_is_the_local_servers_404() {
     let snapshot = snapshot(Some(&[PODS]), vec![peer("b", &[PODS])]);
-    expect(&ask(HPA, true, &snapshot), Row::Nobody, &Place::Local, true);
+    expect(
+        &ask(HPA, true, &snapshot),
+        Row::Nobody,
+        &ServerChoice::Local,
+        true,
+    );
 }
 
 #[test]
 fn freshness_is_asked_only_where_absence_is_to_be_proved() {
     let snapshot = snapshot(Some(&[PODS]), vec![peer("b", &[HPA])]);
     for gvr in [PODS, HPA, WIDGETS] {
-        let question = Question {
+        let question = RoutingInput {
             resource: Some(gvr),
             rerouted: false,
             resume: None,
@@ -409,12 +420,15 @@ fn who_is_asked_next_is_what_the_later_rows_say() {
     let both = snapshot(Some(&[PODS]), vec![peer("b", &[PODS, HPA])]);
     let then = |gvr, initialized| ask(gvr, initialized, &both).then;
     // Row 7, then row 8; row 8, then row 9.
-    assert!(matches!(then(PODS, true), Place::Peers(&[0], Some(_))));
-    assert_eq!(then(PODS, false), Place::Local);
-    assert_eq!(then(HPA, true), Place::Nowhere);
+    assert!(matches!(
+        then(PODS, true),
+        ServerChoice::Peers(&[0], Some(_))
+    ));
+    assert_eq!(then(PODS, false), ServerChoice::Local);
+    assert_eq!(then(HPA, true), ServerChoice::Nowhere);
     // Row 5, both ways.
-    assert_eq!(then(WIDGETS, true), Place::Peers(&[0], None));
-    assert_eq!(then(WIDGETS, false), Place::Local);
+    assert_eq!(then(WIDGETS, true), ServerChoice::Peers(&[0], None));
+    assert_eq!(then(WIDGETS, false), ServerChoice::Local);
 }
 
 #[test]
@@ -427,11 +441,11 @@ fn without_a_target_nobody_is_asked_next() {
     let alone = snapshot(Some(&[PODS]), vec![gone]);
     for (gvr, initialized) in [(PODS, false), (HPA, true), (HPA, false), (WIDGETS, false)] {
         let then = ask(gvr, initialized, &alone).then;
-        assert_eq!(then, Place::Nowhere, "{gvr:?} {initialized}");
+        assert_eq!(then, ServerChoice::Nowhere, "{gvr:?} {initialized}");
     }
     for gvr in [PODS, WIDGETS] {
         let then = ask(gvr, true, &alone).then;
-        assert!(matches!(then, Place::Peers(&[], _)), "{gvr:?}");
+        assert!(matches!(then, ServerChoice::Peers(&[], _)), "{gvr:?}");
     }
 }
 
@@ -447,14 +461,17 @@ fn what_is_not_to_be_rerouted_has_nowhere_else_to_go() {
         (Some(PODS), true, POLICY),
         (Some(PODS), false, off),
     ] {
-        let question = Question {
+        let question = RoutingInput {
             resource,
             rerouted,
             resume: None,
             version: None,
         };
         let decision = decide(question, policy, local(true), &both, || false);
-        assert_eq!((decision.to, decision.then), (Place::Local, Place::Nowhere));
+        assert_eq!(
+            (decision.to, decision.then),
+            (ServerChoice::Local, ServerChoice::Nowhere)
+        );
     }
 }
 
@@ -471,7 +488,7 @@ fn resume<'s>(
     initialized: bool,
     snapshot: &'s Snapshot,
 ) -> Decision<'s> {
-    let question = Question {
+    let question = RoutingInput {
         resource: Some(gvr),
         rerouted: false,
         resume: Some(since),
@@ -487,14 +504,14 @@ fn row_6_a_watch_that_is_older_than_the_local_history_goes_where_the_history_is(
     for since in [500, 999] {
         let decision = resume(PODS, since, true, &both);
         assert_eq!(decision.row, Row::Resume, "{since}");
-        let Place::Historians(all, _, at) = decision.to else {
+        let ServerChoice::Historians(all, _, at) = decision.to else {
             panic!("{decision:?}");
         };
         assert_eq!((all, at), (&[0, 1][..], since));
-        assert_eq!(decision.then, Place::Local);
+        assert_eq!(decision.then, ServerChoice::Local);
         assert!(!decision.pass_no_such_resource);
     }
-    // What the local server still has, and what nobody has, is as any other request.
+    // A history that the local server or no server has makes no difference.
     for since in [1, 499, 1000, i64::MAX] {
         assert_eq!(resume(PODS, since, true, &both).row, Row::Local, "{since}");
     }
@@ -505,9 +522,15 @@ fn row_6_among_peers_the_one_with_the_history_is_asked_first() {
     let servers = vec![historian("b", Some(500)), historian("c", None)];
     let both = snapshot(Some(&[PODS]), servers);
     let decision = resume(HPA, 700, true, &both);
-    assert!(matches!(decision.to, Place::Historians(&[0, 1], _, 700)));
-    assert!(matches!(decision.then, Place::Peers(&[0, 1], Some(_))));
-    // Not initialized, the local history counts for nothing.
+    assert!(matches!(
+        decision.to,
+        ServerChoice::Historians(&[0, 1], _, 700)
+    ));
+    assert!(matches!(
+        decision.then,
+        ServerChoice::Peers(&[0, 1], Some(_))
+    ));
+    // The history of a local server that is not initialized does not count.
     assert_eq!(resume(PODS, 5000, false, &both).row, Row::Resume);
 }
 

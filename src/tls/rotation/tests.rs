@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::config::KeyPair;
 use crate::tls::credentials::Trust;
-use crate::tls::reading::Pair;
+use crate::tls::files::ChainAndKey;
 
 /// A directory with a certificate, its key and a CA.
 struct Ground {
@@ -41,25 +41,25 @@ impl Ground {
         }
     }
 
-    fn files(&self) -> Vec<File> {
+    fn files(&self) -> Vec<TlsFile> {
         let pair = self.pair();
         vec![
-            File::certificates("certFile", &pair.cert_file),
-            File::key("keyFile", &pair.key_file),
-            File::certificates("caFile", &self.dir.path().join("ca")),
+            TlsFile::certificates("certFile", &pair.cert_file),
+            TlsFile::key("keyFile", &pair.key_file),
+            TlsFile::certificates("caFile", &self.dir.path().join("ca")),
         ]
     }
 
-    fn rotation(&self) -> (Pair, Rotation<Pair>) {
+    fn rotation(&self) -> (ChainAndKey, Rotation<ChainAndKey>) {
         let pair = self.pair();
-        let make = move |reading: &Reading<'_>| reading.pair(&pair);
+        let make = move |reading: &FileSnapshot<'_>| reading.pair(&pair);
         Rotation::begin("test", self.files(), make).unwrap()
     }
 
     fn trust(&self) -> Trust {
         let files = self.files();
         let ca = self.dir.path().join("ca");
-        Trust::read(&ca, &self.pair(), &Reading::of(&files)).unwrap()
+        Trust::read(&ca, &self.pair(), &FileSnapshot::read(&files)).unwrap()
     }
 }
 
@@ -83,32 +83,36 @@ fn ca_with(name: &str, key: Key) -> CertifiedIssuer<'static, Key> {
     CertifiedIssuer::self_signed(params, key).unwrap()
 }
 
-fn kind<T, E>(look: &Look<T, E>) -> &'static str {
+fn kind<T, E>(look: &CheckOutcome<T, E>) -> &'static str {
     match look {
-        Look::Same => "same",
-        Look::New(_) => "new",
-        Look::Doubtful => "doubtful",
-        Look::Broken(_) => "broken",
-        Look::StillBroken => "still broken",
+        CheckOutcome::Unchanged => "same",
+        CheckOutcome::New(_) => "new",
+        CheckOutcome::FirstFailure => "doubtful",
+        CheckOutcome::Failed(_) => "broken",
+        CheckOutcome::StillFailing => "still broken",
     }
 }
 
 /// What so many looks in a row show.
-fn looks<T>(rotation: &mut Rotation<T>, memory: &mut Memory, count: usize) -> Vec<&'static str> {
-    (0..count).map(|_| kind(&rotation.look(memory))).collect()
+fn looks<T>(
+    rotation: &mut Rotation<T>,
+    history: &mut FailureHistory,
+    count: usize,
+) -> Vec<&'static str> {
+    (0..count).map(|_| kind(&rotation.check(history))).collect()
 }
 
 #[test]
 fn a_pair_that_is_half_replaced_is_waited_for() {
     let ground = Ground::new();
     let (_, mut rotation) = ground.rotation();
-    let mut memory = Memory::default();
-    assert_eq!(looks(&mut rotation, &mut memory, 2), ["same", "same"]);
+    let mut history = FailureHistory::default();
+    assert_eq!(looks(&mut rotation, &mut history, 2), ["same", "same"]);
     let [cert, key] = issued(2100);
     ground.write("key", &key);
-    assert_eq!(looks(&mut rotation, &mut memory, 1), ["doubtful"]);
+    assert_eq!(looks(&mut rotation, &mut history, 1), ["doubtful"]);
     ground.write("cert", &cert);
-    assert_eq!(looks(&mut rotation, &mut memory, 2), ["new", "same"]);
+    assert_eq!(looks(&mut rotation, &mut history, 2), ["new", "same"]);
 }
 
 #[test]
@@ -129,22 +133,22 @@ fn what_cannot_be_used_is_said_once_and_forgotten_when_it_is_good_again() {
         &|file| fs::write(file, &issued(2100)[1]).unwrap(),
     ];
     for spoil in breaks {
-        let mut memory = Memory::default();
+        let mut history = FailureHistory::default();
         spoil(&pair.key_file);
-        assert_eq!(looks(&mut rotation, &mut memory, 3), broken);
+        assert_eq!(looks(&mut rotation, &mut history, 3), broken);
         // The same as before, or something new.
         if pair.key_file.is_dir() {
             fs::remove_dir(&pair.key_file).unwrap();
         }
         ground.write("key", &good);
-        assert_eq!(looks(&mut rotation, &mut memory, 1), ["same"]);
-        assert!(memory.broken.is_none());
+        assert_eq!(looks(&mut rotation, &mut history, 1), ["same"]);
+        assert!(history.reported.is_none());
     }
-    let mut memory = Memory::default();
+    let mut history = FailureHistory::default();
     ground.write("key", "nonsense");
-    assert_eq!(looks(&mut rotation, &mut memory, 3), broken);
+    assert_eq!(looks(&mut rotation, &mut history, 3), broken);
     ground.issue();
-    assert_eq!(looks(&mut rotation, &mut memory, 2), ["new", "same"]);
+    assert_eq!(looks(&mut rotation, &mut history, 2), ["new", "same"]);
 }
 
 #[test]
@@ -154,15 +158,15 @@ fn contents_count_and_not_times_sizes_or_names() {
     let files = ground.files();
     let text = fs::read_to_string(&ca).unwrap();
     let time = fs::metadata(&ca).unwrap().modified().unwrap();
-    let before = Reading::of(&files).fingerprint();
+    let before = FileSnapshot::read(&files).fingerprint();
     let other = text.replacen("A", "B", 1);
     assert_eq!(other.len(), text.len());
     fs::write(&ca, other).unwrap();
     let file = fs::File::options().write(true).open(&ca).unwrap();
     file.set_modified(time).unwrap();
-    assert_ne!(Reading::of(&files).fingerprint(), before);
+    assert_ne!(FileSnapshot::read(&files).fingerprint(), before);
     ground.write("ca", &text);
-    assert_eq!(Reading::of(&files).fingerprint(), before);
+    assert_eq!(FileSnapshot::read(&files).fingerprint(), before);
 }
 
 #[cfg(unix)]
@@ -190,15 +194,15 @@ fn a_link_to_a_directory_that_leads_elsewhere_is_a_change() {
         key_file: path("key"),
     };
     let files = vec![
-        File::certificates("certFile", &pair.cert_file),
-        File::key("keyFile", &pair.key_file),
+        TlsFile::certificates("certFile", &pair.cert_file),
+        TlsFile::key("keyFile", &pair.key_file),
     ];
-    let make = move |reading: &Reading<'_>| reading.pair(&pair);
+    let make = move |reading: &FileSnapshot<'_>| reading.pair(&pair);
     let (_, mut rotation) = Rotation::begin("test", files, make).unwrap();
-    let mut memory = Memory::default();
-    assert_eq!(looks(&mut rotation, &mut memory, 1), ["same"]);
+    let mut history = FailureHistory::default();
+    assert_eq!(looks(&mut rotation, &mut history, 1), ["same"]);
     link("..2");
-    assert_eq!(looks(&mut rotation, &mut memory, 2), ["new", "same"]);
+    assert_eq!(looks(&mut rotation, &mut history, 2), ["new", "same"]);
 }
 
 #[test]
@@ -207,7 +211,7 @@ fn the_first_of_a_file_to_expire_counts() {
     let [soon, late] = [2030, 2040].map(|year| issued(year)[0].clone());
     ground.write("ca", &[late, soon].concat());
     let files = ground.files();
-    let reading = Reading::of(&files);
+    let reading = FileSnapshot::read(&files);
     let ends: Vec<_> = reading.expirations().collect();
     let unix = |year| rcgen::date_time_ymd(year, 1, 1).unix_timestamp();
     assert_eq!(ends, [("certFile", unix(2100)), ("caFile", unix(2030))]);
@@ -244,14 +248,18 @@ fn errors_name_the_file_and_what_is_wrong_with_it() {
     let files = ground.files();
     let (ca, pair) = (ground.dir.path().join("ca"), ground.pair());
     ground.write("key", &issued(2100)[1]);
-    let error = Trust::read(&ca, &pair, &Reading::of(&files)).err().unwrap();
+    let error = Trust::read(&ca, &pair, &FileSnapshot::read(&files))
+        .err()
+        .unwrap();
     let text = error.to_string();
     assert!(
         text.ends_with("key: the key does not belong to the certificate"),
         "{text}"
     );
     ground.write("ca", "nothing");
-    let error = Trust::read(&ca, &pair, &Reading::of(&files)).err().unwrap();
+    let error = Trust::read(&ca, &pair, &FileSnapshot::read(&files))
+        .err()
+        .unwrap();
     assert!(
         error.to_string().contains("no certificate in it"),
         "{error}"

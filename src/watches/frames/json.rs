@@ -1,10 +1,10 @@
-//! An event in JSON. Only the fields that are needed are looked at; the rest of the object is skipped.
+//! Parses an event in JSON. Only the needed fields are parsed; the rest of the object is skipped.
 
 use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use super::{Event, Unknown, kind, revision};
+use super::{ObjectEvent, UnknownFrame, kind, revision};
 
 #[derive(Deserialize)]
 struct Line<'a> {
@@ -36,14 +36,14 @@ struct Metadata<'a> {
     name: Cow<'a, str>,
 }
 
-pub(super) fn read(line: &[u8]) -> Result<Event<'_>, Unknown> {
-    let line: Line<'_> = serde_json::from_slice(line).map_err(|_| Unknown)?;
+pub(super) fn read(line: &[u8]) -> Result<ObjectEvent<'_>, UnknownFrame> {
+    let line: Line<'_> = serde_json::from_slice(line).map_err(|_| UnknownFrame)?;
     let Object {
         api_version,
         kind: object_kind,
         metadata,
     } = line.object;
-    Ok(Event {
+    Ok(ObjectEvent {
         kind: kind(&line.kind)?,
         revision: revision(&metadata.resource_version)?,
         namespace: metadata.namespace,

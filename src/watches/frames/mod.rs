@@ -1,10 +1,10 @@
-//! Takes the answer to a watch apart while it passes: one frame, one event. Pure.
+//! Splits the response to a watch into events while it is forwarded: one frame, one event. Pure.
 //!
-//! Invariants: no byte is held up, these are copies. The same bytes give the same events however they were split. At
-//! most one frame of at most [`LIMIT`] bytes is kept. What is too large or cannot be read makes everything after it
-//! unknown: there is no way to find the next frame's beginning again that could be relied on.
+//! Invariants: forwarding is never delayed, the bytes are copies. The same bytes give the same events however they are
+//! split. At most one frame of at most [`LIMIT`] bytes is buffered. After a frame that is too large or cannot be parsed
+//! nothing more is parsed: the start of the next frame cannot be found reliably.
 
-mod border;
+mod boundary;
 mod json;
 pub(in crate::watches) mod protobuf;
 
@@ -14,22 +14,24 @@ use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 
+use crate::kube::media_type;
+
 /// Longest frame that is read: etcd takes objects of 1.5 MiB, and Base64 and escapes make JSON longer.
 pub const LIMIT: usize = 4 << 20;
 
-pub use border::Border;
+pub use boundary::FrameBoundary;
 
-/// How events are framed.
+/// The framing of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
-    /// One JSON object a line.
+pub enum FrameFormat {
+    /// One JSON object per line.
     Json,
-    /// A big-endian length of four bytes, and so many bytes of a protobuf `metav1.WatchEvent`.
+    /// A big-endian length of four bytes, then a protobuf `metav1.WatchEvent` of that length.
     Protobuf,
 }
 
-impl Format {
-    /// By an answer's headers; none if it is in another format, CBOR for example, or compressed.
+impl FrameFormat {
+    /// By a response's headers; `None` for other formats, for example CBOR, and compressed bodies.
     pub fn of_answer(headers: &HeaderMap) -> Option<Self> {
         let content_type = headers.get(CONTENT_TYPE)?.to_str().ok()?;
         Self::of(content_type).filter(|_| !headers.contains_key(CONTENT_ENCODING))
@@ -38,74 +40,69 @@ impl Format {
     fn of(content_type: &str) -> Option<Self> {
         let mut parts = content_type.split(';').map(str::trim);
         match parts.next()? {
-            "application/json" => Some(Format::Json),
-            "application/vnd.kubernetes.protobuf" if parts.any(|part| part == "stream=watch") => {
-                Some(Format::Protobuf)
+            media_type::JSON => Some(FrameFormat::Json),
+            media_type::PROTOBUF if parts.any(|part| part == "stream=watch") => {
+                Some(FrameFormat::Protobuf)
             }
             _ => None,
         }
     }
 }
 
-/// What happened to an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// It was added, modified or deleted.
+pub enum EventKind {
+    /// The object was added, modified or deleted.
     Change,
-    /// Nothing: everything up to the revision has been said.
+    /// All events up to the revision have been sent.
     Bookmark,
 }
 
-/// What one frame says.
+/// The event in one frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event<'a> {
-    /// What happened.
-    pub kind: Kind,
-    /// The object's `metadata.resourceVersion`.
+pub struct ObjectEvent<'a> {
+    pub kind: EventKind,
+    /// `metadata.resourceVersion`.
     pub revision: i64,
-    /// The object's namespace; empty if it has none.
+    /// Empty for cluster-scoped objects.
     pub namespace: Cow<'a, str>,
-    /// The object's name; empty in bookmarks.
+    /// Empty in bookmarks.
     pub name: Cow<'a, str>,
-    /// The object's `apiVersion`.
     pub api_version: Cow<'a, str>,
-    /// The object's `kind`.
     pub object_kind: Cow<'a, str>,
 }
 
-/// Something that is not understood; so is everything after it.
+/// A frame that cannot be parsed. Nothing after it is parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not a watch event that is understood")]
-pub struct Unknown;
+#[error("the watch event cannot be parsed")]
+pub struct UnknownFrame;
 
-/// The frames of one stream.
+/// Parses the frames of one stream.
 #[derive(Debug)]
 pub struct Frames {
-    format: Format,
-    /// The beginning of a frame whose end has not passed yet.
+    format: FrameFormat,
+    /// The start of a frame whose end was not forwarded yet.
     half: BytesMut,
 }
 
 impl Frames {
-    /// At the beginning of a stream.
-    pub fn new(format: Format) -> Self {
+    pub fn new(format: FrameFormat) -> Self {
         Self {
             format,
             half: BytesMut::new(),
         }
     }
 
-    /// Whether what passed so far ends with a frame.
-    pub fn at_border(&self) -> bool {
+    /// Whether the bytes so far end with a frame.
+    pub fn at_boundary(&self) -> bool {
         self.half.is_empty()
     }
 
-    /// Takes what just passed; `each` gets the event of every frame that it completes.
+    /// Takes the next bytes of the stream; `each` gets the event of every frame that they complete.
     pub fn take(
         &mut self,
         data: &Bytes,
-        mut each: impl FnMut(Event<'_>) -> Result<(), Unknown>,
-    ) -> Result<(), Unknown> {
+        mut each: impl FnMut(ObjectEvent<'_>) -> Result<(), UnknownFrame>,
+    ) -> Result<(), UnknownFrame> {
         let mut rest = data.clone();
         if !self.half.is_empty() && !self.complete(&mut rest, &mut each)? {
             return Ok(());
@@ -118,14 +115,14 @@ impl Frames {
         Ok(())
     }
 
-    /// Adds of `rest` what belongs to the half frame; whether that is a whole one now, and was read.
+    /// Moves bytes from `rest` to the half frame until it is complete, then reads it. Returns whether it is complete.
     fn complete(
         &mut self,
         rest: &mut Bytes,
-        each: &mut impl FnMut(Event<'_>) -> Result<(), Unknown>,
-    ) -> Result<bool, Unknown> {
+        each: &mut impl FnMut(ObjectEvent<'_>) -> Result<(), UnknownFrame>,
+    ) -> Result<bool, UnknownFrame> {
         let before = self.half.len();
-        // Of the announcement of a length too: where the frame ends is known only after that.
+        // The length prefix may be cut too: the end of the frame is known only after it.
         self.half.extend_from_slice(rest);
         let Some(length) = self.format.frame(&self.half, before)? else {
             return Ok(false);
@@ -137,28 +134,28 @@ impl Frames {
     }
 }
 
-impl Format {
-    /// The length of the first frame of `data`, if it is whole; there was none in the first `before` bytes.
-    fn frame(self, data: &[u8], before: usize) -> Result<Option<usize>, Unknown> {
+impl FrameFormat {
+    /// The length of the first frame of `data`, if it is complete. No frame ends in the first `before` bytes.
+    fn frame(self, data: &[u8], before: usize) -> Result<Option<usize>, UnknownFrame> {
         let length = match self {
-            Format::Json => {
+            FrameFormat::Json => {
                 let rest = data.get(before..).unwrap_or_default();
                 let end = rest.iter().position(|byte| *byte == b'\n');
                 end.map(|end| before + end + 1)
             }
-            Format::Protobuf => match data.first_chunk() {
+            FrameFormat::Protobuf => match data.first_chunk() {
                 None => None,
                 Some(length) => {
                     let length = u32::from_be_bytes(*length) as usize;
                     if length > LIMIT {
-                        return Err(Unknown);
+                        return Err(UnknownFrame);
                     }
                     Some(length + LENGTH).filter(|length| *length <= data.len())
                 }
             },
         };
         match length.unwrap_or(data.len()) > LIMIT + LENGTH {
-            true => Err(Unknown),
+            true => Err(UnknownFrame),
             false => Ok(length),
         }
     }
@@ -166,31 +163,31 @@ impl Format {
     fn read(
         self,
         frame: &Bytes,
-        each: &mut impl FnMut(Event<'_>) -> Result<(), Unknown>,
-    ) -> Result<(), Unknown> {
+        each: &mut impl FnMut(ObjectEvent<'_>) -> Result<(), UnknownFrame>,
+    ) -> Result<(), UnknownFrame> {
         match self {
-            Format::Json => each(json::read(frame)?),
-            Format::Protobuf => each(protobuf::read(&frame.slice(LENGTH..))?.event()?),
+            FrameFormat::Json => each(json::read(frame)?),
+            FrameFormat::Protobuf => each(protobuf::read(&frame.slice(LENGTH..))?.event()?),
         }
     }
 }
 
-/// Bytes that announce the length of a protobuf frame.
+/// Bytes of the length prefix of a protobuf frame.
 const LENGTH: usize = 4;
 
-/// `ERROR` ends a watch; what a type means that is not known is not known either.
-fn kind(name: &str) -> Result<Kind, Unknown> {
+/// `ERROR` ends a watch. Other event types are unknown.
+fn kind(name: &str) -> Result<EventKind, UnknownFrame> {
     match name {
-        "ADDED" | "MODIFIED" | "DELETED" => Ok(Kind::Change),
-        "BOOKMARK" => Ok(Kind::Bookmark),
-        _ => Err(Unknown),
+        "ADDED" | "MODIFIED" | "DELETED" => Ok(EventKind::Change),
+        "BOOKMARK" => Ok(EventKind::Bookmark),
+        _ => Err(UnknownFrame),
     }
 }
 
-pub(in crate::watches) fn revision(text: &str) -> Result<i64, Unknown> {
+pub(in crate::watches) fn revision(text: &str) -> Result<i64, UnknownFrame> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let revision = text.parse().ok().filter(|revision| digits && *revision > 0);
-    revision.ok_or(Unknown)
+    revision.ok_or(UnknownFrame)
 }
 
 #[cfg(test)]

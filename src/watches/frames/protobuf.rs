@@ -7,10 +7,9 @@ use std::borrow::Cow;
 use bytes::{Buf, Bytes};
 use prost::Message;
 
-use super::{Event, Unknown, kind, revision};
-
-/// What Kubernetes' protobuf begins with.
-pub(in crate::watches) const MAGIC: &[u8] = b"k8s\0";
+use super::{ObjectEvent, UnknownFrame, kind, revision};
+use crate::kube::envelope::MAGIC;
+use crate::kube::media_type;
 
 /// `metav1.WatchEvent`.
 #[derive(Clone, PartialEq, Message)]
@@ -32,7 +31,7 @@ pub(in crate::watches) struct RawExtension {
 #[derive(Clone, PartialEq, Message)]
 pub(in crate::watches) struct Envelope {
     #[prost(message, optional, tag = "1")]
-    pub(in crate::watches) type_meta: Option<TypeMeta>,
+    pub(in crate::watches) type_meta: Option<WireTypeMeta>,
     #[prost(bytes = "bytes", tag = "2")]
     pub(in crate::watches) raw: Bytes,
     #[prost(string, tag = "3")]
@@ -41,23 +40,23 @@ pub(in crate::watches) struct Envelope {
     pub(in crate::watches) content_type: String,
 }
 
-/// `runtime.TypeMeta`.
+/// `runtime.WireTypeMeta`.
 #[derive(Clone, PartialEq, Message)]
-pub(in crate::watches) struct TypeMeta {
+pub(in crate::watches) struct WireTypeMeta {
     #[prost(string, tag = "1")]
     pub(in crate::watches) api_version: String,
     #[prost(string, tag = "2")]
     pub(in crate::watches) kind: String,
 }
 
-/// The beginning that all objects have in common.
+/// The first field, which all objects have in common.
 #[derive(Clone, PartialEq, Message)]
-pub(in crate::watches) struct Object {
+pub(in crate::watches) struct PartialObjectMetadata {
     #[prost(message, optional, tag = "1")]
     pub(in crate::watches) metadata: Option<ObjectMeta>,
 }
 
-/// The fields of `metav1.ObjectMeta` that are needed.
+/// The needed fields of `metav1.ObjectMeta`.
 #[derive(Clone, PartialEq, Message)]
 pub(in crate::watches) struct ObjectMeta {
     #[prost(string, tag = "1")]
@@ -68,36 +67,35 @@ pub(in crate::watches) struct ObjectMeta {
     pub(in crate::watches) resource_version: String,
 }
 
-/// What was read of a frame.
-pub(super) struct Read {
+pub(super) struct DecodedEvent {
     kind: String,
-    type_meta: TypeMeta,
+    type_meta: WireTypeMeta,
     metadata: ObjectMeta,
 }
 
-/// Reads a frame, without its length.
-pub(super) fn read(frame: &Bytes) -> Result<Read, Unknown> {
+/// Reads a frame without its length prefix.
+pub(super) fn read(frame: &Bytes) -> Result<DecodedEvent, UnknownFrame> {
     let event: WatchEvent = decode(frame.clone())?;
-    let mut raw = event.object.ok_or(Unknown)?.raw;
+    let mut raw = event.object.ok_or(UnknownFrame)?.raw;
     if !raw.starts_with(MAGIC) {
-        return Err(Unknown);
+        return Err(UnknownFrame);
     }
     raw.advance(MAGIC.len());
     let envelope: Envelope = decode(raw)?;
     if !envelope.content_encoding.is_empty() || !is_protobuf(&envelope.content_type) {
-        return Err(Unknown);
+        return Err(UnknownFrame);
     }
-    let object: Object = decode(envelope.raw)?;
-    Ok(Read {
+    let object: PartialObjectMetadata = decode(envelope.raw)?;
+    Ok(DecodedEvent {
         kind: event.kind,
-        type_meta: envelope.type_meta.ok_or(Unknown)?,
-        metadata: object.metadata.ok_or(Unknown)?,
+        type_meta: envelope.type_meta.ok_or(UnknownFrame)?,
+        metadata: object.metadata.ok_or(UnknownFrame)?,
     })
 }
 
-impl Read {
-    pub(super) fn event(&self) -> Result<Event<'_>, Unknown> {
-        Ok(Event {
+impl DecodedEvent {
+    pub(super) fn event(&self) -> Result<ObjectEvent<'_>, UnknownFrame> {
+        Ok(ObjectEvent {
             kind: kind(&self.kind)?,
             revision: revision(&self.metadata.resource_version)?,
             namespace: Cow::Borrowed(&self.metadata.namespace),
@@ -109,9 +107,9 @@ impl Read {
 }
 
 fn is_protobuf(content_type: &str) -> bool {
-    matches!(content_type, "" | "application/vnd.kubernetes.protobuf")
+    matches!(content_type, "" | media_type::PROTOBUF)
 }
 
-fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Unknown> {
-    M::decode(bytes).map_err(|_| Unknown)
+fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, UnknownFrame> {
+    M::decode(bytes).map_err(|_| UnknownFrame)
 }

@@ -1,15 +1,16 @@
 use proptest::prelude::*;
 use prost::Message;
 
-use super::protobuf::{Envelope, MAGIC, RawExtension, TypeMeta, WatchEvent};
+use super::protobuf::{Envelope, RawExtension, WatchEvent, WireTypeMeta};
 use super::*;
+use crate::kube::envelope::MAGIC;
 use crate::watches::bookmark;
 
 /// Kind, revision, namespace, name, API version and kind of the object.
-type Owned = (Kind, i64, String, String, String, String);
+type Owned = (EventKind, i64, String, String, String, String);
 
 /// What is read of a stream that comes in these pieces, and whether it was understood to its end.
-fn read(format: Format, pieces: &[&[u8]]) -> (Vec<Owned>, bool, bool) {
+fn read(format: FrameFormat, pieces: &[&[u8]]) -> (Vec<Owned>, bool, bool) {
     let mut frames = Frames::new(format);
     let mut events = Vec::new();
     for piece in pieces {
@@ -28,13 +29,13 @@ fn read(format: Format, pieces: &[&[u8]]) -> (Vec<Owned>, bool, bool) {
             return (events, false, false);
         }
     }
-    (events, true, frames.at_border())
+    (events, true, frames.at_boundary())
 }
 
 fn change(revision: i64, namespace: &str, name: &str) -> Owned {
     let owned = str::to_owned;
     (
-        Kind::Change,
+        EventKind::Change,
         revision,
         owned(namespace),
         owned(name),
@@ -70,7 +71,7 @@ fn protobuf_frame(kind: &str, revision: i64, name: &str, data: &str) -> Vec<u8> 
 
 fn framed(kind: &str, object: &[u8]) -> Vec<u8> {
     let envelope = Envelope {
-        type_meta: Some(TypeMeta {
+        type_meta: Some(WireTypeMeta {
             api_version: "v1".to_owned(),
             kind: "ConfigMap".to_owned(),
         }),
@@ -90,38 +91,38 @@ fn framed(kind: &str, object: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-fn frame_of(format: Format, kind: &str, revision: i64, name: &str, data: &str) -> Vec<u8> {
+fn frame_of(format: FrameFormat, kind: &str, revision: i64, name: &str, data: &str) -> Vec<u8> {
     match format {
-        Format::Json => json_line(kind, revision, name, data),
-        Format::Protobuf => protobuf_frame(kind, revision, name, data),
+        FrameFormat::Json => json_line(kind, revision, name, data),
+        FrameFormat::Protobuf => protobuf_frame(kind, revision, name, data),
     }
 }
 
 #[test]
 fn the_content_type_names_the_format() {
     for (content_type, format) in [
-        ("application/json", Some(Format::Json)),
-        ("application/json;stream=watch", Some(Format::Json)),
+        ("application/json", Some(FrameFormat::Json)),
+        ("application/json;stream=watch", Some(FrameFormat::Json)),
         (
             "application/vnd.kubernetes.protobuf;stream=watch",
-            Some(Format::Protobuf),
+            Some(FrameFormat::Protobuf),
         ),
         (
             "application/vnd.kubernetes.protobuf; stream=watch",
-            Some(Format::Protobuf),
+            Some(FrameFormat::Protobuf),
         ),
         ("application/vnd.kubernetes.protobuf", None),
         ("application/cbor-seq", None),
         ("text/plain", None),
         ("", None),
     ] {
-        assert_eq!(Format::of(content_type), format, "{content_type}");
+        assert_eq!(FrameFormat::of(content_type), format, "{content_type}");
     }
 }
 
 #[test]
 fn events_are_read_in_both_formats() {
-    for format in [Format::Json, Format::Protobuf] {
+    for format in [FrameFormat::Json, FrameFormat::Protobuf] {
         let stream = [
             frame_of(format, "ADDED", 5, "a", "x"),
             frame_of(format, "MODIFIED", 7, "a", "\u{e9}\"\n\\"),
@@ -143,7 +144,7 @@ fn events_are_read_in_both_formats() {
 
 #[test]
 fn the_middle_of_a_frame_is_no_border() {
-    for format in [Format::Json, Format::Protobuf] {
+    for format in [FrameFormat::Json, FrameFormat::Protobuf] {
         let frame = frame_of(format, "ADDED", 5, "a", "x");
         for end in 1..frame.len() {
             assert_eq!(
@@ -166,7 +167,7 @@ fn what_is_not_understood_makes_the_rest_unknown() {
     for bad in [error, table, other, signed, "", "{", "[]", "null"] {
         let stream = [&good[..], bad.as_bytes(), b"\n", &good].concat();
         assert_eq!(
-            read(Format::Json, &[&stream]),
+            read(FrameFormat::Json, &[&stream]),
             (vec![change(5, "default", "a")], false, false),
             "{bad}"
         );
@@ -180,22 +181,26 @@ fn what_is_not_understood_makes_the_rest_unknown() {
         vec![0; 4],
     ] {
         let stream = [&good[..], &bad, &good].concat();
-        assert_eq!(read(Format::Protobuf, &[&stream]).0.len(), 1, "{bad:?}");
-        assert!(!read(Format::Protobuf, &[&stream]).1, "{bad:?}");
+        assert_eq!(
+            read(FrameFormat::Protobuf, &[&stream]).0.len(),
+            1,
+            "{bad:?}"
+        );
+        assert!(!read(FrameFormat::Protobuf, &[&stream]).1, "{bad:?}");
     }
 }
 
 #[test]
 fn a_frame_that_is_too_large_is_not_kept() {
     let announced = u32::try_from(LIMIT + 1).unwrap().to_be_bytes();
-    assert!(!read(Format::Protobuf, &[&announced]).1);
+    assert!(!read(FrameFormat::Protobuf, &[&announced]).1);
     let piece = vec![b' '; 64 << 10];
-    let mut frames = Frames::new(Format::Json);
+    let mut frames = Frames::new(FrameFormat::Json);
     let mut kept = 0;
     for _ in 0..1000 {
         match frames.take(&Bytes::copy_from_slice(&piece), |_| Ok(())) {
             Ok(()) => kept += piece.len(),
-            Err(Unknown) => break,
+            Err(UnknownFrame) => break,
         }
     }
     assert!((LIMIT - piece.len()..=LIMIT).contains(&kept), "{kept}");
@@ -204,7 +209,7 @@ fn a_frame_that_is_too_large_is_not_kept() {
 #[test]
 fn large_frames_are_read() {
     let data = "x".repeat(3 << 20);
-    for format in [Format::Json, Format::Protobuf] {
+    for format in [FrameFormat::Json, FrameFormat::Protobuf] {
         let frame = frame_of(format, "ADDED", 5, "a", &data);
         let pieces: Vec<&[u8]> = frame.chunks(16 << 10).collect();
         assert_eq!(
@@ -233,7 +238,7 @@ proptest! {
         tail in prop::collection::vec(any::<u8>(), 0..12),
         at in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
     ) {
-        let format = if protobuf { Format::Protobuf } else { Format::Json };
+        let format = if protobuf { FrameFormat::Protobuf } else { FrameFormat::Json };
         let kinds = ["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"];
         let mut stream: Vec<u8> = events.iter().flat_map(|(kind, revision, name, data)| match kind {
             3 => bookmark::frame(format, "v1", "ConfigMap", *revision).to_vec(),
@@ -249,15 +254,15 @@ proptest! {
         names in prop::collection::vec("[a-z]{1,300}", 1..5),
         at in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
     ) {
-        let format = if protobuf { Format::Protobuf } else { Format::Json };
+        let format = if protobuf { FrameFormat::Protobuf } else { FrameFormat::Json };
         let stream: Vec<u8> = names.iter().flat_map(|name| frame_of(format, "ADDED", 1, name, "")).collect();
-        let (mut frames, mut border) = (Frames::new(format), Border::new(format));
+        let (mut frames, mut boundary) = (Frames::new(format), FrameBoundary::new(format));
         for piece in cut(&stream, &at) {
             frames.take(&Bytes::copy_from_slice(piece), |_| Ok(())).unwrap();
-            border.passed(piece);
-            prop_assert_eq!(border.is_here(), frames.at_border());
+            boundary.passed(piece);
+            prop_assert_eq!(boundary.is_at_boundary(), frames.at_boundary());
         }
-        prop_assert!(border.is_here());
+        prop_assert!(boundary.is_at_boundary());
     }
 
     #[test]
@@ -266,7 +271,7 @@ proptest! {
         bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(0), Just(b'\n')], 0..200),
         at in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
     ) {
-        let format = if protobuf { Format::Protobuf } else { Format::Json };
+        let format = if protobuf { FrameFormat::Protobuf } else { FrameFormat::Json };
         prop_assert_eq!(read(format, &cut(&bytes, &at)), read(format, &[&bytes]));
     }
 }

@@ -6,34 +6,34 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::watches::bookmark;
-use crate::watches::follower::{Follower, Witness};
-use crate::watches::frames::Format;
+use crate::watches::follower::{Anchor, Follower};
+use crate::watches::frames::FrameFormat;
 
-fn chronicle(from: i64, changes: &[(i64, &str)], through: i64) -> Chronicle {
-    let mut chronicle = Chronicle::new(from);
+fn log(from: i64, changes: &[(i64, &str)], through: i64) -> ChangeLog {
+    let mut log = ChangeLog::new(from);
     for (revision, key) in changes {
-        chronicle.changed(*revision, key);
+        log.changed(*revision, key);
     }
-    chronicle.complete_through(through);
-    chronicle
+    log.complete_through(through);
+    log
 }
 
-fn at(revision: i64, seen: u32) -> Position {
-    Position { revision, seen }
+fn at(revision: i64, seen: u32) -> WatchPosition {
+    WatchPosition { revision, seen }
 }
 
 #[test]
 fn the_newest_safe_revision_is_before_the_first_missed_change() {
-    let told = chronicle(5, &[(5, "a/x"), (9, "b/x"), (12, "a/x")], 20);
-    assert_eq!(newest_safe(at(5, 1), "a/", &told, true), Ok(11));
-    assert_eq!(newest_safe(at(5, 1), "", &told, true), Ok(8));
-    assert_eq!(newest_safe(at(12, 1), "a/", &told, true), Ok(20));
-    assert_eq!(newest_safe(at(4, 0), "c/", &told, true), Ok(20));
+    let changes = log(5, &[(5, "a/x"), (9, "b/x"), (12, "a/x")], 20);
+    assert_eq!(newest_safe(at(5, 1), "a/", &changes, true), Ok(11));
+    assert_eq!(newest_safe(at(5, 1), "", &changes, true), Ok(8));
+    assert_eq!(newest_safe(at(12, 1), "a/", &changes, true), Ok(20));
+    assert_eq!(newest_safe(at(4, 0), "c/", &changes, true), Ok(20));
 }
 
 #[test]
 fn nothing_is_said_that_is_not_proved() {
-    let told = chronicle(5, &[(5, "a/x"), (5, "a/y"), (6, "a/x")], 6);
+    let changes = log(5, &[(5, "a/x"), (5, "a/y"), (6, "a/x")], 6);
     for (position, scope, found, why) in [
         (at(5, 2), "a/", false, Withheld::NotFound),
         (at(5, 1), "a/", true, Withheld::HalfRevision),
@@ -46,13 +46,13 @@ fn nothing_is_said_that_is_not_proved() {
         (at(3, 0), "a/", true, Withheld::Forgotten),
     ] {
         assert_eq!(
-            newest_safe(position, scope, &told, found),
+            newest_safe(position, scope, &changes, found),
             Err(why),
             "{position:?} {scope} {found}"
         );
     }
     assert_eq!(
-        newest_safe(at(5, 0), "a/", &chronicle(6, &[], 5), true),
+        newest_safe(at(5, 0), "a/", &log(6, &[], 5), true),
         Err(Withheld::NothingNewer)
     );
 }
@@ -82,7 +82,8 @@ enum Step {
     Compact,
 }
 
-/// Keys, by their resource: what is watched is `pods`, in namespace `a` or in all; the label is what a selector asks for.
+/// Keys, by their resource: what is watched is `pods`, in namespace `a` or in all; the label is what a selector asks
+/// for.
 const KEYS: [(&str, bool); 8] = [
     ("pods/a/1", true),
     ("pods/a/2", false),
@@ -121,8 +122,8 @@ struct World {
     start: i64,
     stream: Follower,
     /// Of the last list.
-    listed: Vec<Witness>,
-    told: Option<Chronicle>,
+    listed: Vec<Anchor>,
+    change_log: Option<ChangeLog>,
     compacted: i64,
 }
 
@@ -136,9 +137,9 @@ impl World {
             delivered: Vec::new(),
             complete: start,
             start,
-            stream: Follower::new(Format::Json, (!setup.from_anything).then_some(start)),
+            stream: Follower::new(FrameFormat::Json, (!setup.from_anything).then_some(start)),
             listed: Vec::new(),
-            told: None,
+            change_log: None,
             compacted: 0,
         }
     }
@@ -210,7 +211,7 @@ impl World {
                 if revision >= last && revision >= self.start {
                     self.complete = revision;
                     self.stream
-                        .passed(&bookmark::frame(Format::Json, "v1", "Pod", revision));
+                        .passed(&bookmark::frame(FrameFormat::Json, "v1", "Pod", revision));
                 }
             }
             Step::List => self.list(),
@@ -229,12 +230,12 @@ impl World {
                 .filter_map(|key| KEYS[*key].0.strip_prefix("pods/"));
             objects.extend(pods.map(|key| (key, *revision)));
         }
-        let witness = |(key, revision): (&str, i64)| Witness {
+        let anchor = |(key, revision): (&str, i64)| Anchor {
             key: key.to_owned(),
             revision,
         };
-        self.listed = objects.into_iter().map(witness).collect();
-        self.listed.sort_by_key(|witness| witness.revision);
+        self.listed = objects.into_iter().map(anchor).collect();
+        self.listed.sort_by_key(|anchor| anchor.revision);
         self.listed.truncate(2);
     }
 
@@ -242,8 +243,8 @@ impl World {
         let newest = Self::revision(&self.history);
         let begin = self.start + i64::try_from(self.setup.follower_begins_after).unwrap() - 2;
         let begin = begin.max(self.compacted).max(1);
-        let told = self.told.get_or_insert_with(|| Chronicle::new(begin));
-        let from = told.through() + 1;
+        let change_log = self.change_log.get_or_insert_with(|| ChangeLog::new(begin));
+        let from = change_log.through() + 1;
         let through = newest.min(from.saturating_add(most - 1));
         if from > through {
             return;
@@ -251,25 +252,25 @@ impl World {
         for (revision, keys) in self.history.range(from..=through) {
             for key in keys {
                 if let Some(key) = KEYS[*key].0.strip_prefix("pods/") {
-                    told.changed(*revision, key);
+                    change_log.changed(*revision, key);
                 }
             }
         }
-        told.complete_through(through);
+        change_log.complete_through(through);
     }
 
     /// As the archive finds it: by key, at its revision.
-    fn is_found(&self, witness: &Witness) -> bool {
-        let keys = self.history.get(&witness.revision).into_iter().flatten();
+    fn is_found(&self, anchor: &Anchor) -> bool {
+        let keys = self.history.get(&anchor.revision).into_iter().flatten();
         keys.map(|key| KEYS[*key].0)
-            .any(|key| key.strip_prefix("pods/") == Some(&witness.key))
+            .any(|key| key.strip_prefix("pods/") == Some(&anchor.key))
     }
 
     fn answer(&self) -> Option<i64> {
         let position = self.stream.position()?;
-        let mut delivered = self.stream.witness().into_iter().chain(&self.listed);
-        let found = delivered.any(|witness| self.is_found(witness));
-        newest_safe(position, self.scope(), self.told.as_ref()?, found).ok()
+        let mut delivered = self.stream.anchor().into_iter().chain(&self.listed);
+        let found = delivered.any(|anchor| self.is_found(anchor));
+        newest_safe(position, self.scope(), self.change_log.as_ref()?, found).ok()
     }
 
     /// What the client would never be told if it came back with `revision`.

@@ -1,4 +1,4 @@
-//! The beginning of a list in JSON: whatever came whole counts. Of objects only the fields that are needed are looked at.
+//! Parses the beginning of a list in JSON: the objects that are complete. Only the needed fields are parsed.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::read::{Item, List};
+use super::list::{ListedObject, PartialList};
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -30,17 +30,17 @@ struct Metadata<'a> {
     resource_version: Cow<'a, str>,
 }
 
-pub(super) fn read(head: &[u8]) -> List {
-    let mut list = List::default();
+pub(super) fn read(head: &[u8]) -> PartialList {
+    let mut list = PartialList::default();
     let read = serde_json::Deserializer::from_slice(head).deserialize_map(Fields(&mut list));
-    // It mostly ends in the middle of something; what came before it was read.
+    // It mostly ends in the middle of an object; the objects before it were read.
     if read.is_err_and(|error| !error.is_eof()) {
-        list.disbelieve();
+        list.mark_malformed();
     }
     list
 }
 
-struct Fields<'l>(&'l mut List);
+struct Fields<'l>(&'l mut PartialList);
 
 impl<'de> Visitor<'de> for Fields<'_> {
     type Value = ();
@@ -62,7 +62,7 @@ impl<'de> Visitor<'de> for Fields<'_> {
     }
 }
 
-struct Items<'l>(&'l mut List);
+struct Items<'l>(&'l mut PartialList);
 
 impl<'de> DeserializeSeed<'de> for Items<'_> {
     type Value = ();
@@ -81,7 +81,7 @@ impl<'de> Visitor<'de> for Items<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         while let Some(object) = items.next_element::<Object<'de>>()? {
-            self.0.add(&Item {
+            self.0.add(&ListedObject {
                 api_version: &object.api_version,
                 kind: &object.kind,
                 namespace: &object.metadata.namespace,

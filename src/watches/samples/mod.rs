@@ -1,16 +1,16 @@
-//! Objects that the apiserver beside us delivered in lists, by resource (KEP-1904).
+//! A few objects that the local apiserver delivered in lists, by resource (KEP-1904).
 //!
-//! A watch of a quiet resource delivers nothing that etcd could be recognised by, but who watches has listed before. So
-//! of each resource a few objects of a list are kept ([`Sample`]): each has a key and a revision that etcd must have, and
-//! all have the type that a bookmark needs.
+//! A watch of a quiet resource delivers no object to look up in etcd, but its client has listed before. So a few objects of
+//! a list of each resource are kept ([`Sample`]). Each has a key and a revision that etcd must have, and all have the type
+//! that a bookmark needs.
 //!
-//! Invariants: a sample is of one process of the apiserver, named by its epoch, and good for watches of that process
-//! alone. Nobody waits for anybody. Written by requests that list, now and then ([`look::Look`]); read when watches end.
+//! Invariants: a sample belongs to one process of the apiserver, identified by its epoch, and counts only for watches of that
+//! process. Lock-free. Written by list requests from time to time ([`sampler::ListSampler`]); read when watches end.
 
 mod json;
-pub mod look;
+mod list;
 mod protobuf;
-mod read;
+pub mod sampler;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,30 +19,29 @@ use std::time::{Duration, Instant};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use hashbrown::HashMap;
 
-use super::follower::{TypeMeta, Witness};
-use crate::routing::table::{Gvr, GvrRef};
+use super::follower::{Anchor, ObjectType};
+use crate::kube::gvr::{Gvr, GvrRef};
 
-/// Resources at most.
+/// Limit of resources.
 const RESOURCES: usize = 1024;
-/// After a list that is looked at; the next one is, if that showed nothing.
+/// Pause after a list that gave no sample.
 const AGAIN: Duration = Duration::from_secs(1);
-/// After a sample was found: objects change, and etcd forgets.
+/// Pause after a sample was taken: objects change, and etcd compacts old revisions.
 const FRESH: Duration = Duration::from_secs(60);
 
-/// What a list showed of a resource.
+/// The type and some objects of a resource, from one list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
-    /// The type of its objects.
-    pub type_meta: TypeMeta,
-    /// Some of its objects, those that have not changed for the longest time.
-    pub witnesses: Vec<Witness>,
+    pub type_meta: ObjectType,
+    /// The objects with the oldest revisions.
+    pub anchors: Vec<Anchor>,
 }
 
 /// The samples of all resources.
 #[derive(Debug)]
 pub struct Samples {
     since: Instant,
-    slots: ArcSwap<HashMap<Gvr, Arc<Slot>>>,
+    slots: ArcSwap<HashMap<Gvr, Arc<SampleSlot>>>,
 }
 
 impl Default for Samples {
@@ -55,8 +54,8 @@ impl Default for Samples {
 }
 
 impl Samples {
-    /// Where the sample of `resource` is kept; none if there are too many.
-    pub fn slot(&self, resource: GvrRef<'_>) -> Option<Arc<Slot>> {
+    /// The slot for the sample of `resource`; `None` if there are too many.
+    pub fn slot(&self, resource: GvrRef<'_>) -> Option<Arc<SampleSlot>> {
         {
             let slots = self.slots.load();
             match slots.get(&resource) {
@@ -72,7 +71,8 @@ impl Samples {
         self.slots.load().get(&resource).cloned()
     }
 
-    /// Whether a list of `resource` that is answered at `now` is to be looked at; if so, no other is for a while.
+    /// The right to sample a list of `resource` that is answered at `now`, if one is due. No other list is sampled for a
+    /// while.
     fn claim(&self, resource: GvrRef<'_>, epoch: u64, now: Instant) -> Option<Claim> {
         let at = now.saturating_duration_since(self.since);
         let is_due = self
@@ -86,10 +86,11 @@ impl Samples {
     }
 }
 
-/// The place of one resource's sample.
+/// Holds one resource's sample.
 #[derive(Debug, Default)]
-pub struct Slot {
-    /// The epoch in which a list was looked at last, and since when, in seconds, another may be: 32 bits each.
+pub struct SampleSlot {
+    /// High 32 bits: the epoch of the last sampled list. Low 32 bits: when the next may be sampled, in seconds after
+    /// [`Samples::since`].
     next: AtomicU64,
     kept: ArcSwapOption<(u64, Sample)>,
 }
@@ -100,8 +101,8 @@ fn packed(epoch: u64, at: Duration) -> u64 {
     epoch << 32 | at.as_secs().min(SECONDS)
 }
 
-impl Slot {
-    /// The sample, if it is of the process of this epoch.
+impl SampleSlot {
+    /// The sample, if it was taken from the process of this epoch.
     pub fn sample(&self, epoch: u64) -> Option<Sample> {
         let kept = self.kept.load();
         let (of, sample) = kept.as_deref()?;
@@ -124,10 +125,10 @@ impl Slot {
     }
 }
 
-/// The right to look at one list.
+/// The right to sample one list.
 #[derive(Debug)]
 struct Claim {
-    slot: Arc<Slot>,
+    slot: Arc<SampleSlot>,
     epoch: u64,
     at: Duration,
 }
@@ -140,7 +141,7 @@ impl Claim {
             .store(packed(epoch, at + FRESH), Ordering::Relaxed);
     }
 
-    /// The list was empty, which was soon seen: the next may be another namespace's.
+    /// The list was empty: the next list, perhaps of another namespace, may be sampled at once.
     fn empty(self) {
         let next = packed(self.epoch, self.at);
         self.slot.next.store(next, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use prost::Message;
 use serde_json::{Value, json};
 
-use super::look::{Encoded, Form, LIMIT, Look};
+use super::sampler::{LIMIT, ListEncoding, ListFormat, ListSampler};
 use super::*;
 
 const PODS: GvrRef<'_> = GvrRef {
@@ -20,12 +20,12 @@ const PODS: GvrRef<'_> = GvrRef {
     resource: "pods",
     subresource: "",
 };
-const JSON: Encoded = Encoded {
-    form: Form::Json,
+const JSON: ListEncoding = ListEncoding {
+    form: ListFormat::Json,
     gzip: false,
 };
-const PROTOBUF: Encoded = Encoded {
-    form: Form::Protobuf,
+const PROTOBUF: ListEncoding = ListEncoding {
+    form: ListFormat::Protobuf,
     gzip: false,
 };
 
@@ -78,17 +78,14 @@ fn compressed(plain: &[u8]) -> Vec<u8> {
 
 /// The kind, and the witnesses as `key@revision`.
 fn seen(sample: Option<Sample>) -> Option<(String, Vec<String>)> {
-    let Sample {
-        type_meta,
-        witnesses,
-    } = sample?;
-    let witness = |witness: &Witness| format!("{}@{}", witness.key, witness.revision);
-    Some((type_meta.kind, witnesses.iter().map(witness).collect()))
+    let Sample { type_meta, anchors } = sample?;
+    let anchor = |anchor: &Anchor| format!("{}@{}", anchor.key, anchor.revision);
+    Some((type_meta.kind, anchors.iter().map(anchor).collect()))
 }
 
-fn pods(witnesses: &[&str]) -> Option<(String, Vec<String>)> {
-    let witnesses = witnesses.iter().map(ToString::to_string).collect();
-    Some(("Pod".to_owned(), witnesses))
+fn pods(anchors: &[&str]) -> Option<(String, Vec<String>)> {
+    let anchors = anchors.iter().map(ToString::to_string).collect();
+    Some(("Pod".to_owned(), anchors))
 }
 
 #[test]
@@ -105,7 +102,7 @@ fn the_oldest_objects_of_a_list_are_kept_in_either_form() {
     let protobuf = in_protobuf("PodList", "v1", &pairs);
     for (encoded, body) in [(JSON, json), (PROTOBUF, protobuf)] {
         assert_eq!(seen(encoded.read(&body, "v1")), oldest);
-        let gzip = Encoded {
+        let gzip = ListEncoding {
             gzip: true,
             ..encoded
         };
@@ -128,8 +125,8 @@ fn of_a_list_that_goes_on_what_came_whole_counts() {
     );
     let many: Vec<_> = (1..9000).map(|at| object(&format!("p{at}"), at)).collect();
     let body = compressed(&list("PodList", "v1", &many));
-    let gzip = Encoded {
-        form: Form::Json,
+    let gzip = ListEncoding {
+        form: ListFormat::Json,
         gzip: true,
     };
     let head = &body[..body.len() / 2];
@@ -224,7 +221,7 @@ fn what_is_nested_for_ever_does_no_harm() {
         for before in [r#""x":"#, r#""items":["#] {
             let body = format!(r#"{{"kind":"PodList","apiVersion":"v1",{before}{deep}"#);
             let sample = JSON.read(body.as_bytes(), "v1");
-            assert!(sample.is_none_or(|sample| sample.witnesses.is_empty()));
+            assert!(sample.is_none_or(|sample| sample.anchors.is_empty()));
         }
     }
 }
@@ -247,10 +244,10 @@ impl World {
         Self { samples, begin }
     }
 
-    fn at(&self, seconds: u64, epoch: u64) -> Option<Box<Look>> {
+    fn at(&self, seconds: u64, epoch: u64) -> Option<Box<ListSampler>> {
         let (status, headers) = json_answer();
         let now = self.begin + Duration::from_secs(seconds);
-        Look::at(&self.samples, PODS, epoch, now, (status, &headers))
+        ListSampler::start(&self.samples, PODS, epoch, now, (status, &headers))
     }
 
     fn known(&self, epoch: u64) -> Option<Vec<String>> {
@@ -311,11 +308,11 @@ fn only_answers_that_can_be_read_are_looked_at() {
     ] {
         let (status, mut headers) = json_answer();
         headers.insert(name, HeaderValue::from_static(value));
-        assert!(Look::at(&world.samples, PODS, 1, now, (status, &headers)).is_none());
+        assert!(ListSampler::start(&world.samples, PODS, 1, now, (status, &headers)).is_none());
     }
     let (_, headers) = json_answer();
     let failed = (StatusCode::FORBIDDEN, &headers);
-    assert!(Look::at(&world.samples, PODS, 1, now, failed).is_none());
+    assert!(ListSampler::start(&world.samples, PODS, 1, now, failed).is_none());
     assert!(world.samples.slots.load().is_empty());
     assert!(world.at(0, 1).is_some());
 }
@@ -353,11 +350,11 @@ fn nearly(body: Bytes) -> impl Strategy<Value = Vec<u8>> {
         })
 }
 
-fn checked(encoded: Encoded, bytes: &[u8]) -> Result<(), TestCaseError> {
+fn checked(encoded: ListEncoding, bytes: &[u8]) -> Result<(), TestCaseError> {
     for gzip in [false, true] {
-        if let Some(sample) = (Encoded { gzip, ..encoded }).read(bytes, "v1") {
+        if let Some(sample) = (ListEncoding { gzip, ..encoded }).read(bytes, "v1") {
             prop_assert_eq!(sample.type_meta.api_version, "v1");
-            prop_assert!(sample.witnesses.iter().all(|witness| witness.revision > 0));
+            prop_assert!(sample.anchors.iter().all(|anchor| anchor.revision > 0));
         }
     }
     Ok(())

@@ -14,8 +14,8 @@ struct Written {
     key: String,
 }
 
-fn etcd(other_resources: &[&str]) -> Etcd {
-    Etcd {
+fn etcd(other_resources: &[&str]) -> EtcdConfig {
+    EtcdConfig {
         endpoints: Vec::new(),
         ca_file: None,
         client: None,
@@ -42,7 +42,8 @@ fn of(path: &str, others: &[&str]) -> Option<(String, String)> {
     let Target::Resource(asked) = &info.target else {
         panic!("{path} is no resource");
     };
-    place(&etcd(others), &custom(), asked).map(|place| (place.root, place.scope))
+    storage_location(&etcd(others), &custom(), asked)
+        .map(|storage_location| (storage_location.root, storage_location.scope))
 }
 
 #[test]

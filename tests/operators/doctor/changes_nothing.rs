@@ -1,9 +1,10 @@
-//! A healthy pair is told to be healthy, and is left as it was.
+//! A healthy pair is reported as healthy, and the check changes nothing.
 
 use std::collections::BTreeMap;
 
 use super::{doctor, file_of, pair};
-use crate::cluster::Ground;
+use testkit::cluster::{Ground, LONG};
+use testkit::wait::eventually;
 
 /// What proxies keep writing themselves.
 const RHYTHM: [&str; 4] = [
@@ -34,6 +35,12 @@ async fn revision(ground: &Ground) -> i64 {
 async fn a_healthy_pair_is_told_to_be_so_and_nothing_is_changed() {
     let mut cluster = pair().await;
     let dir = cluster.ground.dir.path().to_owned();
+    eventually("both have said what they serve", LONG, async || {
+        let keys = everything(&cluster.ground).await;
+        let records = keys.keys().filter(|key| key.starts_with(RHYTHM[0]));
+        records.count() == 2
+    })
+    .await;
     let before = everything(&cluster.ground).await;
     cluster.a.take_requests();
     cluster.b.take_requests();

@@ -1,4 +1,4 @@
-//! What can be wrong between a proxy and etcd.
+//! Problems between a proxy and etcd.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use super::{API_SERVICE, Case, YEAR, doctor, file_of, ground, lasting, pair, pair_on, told};
-use crate::cluster::Ground;
-use crate::support::addr::Loopback;
-use crate::support::etcd::{Etcd, EtcdOptions};
-use crate::support::pki::LeafOptions;
+use testkit::addr::Loopback;
+use testkit::cluster::Ground;
+use testkit::etcd::{Etcd, EtcdOptions};
+use testkit::pki::LeafOptions;
 
 /// A server that answers as Go's does to TLS on a plain port.
 async fn plain_http() -> SocketAddr {

@@ -1,10 +1,10 @@
-//! What can be wrong in the file and in the certificates that it names, while the pair runs well.
+//! Problems in the configuration file and the certificate files while the pair runs well.
 
 use std::time::Duration;
 
 use super::{Case, YEAR, pair, serving, told};
-use crate::support::addr::Loopback;
-use crate::support::pki::{LeafOptions, SERVER_NAME};
+use testkit::addr::Loopback;
+use testkit::pki::{LeafOptions, SERVER_NAME};
 
 const LOOP: &str = "; the proxy would send every request to itself";
 const ELSEWHERE: &str = "proxy here: runs with another configuration than this file";

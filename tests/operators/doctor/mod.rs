@@ -1,5 +1,5 @@
-//! `check --live`: a running pair of proxies is healthy, and each of many deliberate misconfigurations is told by its
-//! cause, and by nothing else.
+//! `check --live`: a running pair of proxies is healthy, and for each of many misconfigurations it reports the cause
+//! and nothing else.
 
 mod changes_nothing;
 mod etcd;
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use serde_yaml::Value;
 
-use crate::cluster::{Cluster, Ground, binary};
-use crate::double::v1_20;
-use crate::support::etcd::{Etcd, EtcdOptions};
-use crate::support::pki::{LeafOptions, Pki, SERVER_NAME};
-use crate::support::proxy::{Proxy, ProxyOptions};
+use testkit::cluster::{Cluster, Ground, binary};
+use testkit::double::v1_20;
+use testkit::etcd::{Etcd, EtcdOptions};
+use testkit::pki::{LeafOptions, Pki, SERVER_NAME};
+use testkit::proxy::{Proxy, ProxyOptions};
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The whole of it, whatever hangs.

@@ -1,4 +1,4 @@
-//! What can be wrong with others: a peer, its certificate, a clock, a twin.
+//! Problems of other components: a peer, its certificate, a clock, a duplicate ID.
 
 use std::net::SocketAddr;
 use std::time::SystemTime;
@@ -7,13 +7,13 @@ use kube_interop_proxy::cluster::codec::{PeerEndpoint, encode_endpoints};
 use tokio::net::TcpListener;
 
 use super::{doctor, file_of, ground, pair, serving};
-use crate::cluster::LONG;
-use crate::double::{Fault, Told, v1_20};
-use crate::support::addr::Loopback;
-use crate::support::pki::SERVER_NAME;
-use crate::support::process::Signal;
-use crate::support::proxy::{Proxy, Until};
-use crate::support::wait::eventually;
+use testkit::addr::Loopback;
+use testkit::cluster::LONG;
+use testkit::double::{Fault, ScriptedAnswer, v1_20};
+use testkit::pki::SERVER_NAME;
+use testkit::process::Signal;
+use testkit::proxy::{Proxy, Until};
+use testkit::wait::eventually;
 
 #[tokio::test]
 async fn peers_that_cannot_be_reached_or_are_not_who_they_should_be_are_told_by_their_cause() {
@@ -75,8 +75,8 @@ fn at(seconds: i64) -> Option<Fault> {
         date.minute(),
         date.second()
     );
-    let told = Told::new(200).header("date", &date).body("ok");
-    Some(Fault::Answer(Box::new(told)))
+    let scripted = ScriptedAnswer::new(200).header("date", &date).body("ok");
+    Some(Fault::Answer(Box::new(scripted)))
 }
 
 #[tokio::test]

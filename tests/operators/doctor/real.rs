@@ -1,8 +1,8 @@
-//! Before real kube-apiservers v1.20.2.
+//! With real kube-apiservers v1.20.2.
 
 use super::{doctor, file_of, ground};
-use crate::support::kube::{KubeApiServer, KubeOptions};
-use crate::support::proxy::{Proxy, Until};
+use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::proxy::{Proxy, Until};
 
 #[tokio::test]
 async fn a_real_apiserver_is_healthy_and_other_header_names_are_told() {
@@ -81,7 +81,7 @@ async fn a_real_apiserver_is_healthy_and_other_header_names_are_told() {
     // A proxy in its place, seen from outside: a loop, and not what Go's server says to the same question.
     let changes = [("apiServer.address", format!("\"{}\"", proxy.addr()))];
     let mut elsewhere = config.clone();
-    let nobody = crate::support::addr::Loopback::new();
+    let nobody = testkit::addr::Loopback::new();
     for key in ["serving", "peer"] {
         let name = if key == "serving" {
             "bindAddress"

@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{CONFIG, asked, command_line, container, file, list};
-use crate::cluster::{LONG, binary};
-use crate::support::kube;
-use crate::support::missing;
-use crate::support::pki::{LeafOptions, Pki};
-use crate::support::process::{Process, Signal};
-use crate::support::wait::{eventually, within};
+use testkit::cluster::{LONG, binary};
+use testkit::kube;
+use testkit::missing;
+use testkit::pki::{LeafOptions, Pki};
+use testkit::process::{Process, Signal};
+use testkit::wait::{eventually, within};
 
 pub const NODE: &str = "127.0.0.11";
 const START: Duration = Duration::from_secs(120);

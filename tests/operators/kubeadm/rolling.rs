@@ -1,4 +1,4 @@
-//! The patched pod beside etcd: kubectl before, while it is rolled in, through it, and after it is rolled back.
+//! The patched pod with etcd: kubectl works before, during and after the rollout, and after the rollback.
 
 use std::io::Write as _;
 use std::process::{Child, Stdio};
@@ -11,8 +11,8 @@ use tokio::task::JoinHandle;
 
 use super::node::{NODE, Node, Pod, run};
 use super::{manifest, patched, yaml};
-use crate::cluster::LONG;
-use crate::support::wait::eventually;
+use testkit::cluster::LONG;
+use testkit::wait::eventually;
 
 /// One call of kubectl.
 struct Call {
@@ -56,8 +56,8 @@ impl Observer {
     }
 }
 
-/// Changes one pod for another as kubelet does, while somebody asks: nothing fails but between the moment when the old one was
-/// told to stop and the one when the new one is ready.
+/// Changes one pod for another as kubelet does, while somebody asks: nothing fails but between the moment when the old
+/// one was told to stop and the one when the new one is ready.
 async fn change(node: &Arc<Node>, mut old: Pod, new: &Value) -> Pod {
     let observer = Observer::start(node);
     works(node, 3).await;
@@ -154,8 +154,8 @@ async fn comes_too_early(node: &Node, pod: &Value) {
 }
 
 /// What the apiserver makes the Endpoints of the `kubernetes` Service of is the node's address, although it listens on
-/// loopback; the port is `--secure-port`, which is the proxy's too. The Endpoints themselves cannot be written here: the API
-/// refuses loopback addresses in them.
+/// loopback; the port is `--secure-port`, which is the proxy's too. The Endpoints themselves cannot be written here:
+/// the API refuses loopback addresses in them.
 async fn leads_to_the_proxy(node: &Node) {
     let prefix = "/registry/masterleases/";
     let said = node

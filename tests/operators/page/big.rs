@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::{browse, refreshed, says, screenshot};
-use crate::cluster::{LONG, Single};
-use crate::double::ServedResource;
-use crate::support::chromium::Chromium;
-use crate::support::registry::Registry;
-use crate::support::wait::eventually;
+use testkit::chromium::Chromium;
+use testkit::cluster::{LONG, Single};
+use testkit::double::ServedResource;
+use testkit::registry::Registry;
+use testkit::wait::eventually;
 
 /// Group versions with their resources.
 type Served = BTreeMap<String, Vec<String>>;

@@ -1,4 +1,4 @@
-//! Values that cannot be read, and what is said of them.
+//! Values that cannot be decoded, and their error messages.
 
 use super::*;
 
@@ -56,7 +56,7 @@ fn what_cannot_be_read_says_why_and_not_what_it_contains() {
             "contentType is missing or not usable",
         ),
         (
-            [PROTOBUF, &zipped.encode_to_vec()].concat(),
+            [MAGIC, &zipped.encode_to_vec()].concat(),
             "contentEncoding is missing or not usable",
         ),
         (

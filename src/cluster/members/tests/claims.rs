@@ -1,20 +1,20 @@
-//! Proxies that were refused their server ID: they live, and tell nothing of what they serve.
+//! Proxies that were refused their server ID: they are live, but do not publish what they serve.
 
 use super::*;
 
 const TWIN: &str = "10.0.0.7:6443";
 
-fn claim(id: &str, address: &str) -> (Topic, Item) {
+fn claim(id: &str, address: &str) -> (Topic, EtcdItem) {
     let name = format!("{id}/{address}");
     (Topic::Claims, item(&name, "", 9))
 }
 
-fn is_unknown(state: &State) -> bool {
+fn is_unknown(state: &ClusterState) -> bool {
     state.compile(Some("a"), &view(&[])).peer_unknown
 }
 
 /// B is known, and lives.
-fn with(more: Vec<(Topic, Item)>) -> State {
+fn with(more: Vec<(Topic, EtcdItem)>) -> ClusterState {
     let mut messages = vec![
         (Topic::Servers, record("b", B, 2)),
         (Topic::Live, live("b", B, true, 3)),

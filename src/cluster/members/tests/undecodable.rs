@@ -1,4 +1,4 @@
-//! Values that cannot be decoded: what was known stays, and what is said of them repeats nothing.
+//! Values that cannot be decoded: the last known value stays, and error messages do not quote them.
 
 use super::*;
 

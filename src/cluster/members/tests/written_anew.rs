@@ -1,18 +1,18 @@
-//! Values that are written anew and say the same as before.
+//! Values that are rewritten without a change.
 
 use super::*;
 
-/// An identity lease that says nothing but its revision anew.
-fn annotated(revision: i64) -> Item {
+/// An identity Lease of which only the revision changes.
+fn annotated(revision: i64) -> EtcdItem {
     let (_, item) = lease("dead", "2026-01-01T00:00:00.000000Z");
-    Item {
+    EtcdItem {
         mod_revision: revision,
         ..item
     }
 }
 
-fn seen_revision(state: &State) -> i64 {
-    state.seen_leases().unwrap()[0].at.revision
+fn seen_revision(state: &ClusterState) -> i64 {
+    state.named_leases().unwrap()[0].at.revision
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use prost::Message;
 
-use super::super::{Form, Place};
+use super::super::{OpenApiFormat, OpenApiPath};
 
 type Entries = Vec<(String, String)>;
 
@@ -61,13 +61,18 @@ pub(super) fn documents() -> impl Strategy<Value = Model> {
 
 impl Model {
     /// With what it lacks; `None`: nothing.
-    pub(super) fn with(&self, form: Form, peers: &[Self], groups: &[&str]) -> Option<Self> {
+    pub(super) fn with(
+        &self,
+        form: OpenApiFormat,
+        peers: &[Self],
+        groups: &[&str],
+    ) -> Option<Self> {
         let mut all = self.clone();
         for peer in peers {
             let wanted = |path: &str| {
-                Place::of(path).is_some_and(|place| {
+                OpenApiPath::parse(path).is_some_and(|place| {
                     groups.contains(&place.group)
-                        && (form != Form::V3Index || !place.version.is_empty())
+                        && (form != OpenApiFormat::V3Index || !place.version.is_empty())
                 })
             };
             if add(&mut all.paths, &peer.paths, wanted) > 0 {
@@ -77,17 +82,17 @@ impl Model {
         (all.paths.len() > self.paths.len()).then_some(all)
     }
 
-    pub(super) fn write(&self, form: Form) -> Vec<u8> {
+    pub(super) fn write(&self, form: OpenApiFormat) -> Vec<u8> {
         match form {
-            Form::V2Json => format!(
+            OpenApiFormat::V2Json => format!(
                 r#"{{"swagger":"2.0","info":{},"paths":{},"definitions":{},"security":[]}}"#,
                 quoted(&self.title),
                 json(&self.paths),
                 json(&self.definitions)
             )
             .into_bytes(),
-            Form::V3Index => format!(r#"{{"paths":{}}}"#, json(&self.paths)).into_bytes(),
-            Form::V2Protobuf => {
+            OpenApiFormat::V3Index => format!(r#"{{"paths":{}}}"#, json(&self.paths)).into_bytes(),
+            OpenApiFormat::V2Protobuf => {
                 let document = Document {
                     swagger: "2.0".to_owned(),
                     paths: Some(Paths {

@@ -11,13 +11,13 @@ fn names() -> RequestHeaders {
     }
 }
 
-fn asked(status: u16, message: &str) -> Recognised {
+fn asked(status: u16, message: &str) -> UserRecognition {
     let status = StatusCode::from_u16(status).unwrap();
     let body = json!({"kind": "Status", "message": message}).to_string();
     recognised(&names(), "nobody-1", status, body.as_bytes())
 }
 
-/// As kube-apiserver says it.
+/// kube-apiserver's message.
 fn forbidden(user: &str) -> String {
     format!(
         "configmaps \"extension-apiserver-authentication\" is forbidden: User \"{user}\" cannot get resource \
@@ -27,9 +27,11 @@ fn forbidden(user: &str) -> String {
 
 #[test]
 fn an_invented_user_is_recognised_by_name() {
-    assert_eq!(asked(403, &forbidden("nobody-1")), Recognised::Yes);
+    assert_eq!(asked(403, &forbidden("nobody-1")), UserRecognition::Yes);
     for other in ["front-proxy-client", "nobody-12", "system:anonymous", ""] {
-        let Recognised::No(Finding::TakenFor { user, .. }) = asked(403, &forbidden(other)) else {
+        let UserRecognition::No(TrustProblem::TakenFor { user, .. }) =
+            asked(403, &forbidden(other))
+        else {
             panic!("{other:?} is somebody else");
         };
         assert_eq!(user, other);
@@ -38,27 +40,27 @@ fn an_invented_user_is_recognised_by_name() {
 
 #[test]
 fn a_401_says_that_the_proxy_is_not_believed() {
-    let finding = Finding::NotBelieved("x-remote-user".to_owned());
+    let finding = TrustProblem::NotBelieved("x-remote-user".to_owned());
     assert!(finding.to_string().contains("x-remote-user"));
-    assert_eq!(asked(401, "Unauthorized"), Recognised::No(finding));
+    assert_eq!(asked(401, "Unauthorized"), UserRecognition::No(finding));
 }
 
 #[test]
 fn who_may_read_it_is_not_named() {
     for status in [200, 404] {
-        assert_eq!(asked(status, ""), Recognised::Unnamed, "{status}");
+        assert_eq!(asked(status, ""), UserRecognition::Unnamed, "{status}");
     }
-    assert_eq!(asked(403, "no"), Recognised::Unnamed);
+    assert_eq!(asked(403, "no"), UserRecognition::Unnamed);
     for status in [429, 500, 503, 302] {
         assert_eq!(
             asked(status, ""),
-            Recognised::No(Finding::Unclear(status)),
+            UserRecognition::No(TrustProblem::Unclear(status)),
             "{status}"
         );
     }
 }
 
-fn compare(data: &serde_json::Value) -> Vec<Finding> {
+fn compare(data: &serde_json::Value) -> Vec<TrustProblem> {
     let body = json!({"kind": "ConfigMap", "data": data}).to_string();
     compared(&names(), StatusCode::OK, body.as_bytes())
 }
@@ -123,22 +125,25 @@ fn each_list_that_differs_is_named() {
 
 #[test]
 fn a_config_map_without_names_is_not_good() {
-    assert_eq!(compare(&json!({"client-ca-file": "…"})), [Finding::NoNames]);
-    assert_eq!(compare(&json!({})), [Finding::NoNames]);
+    assert_eq!(
+        compare(&json!({"client-ca-file": "…"})),
+        [TrustProblem::NoNames]
+    );
+    assert_eq!(compare(&json!({})), [TrustProblem::NoNames]);
     let mut data = good();
     data[GROUP] = json!("nonsense");
-    assert!(matches!(compare(&data)[..], [Finding::Malformed(_)]));
+    assert!(matches!(compare(&data)[..], [TrustProblem::Malformed(_)]));
     let nonsense = compared(&names(), StatusCode::OK, b"nonsense");
-    assert!(matches!(nonsense[..], [Finding::Malformed(_)]));
+    assert!(matches!(nonsense[..], [TrustProblem::Malformed(_)]));
 }
 
 #[test]
 fn a_config_map_that_cannot_be_read_is_not_good() {
     for (status, finding) in [
-        (404, Finding::NoConfigMap),
-        (403, Finding::NotInGroup(403)),
-        (401, Finding::NotInGroup(401)),
-        (500, Finding::Unclear(500)),
+        (404, TrustProblem::NoConfigMap),
+        (403, TrustProblem::NotInGroup(403)),
+        (401, TrustProblem::NotInGroup(401)),
+        (500, TrustProblem::Unclear(500)),
     ] {
         let status = StatusCode::from_u16(status).unwrap();
         assert_eq!(compared(&names(), status, b"{}"), [finding]);

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::routing::version::Fit;
+use crate::routing::fit::Fit;
 
-fn version(text: &str) -> Option<Version> {
+fn version(text: &str) -> Option<KubernetesVersion> {
     text.parse().ok()
 }
 
@@ -17,8 +17,8 @@ fn versioned(id: &str, of: &str) -> Server {
     }
 }
 
-/// The same beside a local server of this version.
-fn beside(local_version: Option<Version>, mut snapshot: Snapshot) -> Snapshot {
+/// The same with a local server of this version.
+fn beside(local_version: Option<KubernetesVersion>, mut snapshot: Snapshot) -> Snapshot {
     snapshot.local_version = local_version;
     snapshot
 }
@@ -31,8 +31,8 @@ fn cluster(local: &str, lists: bool, peers: &[&str]) -> Snapshot {
     beside(version(local), snapshot(Some(own), peers.collect()))
 }
 
-fn question(gvr: GvrRef<'_>, wanted: Option<Version>) -> Question<'_> {
-    Question {
+fn question(gvr: GvrRef<'_>, wanted: Option<KubernetesVersion>) -> RoutingInput<'_> {
+    RoutingInput {
         resource: Some(gvr),
         rerouted: false,
         resume: None,
@@ -40,12 +40,16 @@ fn question(gvr: GvrRef<'_>, wanted: Option<Version>) -> Question<'_> {
     }
 }
 
-fn asked<'s>(wanted: Option<Version>, initialized: bool, snapshot: &'s Snapshot) -> Decision<'s> {
+fn asked<'s>(
+    wanted: Option<KubernetesVersion>,
+    initialized: bool,
+    snapshot: &'s Snapshot,
+) -> Decision<'s> {
     let question = question(PODS, wanted);
     decide(question, POLICY, local(initialized), snapshot, || false)
 }
 
-/// Who is asked, one after the other, as versions: `local` for the local server, `?` where none is known.
+/// The versions of the servers to try, in order: `local` for the local server, `?` for an unknown version.
 fn order(decision: &Decision<'_>, snapshot: &Snapshot) -> Vec<String> {
     let name = |server: Option<usize>| match server {
         None => "local".to_owned(),
@@ -56,17 +60,17 @@ fn order(decision: &Decision<'_>, snapshot: &Snapshot) -> Vec<String> {
     walk(decision, snapshot).into_iter().map(name).collect()
 }
 
-/// Everybody who is asked, one after the other; `None` is the local server.
+/// The servers to try, in order; `None` is the local server.
 fn walk(decision: &Decision<'_>, snapshot: &Snapshot) -> Vec<Option<usize>> {
     let mut walked = Vec::new();
     for place in [&decision.to, &decision.then, &decision.finally] {
         let servers = match place {
-            Place::Local => vec![None],
-            Place::Nowhere => vec![],
-            Place::Peers(indices, _) | Place::Historians(indices, _, _) => {
+            ServerChoice::Local => vec![None],
+            ServerChoice::Nowhere => vec![],
+            ServerChoice::Peers(indices, _) | ServerChoice::Historians(indices, _, _) => {
                 indices.iter().copied().map(Some).collect()
             }
-            Place::Fitting(indices, _, wanted) => {
+            ServerChoice::Fitting(indices, _, wanted) => {
                 let mut indices = indices.to_vec();
                 indices.sort_by_key(|index| Fit::of(snapshot.servers[*index].version, *wanted));
                 indices.into_iter().map(Some).collect()
@@ -156,7 +160,7 @@ fn row_8_among_peers_alone_the_nearest_that_is_not_older_is_first() {
         assert_eq!(order(&decision, &cluster), expected, "{wanted}");
         assert_eq!(
             (&decision.then, &decision.finally),
-            (&Place::Nowhere, &Place::Nowhere)
+            (&ServerChoice::Nowhere, &ServerChoice::Nowhere)
         );
     }
 }
@@ -182,7 +186,10 @@ fn only_those_that_list_the_resource_and_can_be_reached_are_compared() {
     };
     let cluster = beside(version("1.31"), snapshot(Some(&[PODS]), vec![gone, other]));
     let decision = asked(version("1.32"), true, &cluster);
-    assert_eq!((decision.row, decision.to), (Row::Local, Place::Local));
+    assert_eq!(
+        (decision.row, decision.to),
+        (Row::Local, ServerChoice::Local)
+    );
 }
 
 #[test]
@@ -204,7 +211,7 @@ fn versions_do_not_count_in_other_rows() {
     let unsynced = Snapshot::default();
     for (question, policy, snapshot) in [
         (
-            Question {
+            RoutingInput {
                 resource: None,
                 ..pods
             },
@@ -212,7 +219,7 @@ fn versions_do_not_count_in_other_rows() {
             &both,
         ),
         (
-            Question {
+            RoutingInput {
                 rerouted: true,
                 ..pods
             },
@@ -223,7 +230,7 @@ fn versions_do_not_count_in_other_rows() {
         (pods, serve_local, &unsynced),
         (question(WIDGETS, pods.version), POLICY, &both),
         (
-            Question {
+            RoutingInput {
                 resume: Some(600),
                 ..pods
             },
@@ -233,7 +240,7 @@ fn versions_do_not_count_in_other_rows() {
         (question(RESIZE, pods.version), POLICY, &both),
     ] {
         let decided = |question| decide(question, policy, local(true), snapshot, || false);
-        let without = Question {
+        let without = RoutingInput {
             version: None,
             ..question
         };
@@ -241,7 +248,7 @@ fn versions_do_not_count_in_other_rows() {
     }
 }
 
-fn any_version() -> impl Strategy<Value = Option<Version>> {
+fn any_version() -> impl Strategy<Value = Option<KubernetesVersion>> {
     let text = prop::sample::select(vec!["", "1.30", "1.31", "1.32", "1.33", "2.0"]);
     text.prop_map(version)
 }
@@ -286,7 +293,7 @@ proptest! {
         if wanted.is_none() {
             prop_assert_eq!(&decision, &plain);
         }
-        let to_local = decision.to == Place::Local;
+        let to_local = decision.to == ServerChoice::Local;
         let rows = [Row::Local, Row::Peers];
         prop_assert!(decision.row == plain.row || rows.contains(&plain.row) && rows.contains(&decision.row));
         prop_assert_eq!(rows.contains(&decision.row) && to_local, decision.row == Row::Local);
@@ -310,12 +317,12 @@ proptest! {
         prop_assert_eq!(decision.row, before.row);
         let who = |decision: &Decision<'_>| {
             [&decision.to, &decision.then, &decision.finally].map(|place| match place {
-                Place::Peers(indices, gvr) => {
+                ServerChoice::Peers(indices, gvr) => {
                     let mut indices = indices.to_vec();
                     indices.sort_unstable();
                     (indices, gvr.cloned(), false)
                 }
-                place => (vec![], None, *place == Place::Local),
+                place => (vec![], None, *place == ServerChoice::Local),
             })
         };
         prop_assert_eq!(who(&decision), who(&before));

@@ -1,0 +1,119 @@
+//! A load balancer in front of several servers. It forwards each new connection unchanged to the next server whose
+//! `/readyz` is 200.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use super::addr::Loopback;
+use super::client::Client;
+
+const PORT: u16 = 6443;
+/// Between two looks at a server.
+const PACE: Duration = Duration::from_millis(200);
+
+pub struct Balancer {
+    address: Loopback,
+    servers: Arc<Servers>,
+    /// Ends what is relayed, too, when it is dropped.
+    _tasks: JoinSet<()>,
+}
+
+struct Servers {
+    next: AtomicUsize,
+    each: Vec<Server>,
+}
+
+struct Server {
+    address: SocketAddr,
+    ready: AtomicBool,
+}
+
+impl Balancer {
+    /// `servers`: each with a client that may ask for `/readyz`.
+    pub async fn start(servers: Vec<(SocketAddr, Client)>) -> Self {
+        let address = Loopback::new();
+        let listener = TcpListener::bind(address.socket(PORT)).await;
+        let listener = listener.expect("a listener");
+        let (addresses, clients): (Vec<_>, Vec<_>) = servers.into_iter().unzip();
+        let each = addresses.into_iter().map(|address| Server {
+            address,
+            ready: AtomicBool::new(false),
+        });
+        let servers = Arc::new(Servers {
+            next: AtomicUsize::new(0),
+            each: each.collect(),
+        });
+        let mut tasks = JoinSet::new();
+        for (index, client) in clients.into_iter().enumerate() {
+            tasks.spawn(look(servers.clone(), index, client));
+        }
+        tasks.spawn(accept(servers.clone(), listener));
+        Self {
+            address,
+            servers,
+            _tasks: tasks,
+        }
+    }
+
+    /// Where clients connect.
+    pub fn addr(&self) -> SocketAddr {
+        self.address.socket(PORT)
+    }
+
+    /// How many servers get connections.
+    pub fn ready(&self) -> usize {
+        let is_ready = |server: &&Server| server.ready.load(Ordering::Relaxed);
+        self.servers.each.iter().filter(is_ready).count()
+    }
+}
+
+async fn look(servers: Arc<Servers>, index: usize, client: Client) {
+    let client = client.timeout(Duration::from_secs(2));
+    loop {
+        let answer = client.fresh().try_get("/readyz").await;
+        let ready = answer.is_ok_and(|answer| answer.code() == 200);
+        servers.each[index].ready.store(ready, Ordering::Relaxed);
+        tokio::time::sleep(PACE).await;
+    }
+}
+
+async fn accept(servers: Arc<Servers>, listener: TcpListener) {
+    let mut relayed = JoinSet::new();
+    loop {
+        let Ok((mut client, _)) = listener.accept().await else {
+            continue;
+        };
+        let servers = servers.clone();
+        relayed.spawn(async move {
+            if let Some(mut server) = servers.connect().await {
+                // Either side may break off: the other learns it by the end of its connection.
+                let _ = copy_bidirectional(&mut client, &mut server).await;
+            }
+        });
+        while relayed.try_join_next().is_some() {}
+    }
+}
+
+impl Servers {
+    /// To the next one that is ready and takes it.
+    async fn connect(&self) -> Option<TcpStream> {
+        for _ in 0..self.each.len() {
+            let next = self.next.fetch_add(1, Ordering::Relaxed);
+            let server = &self.each[next % self.each.len()];
+            if !server.ready.load(Ordering::Relaxed) {
+                continue;
+            }
+            if let Ok(stream) = TcpStream::connect(server.address).await {
+                return Some(stream);
+            }
+            server.ready.store(false, Ordering::Relaxed);
+        }
+        None
+    }
+}

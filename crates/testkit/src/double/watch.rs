@@ -1,0 +1,164 @@
+//! Watches: JSON lines. Sends the header and every event at once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, header};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use super::body::{Body, BoxError, channel};
+use super::resources::ServedResource;
+use super::state::State;
+use super::status::Status;
+use super::store::{Change, Key};
+
+/// As long as kube-apiserver's own, so that no test sees it by chance.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1800);
+
+pub struct Watch {
+    state: Arc<State>,
+    served: ServedResource,
+    scope: Key,
+    bookmarks: bool,
+    sender: mpsc::Sender<Result<Bytes, BoxError>>,
+    /// Everything up to here has been sent.
+    revision: u64,
+    last_bookmark: Instant,
+}
+
+/// The client is gone.
+struct Gone;
+
+/// Answers at once; a task sends the events until the client disconnects or the timeout ends.
+pub fn start(
+    state: &Arc<State>,
+    served: ServedResource,
+    scope: Key,
+    query: &HashMap<String, String>,
+) -> Response<Body> {
+    let (sender, body) = channel();
+    let flag = |name: &str| {
+        query
+            .get(name)
+            .is_some_and(|value| value == "true" || value == "1")
+    };
+    let timeout = query
+        .get("timeoutSeconds")
+        .and_then(|value| value.parse().ok());
+    let timeout = timeout.map_or(DEFAULT_TIMEOUT, Duration::from_secs);
+    let bookmarks = flag("allowWatchBookmarks");
+    let watch = Watch {
+        state: Arc::clone(state),
+        served,
+        scope,
+        bookmarks,
+        sender,
+        revision: 0,
+        last_bookmark: Instant::now(),
+    };
+    let from = query.get("resourceVersion").cloned().unwrap_or_default();
+    tokio::spawn(watch.run(from, flag("sendInitialEvents"), Instant::now() + timeout));
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    headers.insert(
+        header::CACHE_CONTROL,
+        HeaderValue::from_static("no-cache, private"),
+    );
+    response
+}
+
+impl Watch {
+    async fn run(mut self, from: String, initial_events: bool, end: Instant) {
+        // Before the first look, so that no change falls between.
+        let changed = self.state.store.subscribe();
+        if self.begin(&from, initial_events).await.is_ok() {
+            // An error means that the client is gone.
+            let _ = self.follow(changed, end).await;
+        }
+    }
+
+    /// Finds the place to start at; sends what comes before it.
+    async fn begin(&mut self, from: &str, initial_events: bool) -> Result<(), Gone> {
+        let revision = from.parse::<u64>().unwrap_or(0);
+        if revision > 0 && !initial_events {
+            let oldest = self.state.read(|settings| settings.history_start);
+            if revision < oldest {
+                self.send("ERROR", Status::expired(revision, oldest).json())
+                    .await?;
+                return Err(Gone);
+            }
+            self.revision = revision;
+            return Ok(());
+        }
+        let (objects, revision) = self.state.store.list(&self.scope);
+        self.revision = revision;
+        for object in objects {
+            self.send("ADDED", self.typed(object)).await?;
+        }
+        if initial_events {
+            self.bookmark(json!({"k8s.io/initial-events-end": "true"}))
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn follow(
+        &mut self,
+        mut changed: tokio::sync::watch::Receiver<u64>,
+        end: Instant,
+    ) -> Result<(), Gone> {
+        let mut asked = self.state.bookmarks.subscribe();
+        loop {
+            let (changes, revision) = self.state.store.changes_after(self.revision, &self.scope);
+            for Change { kind, object, .. } in changes {
+                self.send(kind, self.typed(object)).await?;
+            }
+            // A watch from the future waits for it.
+            self.revision = self.revision.max(revision);
+            let next_bookmark = self.next_bookmark();
+            tokio::select! {
+                _ = changed.changed() => {}
+                _ = asked.changed() => self.bookmark(Value::Null).await?,
+                () = sleep_until(next_bookmark) => self.bookmark(Value::Null).await?,
+                () = self.sender.closed() => return Err(Gone),
+                () = sleep_until(end) => return Ok(()),
+            }
+        }
+    }
+
+    fn next_bookmark(&self) -> Instant {
+        let every = self.state.read(|settings| settings.bookmark_every);
+        self.last_bookmark + every.unwrap_or(DEFAULT_TIMEOUT * 2)
+    }
+
+    async fn bookmark(&mut self, annotations: Value) -> Result<(), Gone> {
+        self.last_bookmark = Instant::now();
+        if !self.bookmarks {
+            return Ok(());
+        }
+        let mut object = json!({"metadata": {"resourceVersion": self.revision.to_string()}});
+        if !annotations.is_null() {
+            object["metadata"]["annotations"] = annotations;
+        }
+        self.send("BOOKMARK", self.typed(object)).await
+    }
+
+    async fn send(&self, kind: &str, object: Value) -> Result<(), Gone> {
+        let line = format!("{}\n", json!({"type": kind, "object": object}));
+        self.sender.send(Ok(line.into())).await.map_err(|_| Gone)
+    }
+
+    fn typed(&self, mut object: Value) -> Value {
+        object["kind"] = json!(self.served.kind);
+        object["apiVersion"] = json!(self.served.group_version());
+        object
+    }
+}

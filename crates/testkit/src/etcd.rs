@@ -1,0 +1,315 @@
+//! A real etcd, over TLS and with client certificates required, as kubeadm runs it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use etcd_client::{
+    Certificate, Client, ConnectOptions, GetOptions, Identity, KeyValue, TlsOptions,
+};
+
+use super::addr::Loopback;
+use super::pki::{LeafOptions, Pki};
+use super::process::{NotFound, Process, Signal};
+
+const CLIENT_PORT: u16 = 2379;
+const PEER_PORT: u16 = 2380;
+const START: Duration = Duration::from_secs(90);
+
+#[derive(Clone, Debug)]
+pub struct EtcdOptions {
+    pub binary: PathBuf,
+    /// `--experimental-watch-progress-notify-interval`; kubeadm sets 5s, etcd's own default is 10m.
+    pub progress_notify: Duration,
+    /// Further command line arguments.
+    pub args: Vec<String>,
+    /// Further addresses that its certificate is good for.
+    pub also: Vec<IpAddr>,
+}
+
+impl Default for EtcdOptions {
+    fn default() -> Self {
+        Self {
+            binary: "etcd".into(),
+            progress_notify: Duration::from_secs(1),
+            args: Vec::new(),
+            also: Vec::new(),
+        }
+    }
+}
+
+pub struct Etcd {
+    address: Loopback,
+    process: Process,
+    dir: PathBuf,
+    options: EtcdOptions,
+    /// `--initial-cluster`.
+    members: String,
+    files: ServerFiles,
+    client: ClientFiles,
+}
+
+struct ServerFiles {
+    ca: String,
+    cert: String,
+    key: String,
+}
+
+struct ClientFiles {
+    ca: PathBuf,
+    cert: PathBuf,
+    key: PathBuf,
+}
+
+impl Etcd {
+    /// Data and log go below `dir`. Returns when it answers.
+    pub async fn start(dir: &Path, pki: &Pki) -> Self {
+        Self::start_with(dir, pki, EtcdOptions::default()).await
+    }
+
+    pub async fn start_with(dir: &Path, pki: &Pki, options: EtcdOptions) -> Self {
+        let address = Loopback::new();
+        let members = member(&address);
+        let mut etcd = Self::spawned(dir, pki, options, address, members);
+        etcd.wait_until_it_answers().await;
+        etcd
+    }
+
+    /// `count` members of one etcd.
+    pub async fn start_cluster(dir: &Path, pki: &Pki, count: usize) -> Vec<Self> {
+        let addresses: Vec<_> = (0..count).map(|_| Loopback::new()).collect();
+        let members: Vec<_> = addresses.iter().map(member).collect();
+        let members = members.join(",");
+        let spawned = |address| {
+            let options = EtcdOptions::default();
+            Self::spawned(dir, pki, options, address, members.clone())
+        };
+        // None answers before most of them run.
+        let mut etcds: Vec<_> = addresses.into_iter().map(spawned).collect();
+        for etcd in &mut etcds {
+            etcd.wait_until_it_answers().await;
+        }
+        etcds
+    }
+
+    fn spawned(
+        dir: &Path,
+        pki: &Pki,
+        options: EtcdOptions,
+        address: Loopback,
+        members: String,
+    ) -> Self {
+        super::install_crypto_provider();
+        let name = name(&address);
+        let leaf = LeafOptions::server("etcd-server", &["localhost", "127.0.0.1"]);
+        let leaf = options
+            .also
+            .iter()
+            .fold(leaf.san(address.ip()), LeafOptions::san);
+        pki.leaf(&name, "etcd-ca", &leaf);
+        let files = ServerFiles {
+            ca: pki.file("etcd-ca.crt"),
+            cert: pki.file(&format!("{name}.crt")),
+            key: pki.file(&format!("{name}.key")),
+        };
+        let client = ClientFiles {
+            ca: pki.path("etcd-ca.crt"),
+            cert: pki.path("etcd-client.crt"),
+            key: pki.path("etcd-client.key"),
+        };
+        let dir = dir.join(&name);
+        std::fs::create_dir_all(&dir).expect("directory for etcd");
+        let process = spawn(&dir, &address, &files, &options, &members);
+        Self {
+            address,
+            process,
+            dir,
+            options,
+            members,
+            files,
+            client,
+        }
+    }
+
+    pub fn endpoint(&self) -> String {
+        format!("https://{}", self.addr())
+    }
+
+    /// Where clients connect.
+    pub fn addr(&self) -> SocketAddr {
+        self.address.socket(CLIENT_PORT)
+    }
+
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// A client with the certificate `etcd-client`.
+    pub async fn client(&self) -> Client {
+        connect(&self.endpoint(), &self.client)
+            .await
+            .expect("a connection to etcd")
+    }
+
+    /// All keys that begin with `prefix`.
+    pub async fn below(&self, prefix: &str) -> Vec<KeyValue> {
+        let options = GetOptions::new().with_prefix();
+        let answer = self.client().await.get(prefix, Some(options)).await;
+        answer.expect("an answer of etcd").kvs().to_vec()
+    }
+
+    /// SIGTERM, and up again with the same data at the same address.
+    pub async fn restart(&mut self) {
+        self.process.signal(Signal::Term);
+        self.process.wait(START).await;
+        self.start_again().await;
+    }
+
+    /// SIGKILL, and it stays down until [`Etcd::start_again`].
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    pub async fn start_again(&mut self) {
+        let Self { dir, address, .. } = &*self;
+        self.process = spawn(dir, address, &self.files, &self.options, &self.members);
+        self.wait_until_it_answers().await;
+    }
+
+    /// Keeps a copy of its data, for [`Etcd::restore`]; it is restarted for that.
+    pub async fn back_up(&mut self) {
+        self.process.signal(Signal::Term);
+        self.process.wait(START).await;
+        copy(&self.dir.join("data"), &self.dir.join("backup"));
+        self.start_again().await;
+    }
+
+    /// SIGKILL, and up again with the copy of its data.
+    pub async fn restore(&mut self) {
+        self.kill();
+        let data = self.dir.join("data");
+        std::fs::remove_dir_all(&data).expect("remove etcd's data");
+        copy(&self.dir.join("backup"), &data);
+        self.start_again().await;
+    }
+
+    /// SIGSTOP: connections stay open and nothing answers.
+    pub fn stop(&mut self) {
+        self.process.signal(Signal::Stop);
+    }
+
+    /// SIGCONT.
+    pub fn cont(&mut self) {
+        self.process.signal(Signal::Cont);
+    }
+
+    /// Waits until it answers for most members.
+    pub async fn wait_until_it_answers(&mut self) {
+        let (endpoint, client) = (self.endpoint(), &self.client);
+        self.process
+            .ready(START, async || {
+                let mut etcd = connect(&endpoint, client).await?;
+                etcd.get("up", None)
+                    .await
+                    .map_err(|error| error.to_string())
+            })
+            .await;
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir(to).expect("a directory for etcd's data");
+    for entry in std::fs::read_dir(from).expect("etcd's data") {
+        let entry = entry.expect("an entry of etcd's data");
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).expect("a copy of etcd's data");
+        }
+    }
+}
+
+async fn connect(endpoint: &str, files: &ClientFiles) -> Result<Client, String> {
+    let read = |path: &Path| std::fs::read(path).expect("a file of the PKI");
+    let tls = TlsOptions::new()
+        .ca_certificate(Certificate::from_pem(read(&files.ca)))
+        .identity(Identity::from_pem(read(&files.cert), read(&files.key)));
+    let options = ConnectOptions::new()
+        .with_tls(tls)
+        .with_connect_timeout(Duration::from_secs(2));
+    Client::connect([endpoint], Some(options))
+        .await
+        .map_err(|error| error.to_string())
+}
+
+fn name(address: &Loopback) -> String {
+    format!("etcd-{}", address.ip())
+}
+
+fn peer_url(address: &Loopback) -> String {
+    format!("http://{}", address.socket(PEER_PORT))
+}
+
+/// A member's part of `--initial-cluster`.
+fn member(address: &Loopback) -> String {
+    format!("{}={}", name(address), peer_url(address))
+}
+
+fn spawn(
+    dir: &Path,
+    address: &Loopback,
+    files: &ServerFiles,
+    options: &EtcdOptions,
+    members: &str,
+) -> Process {
+    let client_url = format!("https://{}", address.socket(CLIENT_PORT));
+    let peer_url = peer_url(address);
+    let mut command = Command::new(&options.binary);
+    command
+        .arg(format!("--name={}", name(address)))
+        .arg(format!("--data-dir={}", dir.join("data").display()))
+        .arg(format!("--listen-client-urls={client_url}"))
+        .arg(format!("--advertise-client-urls={client_url}"))
+        .arg(format!("--listen-peer-urls={peer_url}"))
+        .arg(format!("--initial-advertise-peer-urls={peer_url}"))
+        .arg(format!("--initial-cluster={members}"))
+        .arg(format!("--cert-file={}", files.cert))
+        .arg(format!("--key-file={}", files.key))
+        .arg(format!("--trusted-ca-file={}", files.ca))
+        .arg("--client-cert-auth=true")
+        .arg("--logger=zap")
+        .arg(progress_flag(options.progress_notify))
+        .args(no_fsync(&options.binary).then_some("--unsafe-no-fsync"))
+        .args(&options.args);
+    match Process::spawn("etcd", &mut command, &dir.join("etcd.log")) {
+        Ok(process) => process,
+        Err(NotFound) => super::missing(
+            "etcd",
+            "run tests/install.sh --tests (apt-get install etcd-server etcd-client)",
+        ),
+    }
+}
+
+fn progress_flag(interval: Duration) -> String {
+    format!(
+        "--experimental-watch-progress-notify-interval={}ms",
+        interval.as_millis()
+    )
+}
+
+/// Whether this etcd can skip fsync (3.5 and later); determined once.
+fn no_fsync(binary: &Path) -> bool {
+    static KNOWN: OnceLock<(PathBuf, bool)> = OnceLock::new();
+    let ask = || {
+        let help = Command::new(binary).arg("--help").output();
+        help.is_ok_and(|output| {
+            let text = [output.stdout, output.stderr].concat();
+            String::from_utf8_lossy(&text).contains("--unsafe-no-fsync")
+        })
+    };
+    let (known, can) = KNOWN.get_or_init(|| (binary.to_owned(), ask()));
+    if known == binary { *can } else { ask() }
+}

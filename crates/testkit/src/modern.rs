@@ -1,0 +1,86 @@
+//! A real apiserver with current machinery, from the cache of `tests/build-modern-apiserver.sh`: the HTTP stack of
+//! kube-apiserver 1.36 or later, with ConfigMaps. Authenticated users may use those of the namespace `default`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::addr::Loopback;
+use super::client::Client;
+use super::etcd::Etcd;
+use super::kube::{caches, until_ready};
+use super::pki::Pki;
+use super::process::{NotFound, Process};
+
+const PORT: u16 = 6443;
+const START: Duration = Duration::from_secs(60);
+
+pub struct ModernApiServer {
+    address: Loopback,
+    process: Process,
+    admin: Client,
+}
+
+impl ModernApiServer {
+    /// `more`: further flags, with kube-apiserver's names. Returns when `/readyz` is 200; the log goes into `dir`.
+    pub async fn start(dir: &Path, pki: &Pki, etcd: &Etcd, more: &[&str]) -> Self {
+        let address = Loopback::new();
+        let log = dir.join(format!("modern-apiserver-{}.log", address.ip()));
+        let mut command = Command::new(binary());
+        command.args(flags(pki, etcd, &address)).args(more);
+        let mut process = match Process::spawn("modern-apiserver", &mut command, &log) {
+            Ok(process) => process,
+            Err(NotFound) => {
+                let what = format!("an apiserver of today ({})", binary().display());
+                super::missing(&what, "run tests/build-modern-apiserver.sh")
+            }
+        };
+        let admin = Client::new(address.socket(PORT), pki).cert("admin");
+        until_ready(&mut process, &admin, START).await;
+        Self {
+            address,
+            process,
+            admin,
+        }
+    }
+
+    pub fn addr(&self) -> SocketAddr {
+        self.address.socket(PORT)
+    }
+
+    /// Asks the server itself, as the cluster's administrator.
+    pub fn admin(&self) -> &Client {
+        &self.admin
+    }
+
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+}
+
+fn binary() -> PathBuf {
+    caches().join("modern-apiserver/modern-apiserver")
+}
+
+fn flags(pki: &Pki, etcd: &Etcd, address: &Loopback) -> Vec<String> {
+    let file = |flag: &str, name: &str| format!("--{flag}={}", pki.file(name));
+    vec![
+        format!("--bind-address={}", address.ip()),
+        format!("--secure-port={PORT}"),
+        format!("--etcd-servers={}", etcd.endpoint()),
+        file("etcd-cafile", "etcd-ca.crt"),
+        file("etcd-certfile", "etcd-client.crt"),
+        file("etcd-keyfile", "etcd-client.key"),
+        file("tls-cert-file", "apiserver.crt"),
+        file("tls-private-key-file", "apiserver.key"),
+        file("client-ca-file", "ca.crt"),
+        file("token-auth-file", "tokens.csv"),
+        file("requestheader-client-ca-file", "front-proxy-ca.crt"),
+        "--requestheader-allowed-names=front-proxy-client".to_owned(),
+        "--requestheader-username-headers=X-Remote-User".to_owned(),
+        "--requestheader-uid-headers=X-Remote-Uid".to_owned(),
+        "--requestheader-group-headers=X-Remote-Group".to_owned(),
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+    ]
+}

@@ -1,0 +1,218 @@
+//! The document of `/statusz`: the admin port writes it, the `status` command reads it.
+//!
+//! Fields stand in alphabetical order, in which the JSON has always been written. `None` is written as `null`. A reader
+//! may meet another version of this program: see [`StatusDocument::read`].
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::lenient::{Lenient, sections};
+
+sections! {
+    /// Everything that one proxy knows.
+    pub struct StatusDocument {
+        pub certificates: CertificatesStatus,
+        pub custom: CustomStatus,
+        pub discovery: DiscoveryStatus,
+        pub etcd: EtcdStatus,
+        /// As [`crate::cluster::report`] writes it; null while nothing can report.
+        pub facts: Value,
+        pub peers: Vec<PeerStatus>,
+        pub recent: RecentStatus,
+        pub resources: Vec<ResourceStatus>,
+        pub server: ServerStatus,
+        /// RFC 3339.
+        pub time: Option<String>,
+    }
+
+    /// This proxy and its apiserver.
+    pub struct ServerStatus {
+        pub checks: Vec<CheckStatus>,
+        pub compatibility_version: Option<String>,
+        pub discovery_known: bool,
+        pub endpoint: String,
+        pub history_start: Option<i64>,
+        pub id: Option<String>,
+        pub identity_lease_kept_by: Option<String>,
+        pub initialized: bool,
+        pub missing: Vec<String>,
+        pub ready: bool,
+        pub version: String,
+    }
+
+    /// A check of `/readyz`.
+    pub struct CheckStatus {
+        /// Why it fails; `None`: it passes.
+        pub missing: Option<String>,
+        pub name: String,
+    }
+
+    pub struct EtcdStatus {
+        /// Always written.
+        pub age_seconds: Option<f64>,
+        pub lists: u64,
+        pub restores: u64,
+        /// Always written.
+        pub revision: Option<i64>,
+        pub synced: bool,
+        pub undecodable: u64,
+    }
+
+    pub struct CertificatesStatus {
+        /// Groups of files (`serving`, `upstream`, `etcd`) whose new files cannot be used.
+        pub broken: Vec<String>,
+        /// When files expire (RFC 3339), by configuration key.
+        pub expire: BTreeMap<String, Option<String>>,
+    }
+
+    /// What peers serve and the local apiserver does not.
+    pub struct DiscoveryStatus {
+        pub added: Vec<AddedGroupVersion>,
+        /// False until it was read again after a restart of the local apiserver.
+        pub current: bool,
+        pub generation: u64,
+        pub openapi_bytes: u64,
+        pub sources: Vec<DiscoverySourceStatus>,
+    }
+
+    pub struct AddedGroupVersion {
+        pub group: String,
+        pub resources: Vec<String>,
+        pub stale: bool,
+        pub version: String,
+    }
+
+    /// Peers of one version that serve the same.
+    pub struct DiscoverySourceStatus {
+        pub binary_version: Option<String>,
+        pub error: Option<String>,
+        pub group_versions: u64,
+        pub read_seconds_ago: Option<f64>,
+        pub servers: Vec<String>,
+        pub state: String,
+        /// Group versions whose resources are known by name only.
+        pub undescribed: u64,
+    }
+
+    pub struct PeerStatus {
+        pub binary_version: Option<String>,
+        pub compatibility_version: Option<String>,
+        pub endpoint: String,
+        pub history_start: Option<i64>,
+        pub id: String,
+        pub initialized: bool,
+        /// Whether `resources` is current. Always written.
+        pub known: Option<bool>,
+        pub live: bool,
+        pub native: bool,
+        /// How many it serves.
+        pub resources: Option<u64>,
+        pub target: bool,
+        pub unhealthy: bool,
+    }
+
+    pub struct ResourceStatus {
+        /// Servers that serve it and that no request is sent to.
+        pub absent: Vec<String>,
+        pub group: String,
+        pub local: bool,
+        /// Servers that serve it and that requests may be sent to.
+        pub peers: Vec<String>,
+        pub resource: String,
+        pub subresource: String,
+        pub version: String,
+    }
+
+    /// Resources that every apiserver serves, because objects in etcd define them.
+    pub struct CustomStatus {
+        /// Group versions of aggregated APIs.
+        pub aggregated: Vec<String>,
+        /// Resources of CRDs, by group.
+        pub definitions: BTreeMap<String, Vec<String>>,
+    }
+
+    /// The last requests of two kinds, as [`crate::relay::recent`] writes them.
+    pub struct RecentStatus {
+        pub refused: Value,
+        pub rerouted: Value,
+    }
+}
+
+impl StatusDocument {
+    /// Reads what a proxy of any version wrote: unknown fields are ignored, fields that are missing or have another type
+    /// get their default.
+    pub fn read(value: &Value) -> Self {
+        Self::lenient(value).unwrap_or_default()
+    }
+
+    /// Second proxies that claim a server ID, as `<server ID>/<address>`.
+    pub fn claims(&self) -> impl Iterator<Item = &str> {
+        let claims = self.facts["claims"].as_array().into_iter().flatten();
+        claims.map(|claim| claim.as_str().unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One of everything.
+    fn document() -> StatusDocument {
+        StatusDocument {
+            certificates: CertificatesStatus {
+                expire: [("etcd.caFile".to_owned(), None)].into(),
+                ..CertificatesStatus::default()
+            },
+            discovery: DiscoveryStatus {
+                added: vec![AddedGroupVersion::default()],
+                sources: vec![DiscoverySourceStatus::default()],
+                ..DiscoveryStatus::default()
+            },
+            etcd: EtcdStatus {
+                age_seconds: Some(0.25),
+                revision: Some(4711),
+                ..EtcdStatus::default()
+            },
+            peers: vec![PeerStatus::default()],
+            resources: vec![ResourceStatus::default()],
+            server: ServerStatus {
+                checks: vec![CheckStatus::default()],
+                ..ServerStatus::default()
+            },
+            ..StatusDocument::default()
+        }
+    }
+
+    #[test]
+    fn every_object_has_its_keys_in_alphabetical_order() {
+        let written = serde_json::to_string(&document()).unwrap();
+        // A map of serde_json is sorted.
+        let sorted: Value = serde_json::from_str(&written).unwrap();
+        assert_eq!(written, sorted.to_string());
+        assert!(written.contains(r#""ageSeconds":0.25"#), "{written}");
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let written = serde_json::to_value(document()).unwrap();
+        assert_eq!(StatusDocument::read(&written), document());
+    }
+
+    #[test]
+    fn a_field_of_another_type_spoils_no_other() {
+        let value = serde_json::json!({
+            "server": {"id": 7, "ready": true, "missing": ["a", 1], "unknown": {}},
+            "peers": [null, {"id": "b", "live": "yes", "target": true}, 3],
+            "certificates": {"broken": "all", "expire": {"a": null, "b": 1, "c": "soon"}},
+        });
+        let document = StatusDocument::read(&value);
+        assert!(document.server.ready && document.server.id.is_none());
+        assert_eq!(document.server.missing, ["a", ""]);
+        assert_eq!(document.peers.len(), 3);
+        assert!(document.peers[1].target && !document.peers[1].live);
+        let expire = &document.certificates.expire;
+        assert_eq!(expire["c"].as_deref(), Some("soon"));
+        assert_eq!((&expire["a"], &expire["b"]), (&None, &None));
+    }
+}

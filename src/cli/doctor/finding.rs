@@ -1,0 +1,174 @@
+//! The output of `check --live`: one line for each finding. Pure.
+//!
+//! Parts of it come from etcd, certificates and other servers: terminal control characters are escaped, and the length of
+//! a line is bounded.
+
+use std::fmt::{self, Display, Formatter};
+
+/// Longest part of a line, in characters.
+const MAX_CHARS: usize = 1000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Ok,
+    Info,
+    /// It works, but should be improved.
+    Warning,
+    /// It does not work.
+    Problem,
+}
+
+impl Level {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Problem => "problem",
+        }
+    }
+}
+
+/// One line of output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    pub level: Level,
+    /// Subject, such as `etcd https://10.0.0.11:2379`.
+    pub about: String,
+    pub what: String,
+    pub advice: Option<String>,
+}
+
+impl Finding {
+    pub fn ok(about: impl Display, what: impl Display) -> Self {
+        Self::new(Level::Ok, &about, &what, None)
+    }
+
+    pub fn info(about: impl Display, what: impl Display) -> Self {
+        Self::new(Level::Info, &about, &what, None)
+    }
+
+    pub fn warning(about: impl Display, what: impl Display, advice: impl Display) -> Self {
+        Self::new(Level::Warning, &about, &what, Some(&advice))
+    }
+
+    pub fn problem(about: impl Display, what: impl Display, advice: impl Display) -> Self {
+        Self::new(Level::Problem, &about, &what, Some(&advice))
+    }
+
+    /// Adds advice.
+    pub fn advised(mut self, advice: impl Display) -> Self {
+        self.advice = Some(advice.to_string());
+        self
+    }
+
+    fn new(
+        level: Level,
+        about: &dyn Display,
+        what: &dyn Display,
+        advice: Option<&dyn Display>,
+    ) -> Self {
+        Self {
+            level,
+            about: about.to_string(),
+            what: what.to_string(),
+            advice: advice.map(ToString::to_string),
+        }
+    }
+}
+
+impl Display for Finding {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (about, what) = (plain(&self.about), plain(&self.what));
+        write!(f, "{:<8}{about}: {what}", self.level.name())?;
+        match &self.advice {
+            Some(advice) => write!(f, "; do: {}", plain(advice)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The last line of the output.
+pub fn summary(findings: &[Finding]) -> String {
+    let count = |level| findings.iter().filter(|it| it.level == level).count();
+    let several = |count: usize, what: &str| match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    };
+    format!(
+        "{} ok, {}, {}",
+        count(Level::Ok),
+        several(count(Level::Warning), "warning"),
+        several(count(Level::Problem), "problem")
+    )
+}
+
+/// Escapes and shortens text.
+fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for (index, c) in text.chars().enumerate() {
+        if index == MAX_CHARS {
+            plain.push('…');
+            break;
+        }
+        match is_plain(c) {
+            true => plain.push(c),
+            false => plain.extend(c.escape_default()),
+        }
+    }
+    plain
+}
+
+/// Neither a control character nor one that reorders text or breaks lines.
+fn is_plain(c: char) -> bool {
+    !c.is_control()
+        && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_is_one_line_of_a_fixed_form() {
+        let ok = Finding::ok(
+            "etcd https://10.0.0.11:2379",
+            "3.5.16, revision 48211, 4 ms",
+        );
+        assert_eq!(
+            ok.to_string(),
+            "ok      etcd https://10.0.0.11:2379: 3.5.16, revision 48211, 4 ms"
+        );
+        let problem = Finding::problem("peer cp-2", "connection refused", "start it");
+        assert_eq!(
+            problem.to_string(),
+            "problem peer cp-2: connection refused; do: start it"
+        );
+        let info = Finding::info("peer cp-3", "not alive").advised("forget it");
+        assert_eq!(
+            info.to_string(),
+            "info    peer cp-3: not alive; do: forget it"
+        );
+    }
+
+    #[test]
+    fn nothing_of_others_reaches_the_terminal_as_a_command() {
+        let hostile = "a\u{1b}[2J\r\nok all\u{7}\u{9b}\u{202e}\u{2028}";
+        let line = Finding::problem(hostile, hostile, hostile).to_string();
+        assert!(line.chars().all(is_plain), "{line:?}");
+        assert!(line.contains("a\\u{1b}[2J\\r\\nok all\\u{7}"), "{line}");
+        let long = Finding::ok("x", "y".repeat(1 << 20)).to_string();
+        assert!(long.len() < 1100);
+    }
+
+    #[test]
+    fn the_summary_counts_what_matters() {
+        let findings = [
+            Finding::ok("a", "b"),
+            Finding::info("a", "b"),
+            Finding::ok("a", "b"),
+            Finding::warning("a", "b", "c"),
+        ];
+        assert_eq!(summary(&findings), "2 ok, 1 warning, 0 problems");
+    }
+}

@@ -1,0 +1,156 @@
+//! Requests to proxies, kube-apiservers and unknown servers; GETs only.
+//!
+//! A proxy is recognised by its response to a malformed path, which differs from that of Go's HTTP server and depends
+//! neither on its configuration nor on its apiserver.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use arc_swap::ArcSwap;
+use http::header::{HeaderName, HeaderValue};
+use http::{HeaderMap, StatusCode};
+use serde::Deserialize;
+
+use super::clock::{self, Skew};
+use super::connection_failure::ConnectionFailure;
+use crate::client::{Client, ClientMaker, ClientResponse};
+use crate::config::Config;
+use crate::relay::answer::Refusal;
+use crate::tls::credentials::{Credentials, Current, Trust};
+use crate::tls::error::TlsError;
+use crate::tls::files::FileSnapshot;
+
+/// Time limit for one request.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+/// No check of the proxy but that of the path's form applies to it.
+const MALFORMED_PATH: &str = "/livez/%zz";
+
+/// Response of `/readyz`.
+#[derive(Debug, Clone)]
+pub struct Readiness {
+    pub status: StatusCode,
+    /// Names of failed checks.
+    pub missing: Vec<String>,
+    pub skew: Option<Skew>,
+    /// Time until the response, connecting included.
+    pub elapsed: Duration,
+}
+
+/// Credentials for servers with certificates of `ca_file`.
+pub fn credentials_trusting(
+    config: &Config,
+    ca_file: &std::path::Path,
+    reading: &FileSnapshot<'_>,
+) -> Result<Current, TlsError> {
+    let trust = Arc::new(Trust::read(
+        ca_file,
+        &config.api_server.proxy_client,
+        reading,
+    )?);
+    Ok(Arc::new(ArcSwap::from_pointee(Credentials {
+        local: trust.clone(),
+        peers: trust,
+    })))
+}
+
+pub async fn readyz(client: &mut Client) -> Result<Readiness, ConnectionFailure> {
+    let (sent, started) = (SystemTime::now(), Instant::now());
+    let answer = get(client, "/readyz", &HeaderMap::new()).await?;
+    let elapsed = started.elapsed();
+    Ok(Readiness {
+        status: answer.status,
+        missing: missing(&answer.body),
+        skew: clock::skew(&answer.headers, sent, elapsed),
+        elapsed,
+    })
+}
+
+/// GET without retries.
+pub async fn get(
+    client: &mut Client,
+    path: &str,
+    headers: &HeaderMap,
+) -> Result<ClientResponse, ConnectionFailure> {
+    let headers: Vec<(HeaderName, HeaderValue)> = headers
+        .iter()
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    let answer = client.get(path, &headers).await;
+    answer.map_err(|error| ConnectionFailure::from_client_error(&error))
+}
+
+/// Whether a kube-interop-proxy listens at `address`.
+pub async fn is_proxy(
+    maker: &Arc<ClientMaker>,
+    address: SocketAddr,
+) -> Result<bool, ConnectionFailure> {
+    // On a new connection: Go closes it after such a request.
+    let answer = get(
+        &mut maker.client(address),
+        MALFORMED_PATH,
+        &HeaderMap::new(),
+    )
+    .await?;
+    Ok(is_from_proxy(&answer))
+}
+
+#[derive(Deserialize)]
+struct KubeStatus {
+    kind: String,
+    message: String,
+}
+
+fn is_from_proxy(answer: &ClientResponse) -> bool {
+    let refusal = Refusal::BadTarget;
+    let status: Option<KubeStatus> = serde_json::from_slice(&answer.body).ok();
+    answer.status.as_u16() == refusal.code()
+        && status
+            .is_some_and(|status| status.kind == "Status" && status.message == refusal.message())
+}
+
+/// Names of failed checks, from lines such as `[-]etcd failed: reason withheld`.
+fn missing(body: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(body);
+    let failed = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("[-]")?.split(' ').next());
+    failed.map(str::to_owned).take(8).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::relay::accept::StatusFormat;
+
+    fn answer(status: u16, body: impl Into<Bytes>) -> ClientResponse {
+        ClientResponse {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: HeaderMap::new(),
+            body: body.into(),
+        }
+    }
+
+    #[test]
+    fn a_proxy_is_known_by_its_own_words() {
+        let refused = |refusal: Refusal| {
+            refusal
+                .response(1, None, StatusFormat::Json, false)
+                .unwrap()
+                .1
+        };
+        assert!(is_from_proxy(&answer(400, refused(Refusal::BadTarget))));
+        assert!(!is_from_proxy(&answer(400, refused(Refusal::BadVersion))));
+        // Go's.
+        assert!(!is_from_proxy(&answer(400, "400 Bad Request")));
+        assert!(!is_from_proxy(&answer(200, refused(Refusal::BadTarget))));
+    }
+
+    #[test]
+    fn failed_checks_are_named() {
+        let text = "[+]ping ok\n[-]etcd failed: reason withheld\nreadyz check failed\n";
+        assert_eq!(missing(text.as_bytes()), ["etcd"]);
+    }
+}

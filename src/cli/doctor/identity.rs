@@ -1,0 +1,211 @@
+//! Findings about server IDs and addresses that two proxies share. Pure.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use super::finding::Finding;
+use super::local_proxy::RunningProxy;
+use crate::cli::inventory::Inventory;
+use crate::cluster::codec::Lease;
+use crate::cluster::state::canonical;
+use crate::config::Config;
+use crate::publish::identity::{LeaseCandidate, can_name_a_lease, found};
+
+const CHANGE_ONE_ID: &str = "give one of the two another identity.serverID, or another host name";
+
+/// The configured server ID, or the one that the proxy would find; `None`: it would generate one.
+pub fn own<'a>(config: &'a Config, host: &str, leases: &'a [(String, Lease)]) -> Option<&'a str> {
+    let candidates: Vec<_> = leases
+        .iter()
+        .filter(|(name, _)| can_name_a_lease(name))
+        .map(|(name, lease)| LeaseCandidate {
+            name,
+            hostname: lease.hostname.as_deref(),
+            identity: lease.identity && !lease.published,
+        })
+        .collect();
+    let configured = config.identity.server_id.as_deref();
+    configured.or_else(|| found(host, &candidates))
+}
+
+/// `own`: see [`own`]; `running`: the proxy on this machine.
+pub fn findings(
+    config: &Config,
+    own: Option<&str>,
+    running: Option<&RunningProxy>,
+    inventory: &Inventory,
+) -> Vec<Finding> {
+    let id = own.or(running.and_then(|running| running.id.as_deref()));
+    let mut findings = Vec::new();
+    match id {
+        None => findings.push(Finding::info(
+            "server ID",
+            "neither configured nor told by a Lease: the proxy makes up one of its own",
+        )),
+        Some(id) => findings.push(own_id_finding(config, id, running, inventory)),
+    }
+    findings.extend(claims(inventory));
+    findings.extend(shared_addresses(config, id, running, inventory));
+    findings
+}
+
+fn own_id_finding(
+    config: &Config,
+    id: &str,
+    running: Option<&RunningProxy>,
+    inventory: &Inventory,
+) -> Finding {
+    let about = format!("server ID {id}");
+    let mine = canonical(config.peer.advertise_address);
+    let running_at = running.map(|running| canonical(running.endpoint));
+    let live = inventory.lives.iter().find(|(live, _)| live == id);
+    match live.map(|(_, live)| canonical(live.endpoint)) {
+        None => Finding::ok(about, "nobody lives under it"),
+        Some(at) if at == mine || Some(at) == running_at => {
+            Finding::ok(about, "this proxy's alone")
+        }
+        Some(at) => Finding::problem(
+            about,
+            format!("the proxy at {at} lives under it: this one could not tell its peers anything"),
+            CHANGE_ONE_ID,
+        ),
+    }
+}
+
+/// Proxies that claim an ID which another proxy uses.
+fn claims(inventory: &Inventory) -> Vec<Finding> {
+    let claims = inventory
+        .claims
+        .iter()
+        .filter_map(|key| key.rsplit_once('/'));
+    claims
+        .map(|(id, address)| {
+            Finding::problem(
+                format!("server ID {id}"),
+                format!("the proxy at {address} wants it, and another one lives under it"),
+                CHANGE_ONE_ID,
+            )
+        })
+        .collect()
+}
+
+/// Addresses with more than one live server.
+fn shared_addresses(
+    config: &Config,
+    own: Option<&str>,
+    running: Option<&RunningProxy>,
+    inventory: &Inventory,
+) -> Vec<Finding> {
+    let mine = canonical(config.peer.advertise_address);
+    let runs_as = running.and_then(|running| running.id.as_deref());
+    let mut at: BTreeMap<SocketAddr, Vec<&str>> = BTreeMap::new();
+    for (id, live) in &inventory.lives {
+        at.entry(canonical(live.endpoint)).or_default().push(id);
+    }
+    let mut findings = Vec::new();
+    for (address, ids) in at {
+        let others = ids
+            .iter()
+            .filter(|id| Some(**id) != own && Some(**id) != runs_as);
+        let others: Vec<_> = others.copied().collect();
+        if address == mine {
+            findings.extend(others.iter().map(|id| {
+                Finding::problem(
+                    format!("peer.advertiseAddress {mine}"),
+                    format!("it is the address of server {id}"),
+                    "make it the address at which peers reach this proxy",
+                )
+            }));
+        } else if ids.len() > 1 {
+            findings.push(Finding::problem(
+                format!("servers {}", ids.join(", ")),
+                format!("all are said to live at {address}"),
+                "correct peer.advertiseAddress of all but one of them",
+            ));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::record::LiveKey;
+
+    fn said(lives: &[(&str, &str)], claims: &[&str], running: Option<&str>) -> Vec<String> {
+        let mut config =
+            crate::config::parse(include_str!("../../../config.example.yaml")).unwrap();
+        config.identity.server_id = Some("a".to_owned());
+        let live = |(id, endpoint): &(&str, &str)| {
+            let live = LiveKey {
+                endpoint: endpoint.parse().unwrap(),
+                initialized: true,
+                record_revision: None,
+            };
+            (String::from(*id), live)
+        };
+        let inventory = Inventory {
+            lives: lives.iter().map(live).collect(),
+            claims: claims.iter().map(|claim| String::from(*claim)).collect(),
+            ..Inventory::default()
+        };
+        let running = running.map(|endpoint| RunningProxy {
+            id: Some("a".to_owned()),
+            endpoint: endpoint.parse().unwrap(),
+            version: String::new(),
+            missing: Vec::new(),
+        });
+        let findings = findings(&config, Some("a"), running.as_ref(), &inventory);
+        findings.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn an_id_is_this_proxys_or_somebody_elses() {
+        assert_eq!(
+            said(&[], &[], None),
+            ["ok      server ID a: nobody lives under it"]
+        );
+        let ours = ["ok      server ID a: this proxy's alone"];
+        assert_eq!(said(&[("a", "10.0.0.11:6443")], &[], None), ours);
+        // The file has a new address.
+        let before = "10.0.0.7:6443";
+        assert_eq!(said(&[("a", before)], &[], Some(before)), ours);
+        let line = said(&[("a", before)], &[], Some("10.0.0.11:6443")).remove(0);
+        assert!(
+            line.starts_with("problem server ID a: the proxy at 10.0.0.7:6443"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn who_wants_an_id_that_another_has_is_named() {
+        let lines = said(&[], &["b/10.0.0.12:6443"], None);
+        assert!(
+            lines[1].starts_with("problem server ID b: the proxy at 10.0.0.12:6443 wants it"),
+            "{lines:?}"
+        );
+    }
+
+    #[test]
+    fn no_two_servers_have_one_address() {
+        let lines = said(
+            &[
+                ("b", "10.0.0.11:6443"),
+                ("c", "10.0.0.1:1"),
+                ("d", "10.0.0.1:1"),
+            ],
+            &[],
+            None,
+        );
+        assert!(
+            lines[1].starts_with("problem servers c, d: all are said to live"),
+            "{lines:?}"
+        );
+        assert!(
+            lines[2].starts_with(
+                "problem peer.advertiseAddress 10.0.0.11:6443: it is the address of server b"
+            ),
+            "{lines:?}"
+        );
+    }
+}

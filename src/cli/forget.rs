@@ -1,0 +1,115 @@
+//! `forget`: deletes the record of a server that will not come back, so that requests for resources that only it served
+//! get 404 at once, and not only after `rerouting.absentServerGrace`.
+//!
+//! `etcd` reads and deletes, `server_keys` decides, `remaining` names what stays. Only the record is deleted, in a
+//! transaction that fails if anything has changed since the record was shown: live keys and claims expire by themselves,
+//! and kube-apiserver's own keys are left alone.
+
+mod etcd;
+mod remaining;
+mod server_keys;
+
+use std::time::SystemTime;
+
+use self::etcd::{DropOutcome, EtcdAccess, ServerInventory};
+use self::server_keys::{Liveness, ServerKeys};
+use super::text::plain;
+use super::{Ending, terminal};
+use crate::config::Config;
+
+/// Checks a server ID of the command line: it becomes part of etcd's keys.
+pub fn server_id(text: &str) -> Result<String, String> {
+    match text.is_empty() || text.contains('/') || text.contains(char::is_control) {
+        true => Err("is not a server ID: one is not empty and has no slash in it".to_owned()),
+        false => Ok(text.to_owned()),
+    }
+}
+
+/// `sure`: without asking.
+pub fn run(id: &str, config: &Config, sure: bool) -> Ending {
+    if !sure && !terminal::can_ask() {
+        terminal::complain("there is no terminal to ask at: --yes forgets without asking");
+        return Ending::Usage;
+    }
+    match forget(id, config, sure) {
+        Ok(()) => Ending::Good,
+        Err(why) => {
+            terminal::complain(why);
+            Ending::Bad
+        }
+    }
+}
+
+/// Why the server was not forgotten.
+type Reason = String;
+
+fn forget(id: &str, config: &Config, sure: bool) -> Result<(), Reason> {
+    let shown = plain(id);
+    let etcd = EtcdAccess::new(config).map_err(|error| error.to_string())?;
+    let ServerInventory {
+        keys,
+        others,
+        remaining,
+    } = etcd.inventory(id).map_err(|error| error.to_string())?;
+    let stays = remaining::text(id, &remaining, SystemTime::now());
+    let record = match keys.liveness() {
+        Liveness::RecordOnly(record) => record,
+        Liveness::Live(why) => {
+            return Err(format!(
+                "{shown} is not forgotten: it lives, or did less than peer.leaseTTL ago: {why}"
+            ));
+        }
+        Liveness::Unknown => {
+            say(&stays)?;
+            let ids = etcd.ids().map_err(|error| error.to_string())?;
+            return Err(server_keys::unknown(id, &ids));
+        }
+    };
+    say(&record.describe(id, &others))?;
+    say(&stays)?;
+    if !sure && !terminal::ask(&format!("Forget {shown}?")).map_err(|error| error.to_string())? {
+        return Err(format!("{shown} is not forgotten: nothing was changed"));
+    }
+    match etcd.drop(id, record).map_err(|error| {
+        format!("{error}\n{shown} may be forgotten or not: the same command tells")
+    })? {
+        DropOutcome::Dropped => say(&format!("{shown} is forgotten.\n")),
+        DropOutcome::Changed(keys) => Err(changed(&shown, &keys)),
+    }
+}
+
+fn changed(shown: &str, keys: &ServerKeys) -> Reason {
+    let why = match keys.liveness() {
+        Liveness::Live(why) => format!("it came back meanwhile: {why}"),
+        _ => "its record was written anew meanwhile".to_owned(),
+    };
+    format!("{shown} is not forgotten: {why}")
+}
+
+fn say(text: &str) -> Result<(), Reason> {
+    terminal::say(text).map_err(|error| format!("cannot write: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_id_is_one_part_of_a_key() {
+        for good in ["cp-3", "apiserver-tqsyvnc7rs47fayzipsuqpfg4m", "CP 3", "é"] {
+            assert_eq!(server_id(good).as_deref(), Ok(good));
+        }
+        for bad in [
+            "",
+            "/",
+            "a/b",
+            "../live/a",
+            "a\n",
+            "\u{1b}[2J",
+            "a\0",
+            "\u{9b}",
+        ] {
+            assert!(server_id(bad).is_err(), "{bad:?}");
+        }
+    }
+}

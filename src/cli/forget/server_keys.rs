@@ -1,0 +1,307 @@
+//! The keys of one server in etcd, and whether its record may be deleted. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::super::text::{plain, span};
+use crate::cluster::codec;
+use crate::cluster::json;
+use crate::cluster::record::{LiveKey, Record};
+
+/// Most servers, or group versions, that are named.
+const MAX_NAMED: usize = 50;
+
+const BECOMES: &str = "is answered 503 now, and 404 once this is forgotten; garbage collectors and namespace controllers \
+                       believe a 404.";
+
+/// A key in etcd; `revision` last wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct StoredKey {
+    pub(super) value: Vec<u8>,
+    pub(super) revision: i64,
+    /// Lease in etcd; 0: none.
+    pub(super) lease: i64,
+    /// Remaining time of the lease, if etcd reports it.
+    pub(super) left: Option<Duration>,
+}
+
+/// All keys of one server ID, at one revision.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ServerKeys {
+    pub(super) record: Option<StoredKey>,
+    /// Exists while its proxy lives.
+    pub(super) live: Option<StoredKey>,
+    /// Exists below `peerserverleases` while its apiserver lives; a proxy writes it too.
+    pub(super) entry: Option<StoredKey>,
+    /// Addresses of proxies that claim this ID.
+    pub(super) claims: Vec<String>,
+}
+
+/// Whether the server may be forgotten.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Liveness<'a> {
+    /// Yes: only its record exists.
+    RecordOnly(&'a StoredKey),
+    /// No, for this reason. The keys of a dead server expire after `peer.leaseTTL`.
+    Live(String),
+    /// It has no key.
+    Unknown,
+}
+
+impl ServerKeys {
+    pub(super) fn liveness(&self) -> Liveness<'_> {
+        if let Some(live) = &self.live {
+            let at = json::read::<LiveKey>(&live.value).map(|live| live.endpoint);
+            let at = at.map_or_else(|_| "an unknown address".to_owned(), |at| at.to_string());
+            return Liveness::Live(format!(
+                "its proxy at {at} has a live key (revision {})",
+                live.revision
+            ));
+        }
+        if let Some(entry) = &self.entry {
+            let at = codec::endpoints(&entry.value).map(|entry| entry.address);
+            let at = at.map_or_else(|_| "an unknown address".to_owned(), |at| at.to_string());
+            return Liveness::Live(format!(
+                "the apiserver at {at} has an entry below peerserverleases (revision {})",
+                entry.revision
+            ));
+        }
+        if let Some(claim) = self.claims.first() {
+            return Liveness::Live(format!(
+                "a proxy at {} takes this ID for its own",
+                plain(claim)
+            ));
+        }
+        self.record
+            .as_ref()
+            .map_or(Liveness::Unknown, Liveness::RecordOnly)
+    }
+}
+
+impl StoredKey {
+    /// Describes a record to the operator who decides. `others`: records of other servers that can be read.
+    pub(super) fn describe(&self, id: &str, others: &[Record]) -> String {
+        let mut lines = format!("{} is gone. Known of it:\n", plain(id));
+        let mut line = |name: &str, value: String| {
+            lines.push_str(&format!("  {name:<12}{value}\n"));
+        };
+        let read = json::read::<Record>(&self.value);
+        match &read {
+            Ok(record) => {
+                line("Endpoint", record.endpoint.to_string());
+                line("Version", version(record));
+                line("Lists", resources(&record.resources));
+            }
+            Err(error) => line(
+                "Record",
+                format!("cannot be read: {}", plain(&error.to_string())),
+            ),
+        }
+        line("Written at", format!("revision {}", self.revision));
+        if let Some(left) = self.left {
+            line(
+                "Forgotten",
+                format!("by itself in {}", span(left.as_secs_f64())),
+            );
+        }
+        lines.push_str(&match read {
+            Ok(record) => consequence(&only_listed_here(&record, others)),
+            Err(_) => format!("What no other proxy lists {BECOMES}\n"),
+        });
+        lines
+    }
+}
+
+/// What clients will see. `only`: resources that no other server lists.
+fn consequence(only: &Resources) -> String {
+    if only.is_empty() {
+        return "Other proxies list all of it, too.\n".to_owned();
+    }
+    let groups = only
+        .keys()
+        .take(MAX_NAMED)
+        .map(|group_version| plain(group_version));
+    let groups = groups.collect::<Vec<_>>().join(", ");
+    let more = if only.len() > MAX_NAMED { ", ..." } else { "" };
+    format!(
+        "No other proxy lists {} of them ({groups}{more}). What nobody lists {BECOMES}\n",
+        only.values().map(Vec::len).sum::<usize>()
+    )
+}
+
+/// The resources of a record that no other record has.
+fn only_listed_here(record: &Record, others: &[Record]) -> Resources {
+    let mut only = record.resources.clone();
+    for other in others {
+        for (group_version, listed) in &other.resources {
+            if let Some(left) = only.get_mut(group_version) {
+                left.retain(|resource| !listed.contains(resource));
+            }
+        }
+    }
+    only.retain(|_, left| !left.is_empty());
+    only
+}
+
+fn version(record: &Record) -> String {
+    let binary = record.binary_version.as_deref().unwrap_or("unknown");
+    match record.compatibility_version.as_deref() {
+        Some(emulated) => format!("{} ({})", plain(binary), plain(emulated)),
+        None => plain(binary),
+    }
+}
+
+/// Resource names by group version.
+type Resources = BTreeMap<String, Vec<String>>;
+
+fn resources(packed: &Resources) -> String {
+    let count: usize = packed.values().map(Vec::len).sum();
+    format!("{count} resources in {} group versions", packed.len())
+}
+
+/// Servers that have a key in etcd, and whether they are live.
+pub(super) type ServerLivenessById = BTreeMap<String, bool>;
+
+/// Message for an ID without keys.
+pub(super) fn unknown(id: &str, ids: &ServerLivenessById) -> String {
+    let mut text = format!("{} is not known; ", plain(id));
+    if ids.is_empty() {
+        return text
+            + "nor is any other server (is etcd.prefix what the apiserver's --etcd-prefix says?)";
+    }
+    let names = ids.iter().take(MAX_NAMED).map(|(id, lives)| {
+        let state = if *lives { "lives" } else { "gone" };
+        format!("{} ({state})", plain(id))
+    });
+    text.push_str("known are: ");
+    text.push_str(&names.collect::<Vec<_>>().join(", "));
+    if ids.len() > MAX_NAMED {
+        text.push_str(&format!(" and {} more", ids.len() - MAX_NAMED));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RECORD: &str = r#"{"endpoint":"10.0.0.3:6443","binaryVersion":"v1.20.2\u001b[2J",
+        "compatibilityVersion":"1.20","resources":{"v1":["pods","pods/log"],"apps/v1":["deployments"]}}"#;
+    const LIVE: &str = r#"{"endpoint":"10.0.0.3:6443","initialized":true}"#;
+
+    fn stored(value: &str) -> Option<StoredKey> {
+        Some(StoredKey {
+            value: value.into(),
+            revision: 42,
+            lease: 7,
+            left: Some(Duration::from_secs(1800)),
+        })
+    }
+
+    fn record() -> ServerKeys {
+        ServerKeys {
+            record: stored(RECORD),
+            ..ServerKeys::default()
+        }
+    }
+
+    fn lives(known: &ServerKeys) -> String {
+        match known.liveness() {
+            Liveness::Live(why) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_record_alone_may_be_forgotten() {
+        let known = record();
+        let record = stored(RECORD).unwrap();
+        assert_eq!(known.liveness(), Liveness::RecordOnly(&record));
+        assert_eq!(ServerKeys::default().liveness(), Liveness::Unknown);
+    }
+
+    #[test]
+    fn whoever_shows_a_sign_of_life_may_not() {
+        for (value, named) in [(LIVE, "10.0.0.3:6443"), ("{\u{1b}", "unknown address")] {
+            let why = lives(&ServerKeys {
+                live: stored(value),
+                ..record()
+            });
+            assert!(
+                why.contains("live key (revision 42)") && why.contains(named),
+                "{why}"
+            );
+        }
+        let why = lives(&ServerKeys {
+            entry: stored("k8s:enc:x"),
+            ..ServerKeys::default()
+        });
+        assert!(why.contains("peerserverleases"), "{why}");
+        let claims = vec!["10.0.0.9:6443\u{1b}".to_owned()];
+        let why = lives(&ServerKeys { claims, ..record() });
+        assert!(why.contains("10.0.0.9:6443\\u{1b}"), "{why}");
+    }
+
+    fn described(value: &str, others: &[&str]) -> String {
+        let others: Vec<_> = others
+            .iter()
+            .filter_map(|value| json::read::<Record>(value.as_bytes()).ok())
+            .collect();
+        stored(value).unwrap().describe("cp-3", &others)
+    }
+
+    #[test]
+    fn what_will_be_dropped_is_described_and_steers_no_terminal() {
+        let text = described(RECORD, &[]);
+        for part in [
+            "cp-3 is gone",
+            "10.0.0.3:6443",
+            "v1.20.2\\u{1b}[2J (1.20)",
+            "3 resources in 2 group versions",
+            "revision 42",
+            "by itself in 30 min",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let text = described("{\"endpoint\":\"\u{1b}[2J", &[]);
+        assert!(
+            text.contains("cannot be read") && text.contains("404"),
+            "{text}"
+        );
+        assert!(!text.contains('\u{1b}'), "{text}");
+    }
+
+    #[test]
+    fn what_becomes_a_404_is_named() {
+        let other =
+            |resources: &str| format!(r#"{{"endpoint":"10.0.0.4:6443","resources":{resources}}}"#);
+        let (pods, rest) = (
+            other(r#"{"v1":["pods"]}"#),
+            other(r#"{"v1":["pods/log"],"apps/v1":["deployments"]}"#),
+        );
+        let text = described(RECORD, &[&pods, "{broken"]);
+        assert!(
+            text.contains("No other proxy lists 2 of them (apps/v1, v1). What nobody lists is answered 503 now, and 404"),
+            "{text}"
+        );
+        let text = described(RECORD, &[&pods, &rest]);
+        assert!(
+            text.contains("Other proxies list all of it, too.") && !text.contains("404"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn an_unknown_id_is_answered_with_those_that_are_known() {
+        let mut ids: ServerLivenessById =
+            [("cp-1".to_owned(), true), ("cp-2\u{7}".to_owned(), false)].into();
+        let text = unknown("cp-9", &ids);
+        assert_eq!(
+            text,
+            "cp-9 is not known; known are: cp-1 (lives), cp-2\\u{7} (gone)"
+        );
+        ids.extend((0..60).map(|number| (format!("x{number:02}"), false)));
+        assert!(unknown("cp-9", &ids).ends_with("and 12 more"));
+        assert!(unknown("cp-9", &ServerLivenessById::new()).contains("etcd.prefix"));
+    }
+}

@@ -1,0 +1,62 @@
+//! What is stored in etcd, decoded for `forget` and `check --live`. Pure.
+//!
+//! The two share what values mean, and how prefixes are listed ([`crate::cluster::etcd::list`]), but not one read: etcd
+//! refuses a whole transaction if one of its ranges may not be read, and `check --live` names just those prefixes, and
+//! shows what it could read of the others. `forget` must not act on such a part.
+
+use crate::cluster::codec::{self, Lease, PeerEndpoint};
+use crate::cluster::json;
+use crate::cluster::keys::Topic;
+use crate::cluster::record::{LiveKey, Record};
+use crate::cluster::source::EtcdItem;
+
+#[derive(Debug, Default)]
+pub struct Inventory {
+    /// Whether kube-apiservers store something below `etcd.prefix`; `None`: unknown.
+    pub has_apiserver_keys: Option<bool>,
+    /// Keys whose values cannot be decoded, and why.
+    pub undecodable: Vec<(String, String)>,
+    /// Records of servers, by server ID.
+    pub records: Vec<(String, Record)>,
+    /// Live keys of proxies, by server ID.
+    pub lives: Vec<(String, LiveKey)>,
+    /// Entries below `peerserverleases`, by server ID.
+    pub entries: Vec<(String, PeerEndpoint)>,
+    /// `<server ID>/<address>` of proxies that may not use their ID.
+    pub claims: Vec<String>,
+    /// Leases of all namespaces, by name.
+    pub leases: Vec<(String, Lease)>,
+}
+
+impl Inventory {
+    /// `items`: everything below the prefix `below` of the topic.
+    pub fn take(&mut self, topic: Topic, below: &str, items: &[EtcdItem]) {
+        let bad = &mut self.undecodable;
+        match topic {
+            Topic::Servers => self.records = decoded(below, items, bad, json::read),
+            Topic::Live => self.lives = decoded(below, items, bad, json::read),
+            Topic::PeerEndpoints => self.entries = decoded(below, items, bad, codec::endpoints),
+            Topic::Leases(_) => self.leases.extend(decoded(below, items, bad, codec::lease)),
+            Topic::Claims => self.claims = items.iter().map(|item| item.key.clone()).collect(),
+            // Every kube-apiserver writes APIServices, and nothing else does.
+            Topic::ApiServices => self.has_apiserver_keys = Some(!items.is_empty()),
+            Topic::StorageVersions | Topic::Definitions => {}
+        }
+    }
+}
+
+fn decoded<T, E: std::error::Error>(
+    below: &str,
+    items: &[EtcdItem],
+    bad: &mut Vec<(String, String)>,
+    decode: impl Fn(&[u8]) -> Result<T, E>,
+) -> Vec<(String, T)> {
+    let mut good = Vec::new();
+    for item in items {
+        match decode(&item.value) {
+            Ok(value) => good.push((item.key.clone(), value)),
+            Err(error) => bad.push((format!("{below}{}", item.key), error.to_string())),
+        }
+    }
+    good
+}

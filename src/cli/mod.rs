@@ -1,0 +1,27 @@
+//! Commands for operators of a running cluster.
+//!
+//! Each command has a pure part, which makes text or decides, and a thin part that reads the admin port or etcd, with a time
+//! limit of 5 s. Other programs write to etcd too, so values from there are printed through `text::plain` only.
+
+pub mod doctor;
+pub mod forget;
+pub mod inventory;
+pub mod status;
+pub mod terminal;
+
+mod text;
+
+use std::time::Duration;
+
+/// Time limit for a response.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    Good,
+    /// The command failed, or what it shows is a failure.
+    Bad,
+    /// Wrong usage.
+    Usage,
+}

@@ -1,0 +1,173 @@
+//! Fetches the status document from an admin port: plain HTTP/1.1, one connection.
+
+use std::io;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, HOST};
+use http::uri::Authority;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+use super::super::PATIENCE;
+
+const PATH: &str = "/statusz?format=json";
+/// Longest document, in bytes.
+const MAX_BYTES: usize = 64 << 20;
+/// Most values in the document: parsed, each takes far more memory than its text. A hundred servers of a large cluster
+/// have fewer.
+const MAX_VALUES: usize = 500_000;
+
+/// Why there is no document; messages are one line.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FetchError {
+    #[error(
+        "cannot connect: {0}; is kube-interop-proxy running, and is this its admin.bindAddress?"
+    )]
+    Connect(#[source] io::Error),
+    #[error("no answer within {} s", PATIENCE.as_secs())]
+    Timeout,
+    #[error("the answer cannot be read: {0}")]
+    Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("this is not kube-interop-proxy's admin port: /statusz is answered with {0}")]
+    Foreign(StatusCode),
+    #[error("this is not kube-interop-proxy's admin port: what /statusz says is something else")]
+    Strange,
+    #[error("this is not kube-interop-proxy's admin port: what /statusz says has no end")]
+    Endless,
+    #[error("cannot start: {0}")]
+    Start(#[source] io::Error),
+}
+
+/// Checks a `HOST:PORT` of the command line.
+pub fn address(text: &str) -> Result<String, String> {
+    let bad = || "is not HOST:PORT such as 127.0.0.1:10260".to_owned();
+    let authority: Authority = text.parse().map_err(|_| bad())?;
+    let usable = !text.contains('@')
+        && !authority.host().is_empty()
+        && authority.port_u16().is_some_and(|port| port > 0);
+    usable.then(|| text.to_owned()).ok_or_else(bad)
+}
+
+/// The document as the proxy wrote it.
+pub(super) fn fetch(admin: &str) -> Result<Value, FetchError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(FetchError::Start)?;
+    let answer = async { tokio::time::timeout(PATIENCE, get(admin)).await };
+    let answer = runtime.block_on(answer);
+    // Does not wait for a DNS lookup that still runs.
+    runtime.shutdown_background();
+    let (code, body) = answer.map_err(|_| FetchError::Timeout)??;
+    if code != StatusCode::OK {
+        return Err(FetchError::Foreign(code));
+    }
+    read(&body)
+}
+
+fn read(body: &[u8]) -> Result<Value, FetchError> {
+    if body.iter().filter(|byte| **byte == b',').count() > MAX_VALUES {
+        return Err(FetchError::Endless);
+    }
+    match serde_json::from_slice::<Value>(body) {
+        Ok(status) if status["server"].is_object() => Ok(status),
+        _ => Err(FetchError::Strange),
+    }
+}
+
+async fn get(admin: &str) -> Result<(StatusCode, Bytes), FetchError> {
+    let broken = |error: hyper::Error| FetchError::Broken(error.into());
+    let tcp = TcpStream::connect(admin)
+        .await
+        .map_err(FetchError::Connect)?;
+    // Names the port by its address: it refuses host names (DNS rebinding).
+    let address = tcp.peer_addr().map_err(FetchError::Connect)?;
+    let address = SocketAddr::new(address.ip(), address.port());
+    let handshake = http1::handshake(TokioIo::new(tcp)).await;
+    let (mut sender, connection) = handshake.map_err(broken)?;
+    let request = Request::get(PATH)
+        .header(HOST, address.to_string())
+        .header(ACCEPT, "application/json")
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| FetchError::Broken(error.into()))?;
+    let exchange = async {
+        let answer = sender.send_request(request).await.map_err(broken)?;
+        let code = answer.status();
+        let body = Limited::new(answer.into_body(), MAX_BYTES).collect().await;
+        Ok((code, body.map_err(FetchError::Broken)?.to_bytes()))
+    };
+    tokio::pin!(exchange);
+    tokio::select! {
+        biased;
+        answer = &mut exchange => answer,
+        ended = connection => match ended {
+            // The connection has ended, but the response may be complete.
+            Ok(()) => exchange.await,
+            Err(error) => Err(broken(error)),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_a_host_and_a_port_and_nothing_else() {
+        for good in [
+            "127.0.0.1:10260",
+            "[::1]:10260",
+            "localhost:1",
+            "cp-1.example:80",
+        ] {
+            assert_eq!(address(good).as_deref(), Ok(good));
+        }
+        for bad in [
+            "",
+            "127.0.0.1",
+            "127.0.0.1:",
+            "127.0.0.1:0",
+            ":10260",
+            "127.0.0.1:65536",
+            "a:b:1",
+            "http://127.0.0.1:10260",
+            "user@host:1",
+            "127.0.0.1:10260/statusz",
+            "a b:1",
+        ] {
+            assert!(address(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_would_fill_the_memory_is_not_read() {
+        let many = |count| format!("{{\"server\": {{}}, \"peers\": [{}1]}}", "1,".repeat(count));
+        assert!(read(many(MAX_VALUES - 1).as_bytes()).is_ok());
+        let endless = read(many(MAX_VALUES).as_bytes());
+        assert!(matches!(endless, Err(FetchError::Endless)));
+    }
+
+    #[test]
+    fn what_is_no_status_is_told_apart() {
+        assert!(read(b"{\"server\": {}}").is_ok());
+        for other in [
+            "",
+            "ok",
+            "{}",
+            "[]",
+            "null",
+            "<html></html>",
+            "{\"server\": 1}",
+        ] {
+            assert!(
+                matches!(read(other.as_bytes()), Err(FetchError::Strange)),
+                "{other}"
+            );
+        }
+    }
+}

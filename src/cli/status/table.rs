@@ -1,0 +1,148 @@
+//! The status document as tables for a terminal. Pure.
+//!
+//! A proxy of another version may not have written some fields: an empty text or list is shown as unknown.
+
+mod certificates;
+mod differences;
+
+use time::OffsetDateTime;
+
+use super::super::text::{Table, plain, span};
+use crate::admin::document::{EtcdStatus, PeerStatus, ServerStatus, StatusDocument};
+
+/// This server, its peers, where they differ, and certificates that need attention. `width`: of the terminal, if it is one.
+pub(super) fn page(status: &StatusDocument, now: OffsetDateTime, width: Option<usize>) -> String {
+    let mut page = this_server(status);
+    let sections = [
+        peers(status, width),
+        differences::section(status, width),
+        certificates::section(&status.certificates, now, width),
+    ];
+    for section in sections.into_iter().flatten() {
+        page.push('\n');
+        page.push_str(&section);
+    }
+    page
+}
+
+fn this_server(status: &StatusDocument) -> String {
+    let server = &status.server;
+    let mut lines = String::new();
+    let mut line = |name: &str, value: &str| {
+        lines.push_str(format!("{name:<10}{value}").trim_end());
+        lines.push('\n');
+    };
+    line(
+        "Server",
+        &text(server.id.as_deref().unwrap_or_default(), "has no ID yet"),
+    );
+    line("Endpoint", &text(&server.endpoint, "-"));
+    line("Version", &versions(server));
+    if server.ready {
+        line("State", "ready");
+    } else {
+        line("State", "NOT READY");
+        for missing in &server.missing {
+            line("", &text(missing, "?"));
+        }
+    }
+    line("etcd", &etcd(&status.etcd));
+    for claim in status.claims() {
+        let claim = text(claim, "?");
+        line(
+            "Duplicate",
+            &format!("{claim}: a second proxy claims this server ID"),
+        );
+    }
+    lines
+}
+
+fn versions(server: &ServerStatus) -> String {
+    let proxy = text(&server.version, "unknown");
+    match server.compatibility_version.as_deref() {
+        Some(version) => format!("{proxy}, apiserver {}", plain(version)),
+        None => format!("{proxy}, apiserver unknown"),
+    }
+}
+
+fn etcd(etcd: &EtcdStatus) -> String {
+    if !etcd.synced {
+        return "was never read completely since start".to_owned();
+    }
+    let mut line = "read".to_owned();
+    if let Some(revision) = etcd.revision {
+        line.push_str(&format!(", revision {revision}"));
+    }
+    if let Some(age) = etcd.age_seconds {
+        line.push_str(&format!(", last heard of {} ago", span(age)));
+    }
+    match etcd.undecodable {
+        0 => {}
+        count => line.push_str(&format!(", values that cannot be read: {count}")),
+    }
+    line
+}
+
+fn peers(status: &StatusDocument, width: Option<usize>) -> Option<String> {
+    let mut table = Table::new(["PEER", "ENDPOINT", "VERSION", "STATE"]);
+    for peer in &status.peers {
+        table.row([
+            text(&peer.id, "?"),
+            text(&peer.endpoint, "-"),
+            peer_version(peer),
+            state(peer),
+        ]);
+    }
+    Some(match table.is_empty() {
+        true => "No other server is known.\n".to_owned(),
+        false => table.lines(width),
+    })
+}
+
+/// The version of the binary, and the one that it emulates if they differ.
+fn peer_version(peer: &PeerStatus) -> String {
+    let binary = peer.binary_version.as_deref();
+    match (binary, peer.compatibility_version.as_deref()) {
+        (None, None) => "-".to_owned(),
+        (Some(one), None) | (None, Some(one)) => plain(one),
+        (Some(binary), Some(emulated)) => {
+            let rest = binary.trim_start_matches('v').strip_prefix(emulated);
+            match rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit())) {
+                true => plain(binary),
+                false => format!("{} as {}", plain(binary), plain(emulated)),
+            }
+        }
+    }
+}
+
+fn state(peer: &PeerStatus) -> String {
+    let mut words = vec![if !peer.live {
+        "gone"
+    } else if !peer.initialized {
+        "starting"
+    } else if !peer.target {
+        "another one is at its address"
+    } else if peer.unhealthy {
+        "unhealthy, asked last"
+    } else {
+        "serving"
+    }];
+    if peer.live && peer.known == Some(false) {
+        words.push("what it serves is not known");
+    }
+    if peer.native {
+        words.push("without a proxy");
+    }
+    words.join(", ")
+}
+
+/// `unknown` where the proxy did not write the text.
+fn text(text: &str, unknown: &str) -> String {
+    match text {
+        "" => unknown.to_owned(),
+        text => plain(text),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,224 @@
+use serde_json::{Value, json};
+use time::format_description::well_known::Rfc3339;
+
+use super::*;
+
+const HOSTILE: &str = "\u{1b}]0;gone\u{7}\u{1b}[2J\n\u{9b}31m\u{202e}";
+
+fn shown(status: &Value, width: Option<usize>) -> String {
+    let now = OffsetDateTime::parse("2026-01-01T00:00:00Z", &Rfc3339).unwrap();
+    page(&StatusDocument::read(status), now, width)
+}
+
+/// The line that begins so, in words.
+fn line<'a>(page: &'a str, start: &str) -> Vec<&'a str> {
+    let found = page.lines().find(|line| line.starts_with(start));
+    let found = found.unwrap_or_else(|| panic!("{start}: {page}"));
+    found.split_whitespace().collect()
+}
+
+fn status() -> Value {
+    let peer = |id, port, change: Value| {
+        let mut peer = json!({
+            "id": id, "endpoint": format!("10.0.0.{port}:6443"), "native": false, "live": true,
+            "initialized": true, "target": true, "unhealthy": false, "known": true,
+            "binaryVersion": "v1.20.2", "compatibilityVersion": "1.20",
+        });
+        for (key, value) in change.as_object().unwrap() {
+            peer[key] = value.clone();
+        }
+        peer
+    };
+    let resource = |group, resource, local: bool, peers: Value| {
+        json!({"group": group, "version": "v1", "resource": resource, "subresource": "",
+            "local": local, "peers": peers})
+    };
+    json!({
+        "server": {
+            "id": "cp-1", "endpoint": "10.0.0.1:6443", "version": "0.1.0", "compatibilityVersion": "1.20",
+            "ready": true, "missing": [], "initialized": true, "discoveryKnown": true,
+        },
+        "etcd": {"synced": true, "revision": 4711, "ageSeconds": 0.25, "undecodable": 0},
+        "certificates": {
+            "broken": ["serving"],
+            "expire": {
+                "etcd.caFile": "2036-01-01T00:00:00Z",
+                "etcd.certFile": "2025-12-30T00:00:00Z",
+                "serving.certFile": "2026-01-12T00:00:00Z",
+                "peer.caFile": "2026-01-31T00:00:00Z",
+            },
+        },
+        "facts": {"claims": []},
+        "peers": [
+            peer("cp-2", 2, json!({})),
+            peer("cp-3", 3, json!({"compatibilityVersion": "1.19", "unhealthy": true})),
+            peer("cp-4", 4, json!({"live": false, "target": false, "initialized": false, "known": false})),
+            peer("cp-5", 5, json!({"target": false, "initialized": false, "known": false})),
+            peer("cp-6", 6, json!({"native": true, "binaryVersion": null, "compatibilityVersion": null})),
+            peer("cp-7", 7, json!({"target": false})),
+        ],
+        "resources": [
+            resource("", "pods", true, json!(["cp-2", "cp-3", "cp-6"])),
+            resource("autoscaling", "hpas", false, json!(["cp-2"])),
+            resource("autoscaling", "others", false, json!(["cp-2"])),
+            resource("autoscaling", "local", true, json!([])),
+            resource("lost", "things", false, json!([])),
+        ],
+    })
+}
+
+#[test]
+fn this_server_comes_first() {
+    let page = shown(&status(), None);
+    assert!(page.starts_with("Server    cp-1\n"), "{page}");
+    assert_eq!(line(&page, "Endpoint"), ["Endpoint", "10.0.0.1:6443"]);
+    assert_eq!(
+        line(&page, "Version"),
+        ["Version", "0.1.0,", "apiserver", "1.20"]
+    );
+    assert_eq!(line(&page, "State"), ["State", "ready"]);
+    assert_eq!(
+        line(&page, "etcd "),
+        [
+            "etcd", "read,", "revision", "4711,", "last", "heard", "of", "0.2", "s", "ago"
+        ]
+    );
+}
+
+#[test]
+fn every_reason_for_not_being_ready_is_named() {
+    let mut status = status();
+    status["server"]["ready"] = false.into();
+    status["server"]["missing"] = json!(["stopping", "the last /readyz was not 200"]);
+    status["etcd"]["synced"] = false.into();
+    status["facts"]["claims"] = json!(["cp-1/10.0.0.9:6443"]);
+    let page = shown(&status, Some(20));
+    assert_eq!(line(&page, "State"), ["State", "NOT", "READY"]);
+    assert!(
+        page.contains("\n          stopping\n          the last /readyz was not 200\n"),
+        "{page}"
+    );
+    assert!(page.contains("never read completely"), "{page}");
+    assert!(
+        page.contains("Duplicate cp-1/10.0.0.9:6443: a second proxy claims"),
+        "{page}"
+    );
+}
+
+#[test]
+fn the_state_of_a_peer_is_in_words() {
+    let page = shown(&status(), None);
+    for (id, words) in [
+        ("cp-2", "v1.20.2 serving"),
+        ("cp-3", "v1.20.2 as 1.19 unhealthy, asked last"),
+        ("cp-4", "v1.20.2 gone"),
+        ("cp-5", "v1.20.2 starting, what it serves is not known"),
+        ("cp-6", "- serving, without a proxy"),
+        ("cp-7", "v1.20.2 another one is at its address"),
+    ] {
+        let line = line(&page, id);
+        assert_eq!(line[2..].join(" "), words);
+    }
+}
+
+#[test]
+fn differences_name_who_serves_and_who_does_not() {
+    let page = shown(&status(), None);
+    let lines: Vec<_> = page
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    for wanted in [
+        "autoscaling/v1 2 cp-2 cp-1, cp-3, cp-6",
+        "autoscaling/v1 1 cp-1 cp-2, cp-3, cp-6",
+        "lost/v1 1 none that can be asked cp-1, cp-2, cp-3, cp-6",
+    ] {
+        assert!(lines.iter().any(|line| line == wanted), "{wanted}: {page}");
+    }
+    assert!(!page.contains("pods"), "{page}");
+}
+
+#[test]
+fn what_is_not_known_makes_no_difference() {
+    let mut status = status();
+    status["server"]["discoveryKnown"] = false.into();
+    status["resources"] = json!([
+        {"group": "", "version": "v1", "resource": "pods", "local": false, "peers": ["cp-2", "cp-3", "cp-6"]}
+    ]);
+    let page = shown(&status, None);
+    assert!(
+        !page.contains("DIFFERENCE") && !page.contains("the same"),
+        "{page}"
+    );
+    status["server"]["discoveryKnown"] = true.into();
+    status["resources"][0]["local"] = true.into();
+    assert!(shown(&status, None).contains("serve the same"));
+}
+
+#[test]
+fn only_certificates_that_need_somebody_are_shown() {
+    let page = shown(&status(), None);
+    assert_eq!(line(&page, "etcd.certFile")[1..3], ["EXPIRED", "2"]);
+    assert_eq!(
+        line(&page, "serving.certFile")[1..4],
+        ["expires", "in", "11"]
+    );
+    assert!(line(&page, "serving ").contains(&"cannot"), "{page}");
+    assert!(!page.contains("caFile"), "{page}");
+}
+
+#[test]
+fn it_fits_a_terminal_and_a_pipe_gets_everything() {
+    let mut status = status();
+    let long = "x".repeat(100);
+    status["peers"][0]["id"] = long.clone().into();
+    status["resources"] = json!([]);
+    let page = shown(&status, Some(70));
+    for line in page.lines() {
+        assert!(line.chars().count() <= 70, "{line}");
+    }
+    assert!(page.contains('…'), "{page}");
+    assert!(shown(&status, None).contains(&long));
+}
+
+#[test]
+fn hostile_values_cannot_steer_a_terminal() {
+    let mut status = status();
+    fn poison(value: &mut Value) {
+        match value {
+            Value::String(text) => *text = format!("{text}{HOSTILE}"),
+            Value::Array(values) => values.iter_mut().for_each(poison),
+            Value::Object(fields) => {
+                fields.insert(HOSTILE.to_owned(), HOSTILE.into());
+                fields.values_mut().for_each(poison);
+            }
+            _ => {}
+        }
+    }
+    status["server"]["ready"] = false.into();
+    status["server"]["missing"] = json!([""]);
+    status["facts"]["claims"] = json!([""]);
+    poison(&mut status);
+    for width in [None, Some(60)] {
+        let page = shown(&status, width);
+        let tame = |c: char| c == '\n' || c == ' ' || c == '…' || c.is_ascii_graphic();
+        assert!(page.chars().all(tame), "{page}");
+    }
+    assert_eq!(
+        shown(&status, None).lines().count(),
+        shown(&status, None).split('\n').count() - 1
+    );
+}
+
+#[test]
+fn fields_that_are_missing_or_of_another_kind_break_nothing() {
+    for status in [
+        json!({"server": {}}),
+        json!({"server": {"ready": "yes", "missing": 1, "id": 7}, "etcd": [], "peers": {"a": 1},
+            "resources": [1, null, {}], "certificates": {"expire": [], "broken": "all"}}),
+        json!({"server": {"ready": true}, "peers": [null, {}, 3], "certificates": {"expire": {"a": null, "b": "soon"}}}),
+    ] {
+        let page = shown(&status, Some(80));
+        assert!(page.starts_with("Server    has no ID yet\n"), "{page}");
+    }
+}

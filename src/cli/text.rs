@@ -1,0 +1,169 @@
+//! Text for a terminal: tables, and values from other programs. Pure.
+
+use std::fmt::Write as _;
+
+/// Spaces between two columns.
+const GAP: usize = 2;
+/// Smallest width of a shortened column.
+const NARROWEST: usize = 6;
+
+/// Escapes everything but printable ASCII, so that a value can neither control a terminal nor look like another one. Names
+/// of servers, addresses and resources are ASCII.
+pub(super) fn plain(value: &str) -> String {
+    let mut shown = String::with_capacity(value.len());
+    for c in value.chars() {
+        if c == ' ' || c.is_ascii_graphic() {
+            shown.push(c);
+        } else {
+            shown.extend(c.escape_default());
+        }
+    }
+    shown
+}
+
+/// Rows below headings.
+pub(super) struct Table<const COLUMNS: usize> {
+    rows: Vec<[String; COLUMNS]>,
+}
+
+impl<const COLUMNS: usize> Table<COLUMNS> {
+    pub(super) fn new(headings: [&str; COLUMNS]) -> Self {
+        Self {
+            rows: vec![headings.map(str::to_owned)],
+        }
+    }
+
+    pub(super) fn row(&mut self, cells: [String; COLUMNS]) {
+        self.rows.push(cells);
+    }
+
+    /// Whether it has headings only.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.len() == 1
+    }
+
+    /// Lines no longer than `width`, if possible.
+    pub(super) fn lines(&self, width: Option<usize>) -> String {
+        let widths = self.widths(width);
+        let mut lines = String::new();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (cell, width) in row.iter().zip(widths) {
+                let cell = cut(cell, width);
+                // Cannot fail: it is a String.
+                let _ = write!(line, "{cell:<width$}{:GAP$}", "");
+            }
+            lines.push_str(line.trim_end());
+            lines.push('\n');
+        }
+        lines
+    }
+
+    /// Makes the widest columns narrower until the lines fit.
+    fn widths(&self, width: Option<usize>) -> [usize; COLUMNS] {
+        let mut widths = [0; COLUMNS];
+        for row in &self.rows {
+            for (widest, cell) in widths.iter_mut().zip(row) {
+                *widest = cell.chars().count().max(*widest);
+            }
+        }
+        let Some(width) = width else {
+            return widths;
+        };
+        let room = width.saturating_sub(GAP * COLUMNS.saturating_sub(1));
+        for column in &mut widths {
+            *column = room.max(NARROWEST).min(*column);
+        }
+        while widths.iter().sum::<usize>() > room {
+            match widths.iter_mut().max() {
+                Some(widest) if *widest > NARROWEST => *widest -= 1,
+                _ => break,
+            }
+        }
+        widths
+    }
+}
+
+/// Text that is too long ends in `…`.
+fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let start = text.chars().take(width.saturating_sub(1));
+    start.chain(['…']).collect()
+}
+
+/// A duration in one unit.
+pub(super) fn span(seconds: f64) -> String {
+    const MINUTE: f64 = 60.0;
+    const HOUR: f64 = 60.0 * MINUTE;
+    const DAY: f64 = 24.0 * HOUR;
+    match seconds {
+        s if s < 10.0 => format!("{s:.1} s"),
+        s if s < 2.0 * MINUTE => format!("{s:.0} s"),
+        s if s < 2.0 * HOUR => format!("{:.0} min", s / MINUTE),
+        s if s < 2.0 * DAY => format!("{:.0} h", s / HOUR),
+        s => format!("{:.0} days", s / DAY),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table<3> {
+        let mut table = Table::new(["ID", "STATE", "NOTE"]);
+        table.row(["a".into(), "ready".into(), "x".repeat(30)]);
+        table.row(["b".repeat(20), "gone".into(), "short".into()]);
+        table
+    }
+
+    #[test]
+    fn nothing_but_printable_ascii_is_shown() {
+        let hostile = "\u{1b}[2J\r\n\u{9b}31m\u{202e}x\u{7f}\0é";
+        let shown = plain(hostile);
+        assert!(
+            shown.chars().all(|c| c == ' ' || c.is_ascii_graphic()),
+            "{shown}"
+        );
+        assert_eq!(
+            plain("cp-1.example [fd00::1]:6443"),
+            "cp-1.example [fd00::1]:6443"
+        );
+        assert_eq!(plain("a\u{1b}b"), "a\\u{1b}b");
+    }
+
+    #[test]
+    fn a_pipe_gets_everything() {
+        let lines = table().lines(None);
+        assert!(lines.contains(&"x".repeat(30)), "{lines}");
+        assert!(!lines.contains('…'), "{lines}");
+    }
+
+    #[test]
+    fn a_terminal_gets_no_longer_lines_than_it_has_room_for() {
+        for width in [28, 40, 50] {
+            let lines = table().lines(Some(width));
+            for line in lines.lines() {
+                assert!(line.chars().count() <= width, "{width}: {line}");
+            }
+            assert!(lines.contains('…') && lines.contains("ready"), "{lines}");
+        }
+        let narrow = table().lines(Some(0));
+        assert_eq!(narrow.lines().count(), 3, "{narrow}");
+        assert!(narrow.contains("xxxxx…"), "{narrow}");
+    }
+
+    #[test]
+    fn columns_stand_below_each_other() {
+        let lines = table().lines(None);
+        let places: Vec<_> = lines.lines().map(|line| line.chars().nth(22)).collect();
+        assert_eq!(places, [Some('S'), Some('r'), Some('g')]);
+    }
+
+    #[test]
+    fn spans_have_one_unit() {
+        let spans = [0.25, 42.0, 600.0, 36_000.0, 8.64e6].map(span);
+        assert_eq!(spans, ["0.2 s", "42 s", "10 min", "10 h", "100 days"]);
+    }
+}

@@ -1,0 +1,101 @@
+//! Starts what follows etcd and native peers, and the catalog that reads both.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use super::catalog::{Catalog, CatalogInputs, NamedLease, OwnServer, Published};
+use super::connector::Connector;
+use super::etcd::EtcdSource;
+use super::keys::{EtcdKeys, Topic};
+use super::native;
+use super::state::ClusterState;
+use super::watch::follow;
+use crate::client::MakerError;
+use crate::config::Config;
+use crate::kube::gvr::Custom;
+use crate::local::discovery::LocalView;
+use crate::tls::credentials::Current;
+
+/// Messages that may wait to be read.
+const QUEUE: usize = 4096;
+
+/// What the tasks read, and where they publish.
+pub struct ClusterInputs {
+    pub own: OwnServer,
+    pub keys: EtcdKeys,
+    pub connector: Connector,
+    pub credentials: Current,
+    pub local: watch::Receiver<LocalView>,
+    pub published: Published,
+    pub ends: CatalogInputs,
+    pub custom: watch::Sender<Option<Arc<Custom>>>,
+}
+
+/// Identity Leases; `None` until they were listed.
+pub type IdentityLeases = watch::Receiver<Option<Arc<Vec<NamedLease>>>>;
+
+/// Spawns one follower of etcd for each topic, the reader of native peers' discovery and the catalog.
+pub fn start(
+    config: &Config,
+    inputs: ClusterInputs,
+    control: &mut JoinSet<()>,
+) -> Result<IdentityLeases, MakerError> {
+    let messages = follow_etcd(config, &inputs, control);
+    let (peers_sender, native_peers) = watch::channel(BTreeMap::new());
+    let (natives_sender, natives) = mpsc::channel(QUEUE);
+    let (leases_sender, leases) = watch::channel(None);
+    control.spawn(native::run(
+        Arc::new(native::maker(config, inputs.credentials)?),
+        config.api_server.discovery_interval,
+        native_peers,
+        natives_sender,
+    ));
+    let catalog = Catalog {
+        state: ClusterState::new(
+            inputs.own.endpoint,
+            config.identity.lease_namespaces.len(),
+            config.peer.lease_ttl,
+            config.rerouting.absent_server_grace,
+        ),
+        own: inputs.own,
+        messages,
+        local: inputs.local,
+        natives,
+        refused: inputs.ends.refused,
+        reports: inputs.ends.reports,
+        custom: inputs.custom,
+        native_peers: peers_sender,
+        leases: leases_sender,
+        published: inputs.published,
+    };
+    control.spawn(catalog.run());
+    Ok(leases)
+}
+
+/// Each follower starts at another member of etcd.
+fn follow_etcd(
+    config: &Config,
+    inputs: &ClusterInputs,
+    control: &mut JoinSet<()>,
+) -> mpsc::Receiver<super::watch::Message> {
+    let keys = &inputs.keys;
+    let (sink, messages) = mpsc::channel(QUEUE);
+    let log_throttle = Arc::default();
+    for topic in keys.topics() {
+        let connector = inputs.connector.starting_at(topic.index());
+        let source = EtcdSource::new(connector, config.peer.lease_ttl);
+        let keys_only = topic == Topic::Definitions;
+        control.spawn(follow(
+            source,
+            topic,
+            keys.of(topic),
+            keys_only,
+            sink.clone(),
+            Arc::clone(&log_throttle),
+        ));
+    }
+    messages
+}

@@ -1,0 +1,131 @@
+//! The configuration file as a tree, and paths of keys in it.
+
+use std::fmt::{self, Display, Formatter, Write as _};
+
+use super::message::{one_line, shortened};
+
+/// A value in the file.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Node {
+    /// No value, `null` or `~`: the same as leaving the key out, as in Kubernetes.
+    Null,
+    Flag(bool),
+    /// An integer or floating point number, as text of any size.
+    Number(String),
+    /// Any other scalar, or a quoted one.
+    Text(String),
+    List(Vec<Node>),
+    /// A mapping in the order of the file, repeated keys included.
+    Map(Vec<(String, Node)>),
+    /// A value with a YAML tag of its own.
+    Tagged,
+}
+
+impl Node {
+    /// The type, for messages.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Null => "nothing",
+            Self::Flag(_) => "true or false",
+            Self::Number(_) => "a number",
+            Self::Text(_) => "text",
+            Self::List(_) => "a list",
+            Self::Map(_) => "a mapping",
+            Self::Tagged => "a tagged value",
+        }
+    }
+
+    /// The node as the key of a mapping.
+    pub(super) fn into_key(self) -> String {
+        match self {
+            Self::Null => "null".to_owned(),
+            Self::Flag(flag) => flag.to_string(),
+            Self::Number(text) | Self::Text(text) => text,
+            other => format!("({})", other.kind()),
+        }
+    }
+}
+
+impl From<&str> for Node {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<bool> for Node {
+    fn from(flag: bool) -> Self {
+        Self::Flag(flag)
+    }
+}
+
+impl From<u32> for Node {
+    fn from(number: u32) -> Self {
+        Self::Number(number.to_string())
+    }
+}
+
+/// One step down from a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum KeyStep {
+    /// The `nth` (from 0) entry of a mapping with this key; a repeated key is a problem of its own.
+    Key { name: String, nth: usize },
+    /// An item of a list, from 0.
+    Item(usize),
+}
+
+/// The path from the root of the file to a key.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct KeyPath(Vec<KeyStep>);
+
+impl KeyPath {
+    /// A path of known keys, `serving.certFile`.
+    pub(super) fn of(dotted: &str) -> Self {
+        dotted
+            .split('.')
+            .fold(Self::default(), |path, name| path.key(name))
+    }
+
+    /// The first entry `name` below this one.
+    pub(super) fn key(&self, name: &str) -> Self {
+        self.repeated(name, 0)
+    }
+
+    /// The `nth` entry `name` below this one.
+    pub(super) fn repeated(&self, name: &str, nth: usize) -> Self {
+        let name = name.to_owned();
+        self.then(KeyStep::Key { name, nth })
+    }
+
+    /// An item of the list that this path names.
+    pub(super) fn item(&self, index: usize) -> Self {
+        self.then(KeyStep::Item(index))
+    }
+
+    /// The steps from the root.
+    pub(super) fn steps(&self) -> &[KeyStep] {
+        &self.0
+    }
+
+    fn then(&self, step: KeyStep) -> Self {
+        let mut steps = self.0.clone();
+        steps.push(step);
+        Self(steps)
+    }
+}
+
+impl Display for KeyPath {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for (depth, step) in self.0.iter().enumerate() {
+            match step {
+                KeyStep::Item(index) => write!(f, "[{index}]")?,
+                KeyStep::Key { name, .. } => {
+                    if depth > 0 {
+                        f.write_char('.')?;
+                    }
+                    f.write_str(&one_line(&shortened(name)))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,167 @@
+//! What is added to a document while it is unknown what the local apiserver lacks: to a peer's document that replaces
+//! the local one, or, without a peer, to the local one. Pure.
+//!
+//! If a group disappeared from discovery while an apiserver restarts, the namespace controller would finish namespaces
+//! with objects left behind. So the group stays listed, as stale.
+
+use std::sync::Arc;
+
+use super::peer_union::{PeerUnion, UnionMember, union};
+use super::select::by_name;
+use crate::discovery::peer_discovery::PeerDiscovery;
+use crate::kube::discovery::model::Document;
+use crate::kube::gvr::ServedSet;
+use crate::routing::table::{Server, Snapshot};
+
+/// Resources that `peer` does not list and another server, reachable or not, or the local apiserver lists or listed.
+pub fn lacking(peer: &Server, snapshot: &Snapshot, peer_discovery: &PeerDiscovery) -> PeerUnion {
+    let names = names(
+        peer.served.as_ref(),
+        peer_discovery.served.as_ref(),
+        snapshot,
+    );
+    union(&[named(&names)], &snapshot.custom)
+}
+
+/// Resources that any other server lists, reachable or not: the local apiserver may lack them, which is unknown until
+/// its discovery is read. If it is not `initialized`, also what it listed before.
+pub fn unread(initialized: bool, snapshot: &Snapshot, peer_discovery: &PeerDiscovery) -> PeerUnion {
+    let before = peer_discovery.served.as_ref().filter(|_| !initialized);
+    let names = names(None, before, snapshot);
+    let described = UnionMember {
+        target: true,
+        document: &peer_discovery.others.document,
+        ..named(&names)
+    };
+    union(&[described, named(&names)], &snapshot.custom)
+}
+
+/// What all other servers list and what is in `besides`, without what is in `listed`.
+fn names(
+    listed: Option<&Arc<ServedSet>>,
+    besides: Option<&Arc<ServedSet>>,
+    snapshot: &Snapshot,
+) -> Document {
+    let servers = snapshot.servers.iter();
+    let mut sets: Vec<&Arc<ServedSet>> = Vec::new();
+    for set in servers
+        .filter_map(|server| server.served.as_ref())
+        .chain(besides)
+    {
+        let is_known = |known: &Arc<ServedSet>| Arc::ptr_eq(known, set);
+        if !sets.iter().copied().chain(listed).any(is_known) {
+            sets.push(set);
+        }
+    }
+    let names = sets.into_iter().flat_map(|set| set.iter());
+    let names = names.filter(|gvr| !listed.is_some_and(|listed| listed.contains(*gvr)));
+    by_name(&names.cloned().collect())
+}
+
+fn named(document: &Document) -> UnionMember<'_> {
+    UnionMember {
+        id: "",
+        compatibility: None,
+        document,
+        target: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube::gvr::{Custom, Pair};
+    use crate::routing::table::things;
+
+    fn set(groups: &[&str]) -> Arc<ServedSet> {
+        let group_versions: Vec<_> = groups.iter().map(|group| (*group, "v1")).collect();
+        Arc::new(things(&group_versions))
+    }
+
+    fn server(id: &str, served: Option<Arc<ServedSet>>) -> Server {
+        Server {
+            served,
+            ..Server::peer(id)
+        }
+    }
+
+    fn groups(others: &PeerUnion) -> Vec<&str> {
+        let groups = others.document.groups.iter();
+        groups.map(|group| &*group.name).collect()
+    }
+
+    #[test]
+    fn what_anybody_is_known_to_list_stays_as_stale() {
+        let servers = vec![
+            server("both", Some(set(&["apps"]))),
+            server("more", Some(set(&["apps", "more"]))),
+            server("unknown", None),
+        ];
+        let custom = Custom {
+            definitions: [Pair("custom".into(), "things".into())].into(),
+            ..Custom::default()
+        };
+        let snapshot = Snapshot::new(true, servers, None, Arc::new(custom));
+        let peer_discovery = PeerDiscovery {
+            served: Some(set(&["apps", "custom", "local"])),
+            ..PeerDiscovery::default()
+        };
+        let of_both = lacking(&snapshot.servers[0], &snapshot, &peer_discovery);
+        assert_eq!(groups(&of_both), ["local", "more"]);
+        let mut versions = of_both
+            .document
+            .groups
+            .iter()
+            .flat_map(|group| &group.versions);
+        assert!(versions.all(|version| version.stale && version.resources.len() == 1));
+        assert_eq!(
+            groups(&lacking(&snapshot.servers[1], &snapshot, &peer_discovery)),
+            ["local"]
+        );
+        let of_unknown = lacking(&snapshot.servers[2], &snapshot, &peer_discovery);
+        assert_eq!(groups(&of_unknown), ["apps", "local", "more"]);
+    }
+
+    #[test]
+    fn without_a_peer_what_others_list_and_not_what_a_process_before_did_is_added() {
+        let servers = vec![
+            server("a", Some(set(&["apps"]))),
+            server("b", Some(set(&["b"]))),
+        ];
+        let snapshot = Snapshot::new(true, servers, None, Arc::default());
+        let peer_discovery = PeerDiscovery {
+            served: Some(set(&["apps", "local"])),
+            ..PeerDiscovery::default()
+        };
+        assert_eq!(
+            groups(&unread(true, &snapshot, &peer_discovery)),
+            ["apps", "b"]
+        );
+        let starting = unread(false, &snapshot, &peer_discovery);
+        assert_eq!(groups(&starting), ["apps", "b", "local"]);
+        let nobody = Snapshot::new(true, Vec::new(), None, Arc::default());
+        assert!(groups(&unread(true, &nobody, &peer_discovery)).is_empty());
+    }
+
+    #[test]
+    fn where_all_list_the_same_nothing_is_lacking() {
+        let same = set(&["apps"]);
+        let servers = vec![
+            server("a", Some(same.clone())),
+            server("b", Some(set(&["apps"]))),
+        ];
+        let snapshot = Snapshot::new(true, servers, None, Arc::default());
+        let peer_discovery = PeerDiscovery {
+            served: Some(same),
+            ..PeerDiscovery::default()
+        };
+        for server in &snapshot.servers {
+            assert!(
+                lacking(server, &snapshot, &peer_discovery)
+                    .document
+                    .groups
+                    .is_empty()
+            );
+        }
+    }
+}

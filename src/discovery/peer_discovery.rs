@@ -1,0 +1,347 @@
+//! What the local apiserver's discovery lacks of the peers', as requests read it.
+//!
+//! [`super::reader`] writes it as a whole; it is never changed afterwards. A request loads it once, without locks.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use tokio::sync::{Notify, watch};
+
+use super::newest::{Rank, newer_targets};
+use super::openapi::OpenApiFormat;
+use super::peer_union::PeerUnion;
+use crate::kube::gvr::ServedSet;
+use crate::local::state::LocalState;
+use crate::routing::table::Snapshot;
+
+/// What peers list and the local apiserver does not.
+#[derive(Debug, Clone, Default)]
+pub struct PeerDiscovery {
+    /// Changes whenever the contents change.
+    pub generation: u64,
+    /// The epoch of the local apiserver's process that it was made for, see [`PeerDiscovery::is_current_for`].
+    pub epoch: Option<u64>,
+    /// How new the local apiserver is, where known.
+    pub local: Option<Rank>,
+    /// What the local apiserver listed when its discovery was last read.
+    pub served: Option<Arc<ServedSet>>,
+    /// What the local apiserver's discovery lacks, and nothing else; empty where all servers list the same.
+    pub others: PeerUnion,
+    /// OpenAPI documents of the peers that serve it.
+    pub openapi: PeerOpenApi,
+}
+
+/// OpenAPI documents of peers, as received. Together they describe everything that [`PeerDiscovery::others`] lists, as
+/// far as peers could be reached.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PeerOpenApi {
+    pub(super) documents: HashMap<OpenApiFormat, Vec<Bytes>>,
+}
+
+impl PeerOpenApi {
+    /// The documents in one format, the newest server's first. `None`: not read yet. Those of `/openapi/v2` are read
+    /// only after [`SharedPeerDiscovery::want`].
+    pub fn of(&self, format: OpenApiFormat) -> Option<&[Bytes]> {
+        self.documents.get(&format).map(Vec::as_slice)
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.documents.values().flatten().map(Bytes::len).sum()
+    }
+}
+
+/// Whether peers list a group version that the local apiserver lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerListing {
+    /// A reachable peer lists it.
+    Fresh,
+    /// Only unreachable peers list it, or its document was not read yet: it exists, but may have changed.
+    Stale,
+    /// No peer lists it, or the local apiserver lists all of it itself.
+    No,
+}
+
+impl SourceStatus {
+    /// For metrics: `read`, `failing`, or `unreachable`.
+    pub fn state(&self) -> &'static str {
+        match self.error {
+            _ if !self.reachable => "unreachable",
+            Some(_) => "failing",
+            None if self.read.is_none() => "failing",
+            None => "read",
+        }
+    }
+}
+
+impl PeerDiscovery {
+    /// Whether it was made for the local apiserver's running process. If not, it is unknown what that process lacks:
+    /// its discovery, or etcd, was not read since it started.
+    pub fn is_current_for(&self, local: &LocalState) -> bool {
+        self.epoch == Some(local.epoch())
+    }
+
+    /// Targets that are newer than the local apiserver, as indices into [`Snapshot::servers`], the newest first.
+    pub fn newer(&self, snapshot: &Snapshot) -> Vec<usize> {
+        newer_targets(self.local.as_ref(), snapshot)
+    }
+
+    /// Whether there is nothing to add to any document.
+    pub fn is_empty(&self) -> bool {
+        self.others.document.groups.is_empty()
+    }
+
+    /// Whether peers list resources of this group version that the local apiserver lacks; the core group is `""`.
+    pub fn lists(&self, group: &str, version: &str) -> PeerListing {
+        let groups = self.others.document.groups.iter();
+        let of_group = groups.filter(|known| *known.name == *group);
+        let mut versions = of_group.flat_map(|known| &known.versions);
+        match versions.find(|known| *known.name == *version) {
+            Some(known) if known.stale => PeerListing::Stale,
+            Some(_) => PeerListing::Fresh,
+            None => PeerListing::No,
+        }
+    }
+}
+
+/// For the status page: servers of one version that list the same, and the state of their documents.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SourceStatus {
+    /// Server IDs.
+    pub servers: Vec<Arc<str>>,
+    /// Binary version.
+    pub version: Option<String>,
+    /// At least one of the servers can be reached.
+    pub reachable: bool,
+    /// Group versions that the local apiserver lacks.
+    pub group_versions: usize,
+    /// Group versions among them whose document was not read: they are listed by name only.
+    pub by_name: usize,
+    /// When all documents were last read.
+    pub read: Option<SystemTime>,
+    /// Why the last read failed.
+    pub error: Option<String>,
+}
+
+/// The published [`PeerDiscovery`], and which OpenAPI formats requests want of peers.
+#[derive(Debug, Default)]
+pub struct SharedPeerDiscovery {
+    current: ArcSwap<PeerDiscovery>,
+    changed: watch::Sender<u64>,
+    sources: ArcSwap<Vec<SourceStatus>>,
+    v2_json: AtomicBool,
+    v2_protobuf: AtomicBool,
+    wanted: Notify,
+}
+
+impl SharedPeerDiscovery {
+    pub fn load(&self) -> arc_swap::Guard<Arc<PeerDiscovery>> {
+        self.current.load()
+    }
+
+    /// A request needs this document of peers. Peers are asked for `/openapi/v2` only then: an apiserver takes seconds
+    /// and much memory to build a format of it for the first time. Costs one atomic load after the first call.
+    pub fn want(&self, format: OpenApiFormat) {
+        let Some(flag) = self.flag(format) else {
+            return;
+        };
+        if !flag.load(Ordering::Relaxed) && !flag.swap(true, Ordering::Relaxed) {
+            self.wanted.notify_one();
+        }
+    }
+
+    /// Waits until peers were asked for this document, at most for `most`. Without waiting the first client to need it
+    /// would get a document without the peers' paths.
+    pub async fn wait_for(&self, format: OpenApiFormat, most: Duration) -> Arc<PeerDiscovery> {
+        self.want(format);
+        let mut changes = self.changes();
+        let known = || {
+            let now = self.load();
+            now.is_empty() || now.openapi.of(format).is_some()
+        };
+        let asked = async { while !known() && changes.changed().await.is_ok() {} };
+        // After the timeout the contents are used as they are.
+        let _ = tokio::time::timeout(most, asked).await;
+        self.current.load_full()
+    }
+
+    /// Receives the generation of all contents that are published from now on.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    pub fn sources(&self) -> Arc<Vec<SourceStatus>> {
+        self.sources.load_full()
+    }
+
+    fn flag(&self, format: OpenApiFormat) -> Option<&AtomicBool> {
+        match format {
+            OpenApiFormat::V2Json => Some(&self.v2_json),
+            OpenApiFormat::V2Protobuf => Some(&self.v2_protobuf),
+            // Always read: it is small.
+            OpenApiFormat::V3Index => None,
+        }
+    }
+
+    /// Whether requests need this format.
+    pub(super) fn is_wanted(&self, format: OpenApiFormat) -> bool {
+        let flag = self.flag(format);
+        flag.is_none_or(|flag| flag.load(Ordering::Relaxed))
+    }
+
+    /// There is nothing to add any more: no format is wanted.
+    pub(super) fn clear_wanted(&self) {
+        for flag in [&self.v2_json, &self.v2_protobuf] {
+            flag.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Resolves when another format becomes wanted. One waiter.
+    pub(super) async fn format_wanted(&self) {
+        self.wanted.notified().await;
+    }
+
+    /// Publishes contents that differ, under the next generation.
+    pub(super) fn publish(&self, mut now: PeerDiscovery) {
+        let before = self.current.load();
+        now.served = now.served.or_else(|| before.served.clone());
+        let same = before.epoch == now.epoch
+            && before.local == now.local
+            && before.served == now.served
+            && before.others.document == now.others.document
+            && before.openapi == now.openapi;
+        if same {
+            return;
+        }
+        let generation = before.generation + 1;
+        now.generation = generation;
+        self.current.store(Arc::new(now));
+        self.changed.send_replace(generation);
+    }
+
+    pub(super) fn publish_sources(&self, sources: Vec<SourceStatus>) {
+        self.sources.store(Arc::new(sources));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube::discovery::model::{Document, Group, Version};
+
+    fn peer_discovery(versions: &[(&str, bool)]) -> PeerDiscovery {
+        let version = |(name, stale): &(&str, bool)| Version {
+            name: (*name).into(),
+            stale: *stale,
+            resources: Vec::new(),
+        };
+        let group = Group {
+            name: "autoscaling".into(),
+            versions: versions.iter().map(version).collect(),
+        };
+        PeerDiscovery {
+            others: PeerUnion {
+                document: Document {
+                    groups: vec![group],
+                },
+            },
+            ..PeerDiscovery::default()
+        }
+    }
+
+    #[test]
+    fn a_group_version_is_fresh_stale_or_not_listed() {
+        let peer_discovery = peer_discovery(&[("v2", false), ("v2beta2", true)]);
+        assert_eq!(
+            peer_discovery.lists("autoscaling", "v2"),
+            PeerListing::Fresh
+        );
+        assert_eq!(
+            peer_discovery.lists("autoscaling", "v2beta2"),
+            PeerListing::Stale
+        );
+        assert_eq!(peer_discovery.lists("autoscaling", "v1"), PeerListing::No);
+        assert_eq!(peer_discovery.lists("", "v2"), PeerListing::No);
+        assert!(!peer_discovery.is_empty() && PeerDiscovery::default().is_empty());
+    }
+
+    #[test]
+    fn only_other_contents_get_another_generation() {
+        let shared = SharedPeerDiscovery::default();
+        let changes = shared.changes();
+        shared.publish(PeerDiscovery::default());
+        assert!(!changes.has_changed().unwrap());
+        shared.publish(peer_discovery(&[("v2", false)]));
+        assert_eq!(*changes.borrow(), 1);
+        shared.publish(peer_discovery(&[("v2", false)]));
+        shared.publish(peer_discovery(&[("v2", true)]));
+        assert_eq!(*changes.borrow(), 2);
+        assert_eq!(shared.load().generation, 2);
+    }
+
+    #[test]
+    fn it_is_of_one_life_of_the_local_apiserver() {
+        let local = LocalState::default();
+        assert!(!PeerDiscovery::default().is_current_for(&local));
+        let peer_discovery = PeerDiscovery {
+            epoch: Some(local.epoch()),
+            ..PeerDiscovery::default()
+        };
+        assert!(peer_discovery.is_current_for(&local));
+        local.refused();
+        assert!(!peer_discovery.is_current_for(&local));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_needs_a_document_first_waits_until_peers_were_asked_but_not_for_ever() {
+        let shared = SharedPeerDiscovery::default();
+        shared.publish(peer_discovery(&[("v2", false)]));
+        let most = Duration::from_secs(5);
+        let begun = tokio::time::Instant::now();
+        assert_eq!(
+            shared
+                .wait_for(OpenApiFormat::V2Json, most)
+                .await
+                .generation,
+            1
+        );
+        assert!(begun.elapsed() >= most);
+
+        let asked = shared.wait_for(OpenApiFormat::V2Json, most);
+        let publish = async {
+            shared.format_wanted().await;
+            shared.publish(peer_discovery(&[("v2", true)]));
+            let mut known = peer_discovery(&[("v2", true)]);
+            known
+                .openapi
+                .documents
+                .insert(OpenApiFormat::V2Json, Vec::new());
+            tokio::task::yield_now().await;
+            shared.publish(known);
+        };
+        let begun = tokio::time::Instant::now();
+        let (known, ()) = tokio::join!(asked, publish);
+        assert_eq!((known.generation, begun.elapsed()), (3, Duration::ZERO));
+        shared.publish(PeerDiscovery::default());
+        let nothing = shared.wait_for(OpenApiFormat::V2Protobuf, most).await;
+        assert_eq!((nothing.generation, begun.elapsed()), (4, Duration::ZERO));
+    }
+
+    #[tokio::test]
+    async fn a_form_is_wished_for_once() {
+        let shared = SharedPeerDiscovery::default();
+        shared.want(OpenApiFormat::V2Json);
+        shared.format_wanted().await;
+        shared.want(OpenApiFormat::V2Json);
+        assert!(
+            shared.is_wanted(OpenApiFormat::V2Json) && !shared.is_wanted(OpenApiFormat::V2Protobuf)
+        );
+        let again = tokio::time::timeout(std::time::Duration::ZERO, shared.format_wanted());
+        assert!(again.await.is_err());
+        shared.clear_wanted();
+        assert!(!shared.is_wanted(OpenApiFormat::V2Json));
+    }
+}

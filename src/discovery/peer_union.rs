@@ -1,0 +1,121 @@
+//! The union of what peers list, as one document to be added to the local one. Pure.
+//!
+//! Peers are visited in a fixed order: targets first, then the newest version, then by ID. The first peer that lists an entry
+//! gives it. Entries keep the order in which they were found: groups and versions as the first peer has them, then those
+//! that later peers add. Fresh entries of targets come before all stale ones, so a stale version is never preferred to a
+//! fresh one. The result does not depend on the order of the input, and the union of a union is the same union.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+
+use crate::kube::discovery::model::{Document, Group, Resource, Text, Version};
+use crate::kube::gvr::{Custom, GvrRef};
+
+/// The union of what peers list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PeerUnion {
+    /// Without resources of CRDs and aggregated APIs, which every server has. May have what the local server lists too.
+    pub document: Document,
+}
+
+/// A peer and what it lists.
+#[derive(Debug, Clone, Copy)]
+pub struct UnionMember<'a> {
+    /// Server ID.
+    pub id: &'a str,
+    /// Compatibility version, for example `1.36`, where known.
+    pub compatibility: Option<&'a str>,
+    /// What it lists, or listed last.
+    pub document: &'a Document,
+    /// Requests may be sent to it. What no target lists is stale.
+    pub target: bool,
+}
+
+impl UnionMember<'_> {
+    fn order(&self) -> impl Ord {
+        let version = self.compatibility.and_then(numbers);
+        (!self.target, Reverse(version), self.id)
+    }
+}
+
+fn numbers(version: &str) -> Option<(u32, u32)> {
+    let (major, minor) = version.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// Groups and versions by name, in the order in which they were found.
+type Groups = IndexMap<Text, IndexMap<Text, VersionUnion>>;
+
+/// A version of a group.
+struct VersionUnion {
+    stale: bool,
+    resources: IndexMap<Text, Arc<Resource>>,
+}
+
+/// The union of what `peers` list, without CRDs and aggregated APIs.
+pub fn union(peers: &[UnionMember<'_>], custom: &Custom) -> PeerUnion {
+    let mut peers: Vec<&UnionMember<'_>> = peers.iter().collect();
+    peers.sort_by(|one, other| one.order().cmp(&other.order()));
+    let mut found = Groups::new();
+    for fresh in [true, false] {
+        for peer in &peers {
+            for group in &peer.document.groups {
+                let versions = group.versions.iter();
+                for version in versions.filter(|version| fresh == (peer.target && !version.stale)) {
+                    add(&mut found, group, version, !fresh, custom);
+                }
+            }
+        }
+    }
+    PeerUnion {
+        document: Document {
+            groups: found.into_iter().map(group).collect(),
+        },
+    }
+}
+
+fn add(found: &mut Groups, group: &Group, version: &Version, stale: bool, custom: &Custom) {
+    let ours = |resource: &str| {
+        !custom.contains(GvrRef {
+            group: &group.name,
+            version: &version.name,
+            resource,
+            subresource: "",
+        })
+    };
+    let resources = version.resources.iter();
+    let mut resources = resources.filter(|resource| ours(&resource.name)).peekable();
+    // A stale version may be empty because its resources are unknown. One of an aggregated API is every server's.
+    let unknown = stale && version.resources.is_empty() && ours("");
+    if resources.peek().is_none() && !unknown {
+        return;
+    }
+    let known = found.entry(group.name.clone()).or_default();
+    let known = known
+        .entry(version.name.clone())
+        .or_insert_with(|| VersionUnion {
+            stale,
+            resources: IndexMap::new(),
+        });
+    for resource in resources {
+        known
+            .resources
+            .entry(resource.name.clone())
+            .and_modify(|known| known.complete(resource))
+            .or_insert_with(|| Arc::clone(resource));
+    }
+}
+
+fn group((name, versions): (Text, IndexMap<Text, VersionUnion>)) -> Group {
+    let version = |(name, found): (Text, VersionUnion)| Version {
+        name,
+        stale: found.stale,
+        resources: found.resources.into_values().collect(),
+    };
+    Group {
+        name,
+        versions: versions.into_iter().map(version).collect(),
+    }
+}

@@ -1,0 +1,38 @@
+//! Starts what reads peers' discovery.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::clients::Clients;
+use super::metrics::PeerDiscoveryMetrics;
+use super::peer_discovery::SharedPeerDiscovery;
+use super::reader::PeerDiscoveryReader;
+use crate::client::MakerError;
+use crate::cluster::catalog::Published;
+use crate::config::Config;
+use crate::local::discovery::LocalView;
+use crate::tls::credentials::Current;
+
+/// Spawns the reader of peers' discovery. Returns where it publishes.
+pub fn start(
+    config: &Config,
+    credentials: &Current,
+    published: Published,
+    view: watch::Receiver<LocalView>,
+    metrics: PeerDiscoveryMetrics,
+    control: &mut JoinSet<()>,
+) -> Result<Arc<SharedPeerDiscovery>, MakerError> {
+    let peer_discovery: Arc<SharedPeerDiscovery> = Arc::default();
+    let reader = PeerDiscoveryReader {
+        published,
+        view,
+        peer_discovery: peer_discovery.clone(),
+        clients: Clients::new(config, credentials)?,
+        discovery_interval: config.api_server.discovery_interval,
+        metrics,
+    };
+    control.spawn(reader.run());
+    Ok(peer_discovery)
+}

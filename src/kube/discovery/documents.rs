@@ -1,0 +1,65 @@
+//! Reads discovery documents into a served set. Pure.
+//!
+//! There are two formats: aggregated discovery (KEP-3352) is two documents. Legacy discovery is the path index `/`,
+//! which names exactly the served group versions, and one document per group version. The legacy group list `/apis` is
+//! not read, because it can be incomplete.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+
+use crate::kube::discovery::model::{self, Group, served};
+use crate::kube::discovery::pool::Pool;
+use crate::kube::discovery::read;
+use crate::kube::gvr::{GroupVersion, ServedSet};
+
+#[derive(Deserialize)]
+struct Index {
+    paths: Vec<String>,
+}
+
+/// The group versions that the path index `/` names.
+pub fn group_versions(index: &[u8]) -> Result<BTreeSet<GroupVersion>, serde_json::Error> {
+    let index: Index = serde_json::from_slice(index)?;
+    Ok(index
+        .paths
+        .iter()
+        .filter_map(|path| group_version(path))
+        .collect())
+}
+
+fn group_version(path: &str) -> Option<GroupVersion> {
+    let mut parts = path.strip_prefix('/')?.split('/');
+    let (group, version) = match (parts.next()?, parts.next()?) {
+        ("api", version) => ("", version),
+        ("apis", group) => (group, parts.next()?),
+        _ => return None,
+    };
+    let whole = parts.next().is_none() && !version.is_empty();
+    whole.then(|| GroupVersion {
+        group: group.to_owned(),
+        version: version.to_owned(),
+    })
+}
+
+/// The resources of a group version's own document (`APIResourceList`).
+pub fn resources(of: &GroupVersion, document: &[u8]) -> Result<ServedSet, serde_json::Error> {
+    let version = model::Version {
+        name: of.version.as_str().into(),
+        resources: read::resources(&mut Pool::default(), of, document)?,
+        ..model::Version::default()
+    };
+    let group = Group {
+        name: of.group.as_str().into(),
+        versions: vec![version],
+    };
+    Ok(served([&group]))
+}
+
+/// The resources of an aggregated discovery document.
+pub fn aggregated(document: &[u8]) -> Result<ServedSet, serde_json::Error> {
+    Ok(served(&read::groups(&mut Pool::default(), document)?))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+use super::*;
+use crate::kube::gvr::Gvr;
+use crate::kube::media_type::is_aggregated;
+
+fn core() -> GroupVersion {
+    GroupVersion {
+        group: String::new(),
+        version: "v1".into(),
+    }
+}
+
+fn names(set: &BTreeSet<Gvr>) -> Vec<String> {
+    set.iter()
+        .map(|gvr| {
+            format!(
+                "{}/{}/{}/{}",
+                gvr.group, gvr.version, gvr.resource, gvr.subresource
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn the_path_index_names_group_versions_among_other_paths() {
+    let index = br#"{"paths":["/api","/api/v1","/apis","/apis/","/apis/apps","/apis/apps/v1","/healthz","/healthz/etcd",
+        "/openapi/v2","/apis/a.b.c/v1beta1","/apis/apps/v1/deeper","/version"]}"#;
+    let paths: Vec<_> = group_versions(index)
+        .unwrap()
+        .iter()
+        .map(GroupVersion::path)
+        .collect();
+    assert_eq!(paths, ["/api/v1", "/apis/a.b.c/v1beta1", "/apis/apps/v1"]);
+}
+
+#[test]
+fn a_group_versions_document_lists_subresources_by_their_path() {
+    let document = br#"{"kind":"APIResourceList","groupVersion":"v1","resources":[
+        {"name":"pods","kind":"Pod"},{"name":"pods/exec","kind":"PodExecOptions"}]}"#;
+    assert_eq!(
+        names(&resources(&core(), document).unwrap()),
+        ["/v1/pods/", "/v1/pods/exec"]
+    );
+}
+
+#[test]
+fn real_documents_of_v1_20_are_read() {
+    let document = include_bytes!(
+        "../../../../tests/data/kube-apiserver-v1.20.2/discovery/apis.apps_v1.legacy.json"
+    );
+    let apps = GroupVersion {
+        group: "apps".into(),
+        version: "v1".into(),
+    };
+    let set = resources(&apps, document).unwrap();
+    assert_eq!(set.len(), 12, "{:?}", names(&set));
+    assert!(names(&set).contains(&"apps/v1/deployments/scale".to_owned()));
+}
+
+#[test]
+fn real_documents_of_v1_36_are_read() {
+    let document =
+        include_bytes!("../../../../tests/data/kube-apiserver-v1.36/discovery/apis.v2.json");
+    let served = names(&aggregated(document).unwrap());
+    for name in [
+        "apps/v1/deployments/scale",
+        "autoscaling/v2/horizontalpodautoscalers/",
+        "batch/v1/cronjobs/status",
+    ] {
+        assert!(served.contains(&name.to_owned()), "{name} in {served:?}");
+    }
+    let document =
+        include_bytes!("../../../../tests/data/kube-apiserver-v1.36/discovery/api.v2.json");
+    let served = names(&aggregated(document).unwrap());
+    assert!(
+        served.contains(&"/v1/pods/resize".to_owned()) && served.contains(&"/v1/pods/".to_owned())
+    );
+}
+
+#[test]
+fn both_forms_say_the_same_of_v1_36() {
+    let document =
+        include_bytes!("../../../../tests/data/kube-apiserver-v1.36/discovery/apis.v2.json");
+    let of_apps = |set: BTreeSet<Gvr>| {
+        set.into_iter()
+            .filter(|gvr| gvr.group == "apps")
+            .collect::<BTreeSet<_>>()
+    };
+    let legacy = include_bytes!(
+        "../../../../tests/data/kube-apiserver-v1.36/discovery/apis.apps_v1.legacy.json"
+    );
+    let apps = GroupVersion {
+        group: "apps".into(),
+        version: "v1".into(),
+    };
+    assert_eq!(
+        of_apps(aggregated(document).unwrap()),
+        resources(&apps, legacy).unwrap()
+    );
+}
+
+#[test]
+fn a_resource_that_has_only_subresources_is_not_served_itself() {
+    let document = br#"{"items":[{"metadata":{"name":"g"},"versions":[{"version":"v1","resources":[
+        {"resource":"ghosts","responseKind":{"group":"","version":"","kind":""},"subresources":[{"subresource":"status"}]}]}]}]}"#;
+    assert_eq!(
+        names(&aggregated(document).unwrap()),
+        ["g/v1/ghosts/status"]
+    );
+}
+
+#[test]
+fn only_what_says_so_is_aggregated() {
+    assert!(is_aggregated(
+        "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+    ));
+    assert!(is_aggregated(
+        "application/json;as=APIGroupDiscoveryList;v=v2beta1;g=apidiscovery.k8s.io"
+    ));
+    assert!(!is_aggregated("application/json"));
+}
+
+#[test]
+fn what_is_no_document_is_an_error_and_no_panic() {
+    for junk in [
+        &b""[..],
+        b"null",
+        b"[]",
+        b"{",
+        b"404 page not found",
+        b"\xff",
+    ] {
+        assert!(group_versions(junk).is_err());
+        assert!(aggregated(junk).is_err() || junk == b"[]");
+        assert!(resources(&core(), junk).is_err() || junk == b"[]");
+    }
+}

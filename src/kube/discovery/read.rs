@@ -1,0 +1,180 @@
+//! Parses a server's discovery, aggregated or legacy. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use indexmap::{IndexMap, IndexSet};
+
+use super::model::{Document, Group, Kind, Resource, Subresource, Version};
+use super::pool::Pool;
+use super::wire::{aggregated as wire, legacy};
+use crate::kube::gvr::GroupVersion;
+
+/// Parses the two documents of aggregated discovery, `/api` and `/apis`.
+pub fn aggregated(
+    pool: &mut Pool,
+    core: &[u8],
+    groups: &[u8],
+) -> Result<Document, serde_json::Error> {
+    let mut document = Document::default();
+    for body in [core, groups] {
+        document.groups.extend(self::groups(pool, body)?);
+    }
+    Ok(document)
+}
+
+/// Parses one document of aggregated discovery.
+pub fn groups(pool: &mut Pool, body: &[u8]) -> Result<Vec<Group>, serde_json::Error> {
+    let list: wire::Groups<'_> = serde_json::from_slice(body)?;
+    let group = |group: wire::Group<'_>| {
+        let name = &*group.metadata.name;
+        let versions = group.versions.into_iter();
+        Group {
+            name: pool.text(name),
+            versions: versions.map(|read| version(pool, name, read)).collect(),
+        }
+    };
+    Ok(list.items.into_iter().map(group).collect())
+}
+
+fn version(pool: &mut Pool, group: &str, read: wire::Version<'_>) -> Version {
+    let of = (group, &*read.version);
+    let resources = read.resources.into_iter();
+    Version {
+        name: pool.text(&read.version),
+        stale: &*read.freshness == wire::STALE,
+        resources: resources.map(|read| resource(pool, of, &read)).collect(),
+    }
+}
+
+fn resource(pool: &mut Pool, of: (&str, &str), read: &wire::Resource<'_>) -> Arc<Resource> {
+    let subresources = read.subresources.iter();
+    let subresources = subresources.map(|sub| Subresource {
+        name: pool.text(&sub.subresource),
+        kind: kind(pool, of, &sub.response_kind),
+        verbs: pool.list(sub.verbs.iter()),
+    });
+    let subresources = subresources.collect();
+    let resource = Resource {
+        name: pool.text(&read.resource),
+        singular: pool.text(&read.singular_resource),
+        kind: kind(pool, of, &read.response_kind),
+        namespaced: &*read.scope == wire::NAMESPACED,
+        verbs: pool.list(read.verbs.iter()),
+        short_names: pool.list(read.short_names.iter()),
+        categories: pool.list(read.categories.iter()),
+        storage_version_hash: pool.text(""),
+        subresources,
+    };
+    pool.resource(resource)
+}
+
+/// Leaves group and version empty where they are those of the document.
+fn kind(pool: &mut Pool, of: (&str, &str), read: &wire::Kind<'_>) -> Option<Kind> {
+    let same = |value: &str, of: &str| value.is_empty() || value == of;
+    let (group, version) = match same(&read.group, of.0) && same(&read.version, of.1) {
+        true => ("", ""),
+        false => (&*read.group, &*read.version),
+    };
+    (!read.is_empty()).then(|| Kind {
+        group: pool.text(group),
+        version: pool.text(version),
+        kind: pool.text(&read.kind),
+    })
+}
+
+/// Parses legacy discovery. `groups` (`/apis`) gives only the order and the preferred versions, because it can be wrong
+/// about what is served. `served`, from the path index, is right. A group version whose document is missing from
+/// `documents` or cannot be parsed is stale.
+pub fn legacy<B: AsRef<[u8]>>(
+    pool: &mut Pool,
+    groups: &[u8],
+    served: &BTreeSet<GroupVersion>,
+    documents: &BTreeMap<GroupVersion, B>,
+) -> Result<Document, serde_json::Error> {
+    let groups: legacy::Groups<'_> = serde_json::from_slice(groups)?;
+    let mut ordered: IndexMap<&str, Vec<Version>> = IndexMap::new();
+    for of in in_order(&groups, served) {
+        let read = documents
+            .get(of)
+            .and_then(|body| resources(pool, of, body.as_ref()).ok());
+        ordered.entry(&of.group).or_default().push(Version {
+            name: pool.text(&of.version),
+            stale: read.is_none(),
+            resources: read.unwrap_or_default(),
+        });
+    }
+    let groups = ordered.into_iter().map(|(name, versions)| Group {
+        name: pool.text(name),
+        versions,
+    });
+    Ok(Document {
+        groups: groups.collect(),
+    })
+}
+
+/// The served group versions: the core group first, then in the order of the list of groups, then the rest.
+fn in_order<'a>(
+    groups: &legacy::Groups<'_>,
+    served: &'a BTreeSet<GroupVersion>,
+) -> IndexSet<&'a GroupVersion> {
+    let by_name: BTreeMap<(&str, &str), &GroupVersion> = served
+        .iter()
+        .map(|of| ((&*of.group, &*of.version), of))
+        .collect();
+    let core = served.iter().filter(|of| of.group.is_empty());
+    let listed = groups.groups.iter().flat_map(|group| {
+        let versions = std::iter::once(&group.preferred_version).chain(&group.versions);
+        versions.map(|version| (&*group.name, &*version.version))
+    });
+    let listed = listed.filter_map(|name| by_name.get(&name).copied());
+    core.chain(listed).chain(served).collect()
+}
+
+/// Parses the resources of one group version's document. Subresources may stand anywhere in it.
+pub fn resources(
+    pool: &mut Pool,
+    of: &GroupVersion,
+    body: &[u8],
+) -> Result<Vec<Arc<Resource>>, serde_json::Error> {
+    let list: legacy::Resources<'_> = serde_json::from_slice(body)?;
+    let of = (&*of.group, &*of.version);
+    let mut resources: IndexMap<&str, Resource> = IndexMap::new();
+    for read in &list.resources {
+        let read_kind = wire::Kind {
+            group: read.group.clone(),
+            version: read.version.clone(),
+            kind: read.kind.clone(),
+        };
+        let kind = kind(pool, of, &read_kind);
+        let verbs = pool.list(read.verbs.iter());
+        let (name, subresource) = read.name.split_once('/').unwrap_or((&read.name, ""));
+        let known = resources.entry(name).or_insert_with(|| Resource {
+            name: pool.text(name),
+            namespaced: read.namespaced,
+            ..Resource::default()
+        });
+        if !subresource.is_empty() {
+            known.subresources.push(Subresource {
+                name: pool.text(subresource),
+                kind,
+                verbs,
+            });
+            continue;
+        }
+        *known = Resource {
+            name: known.name.clone(),
+            singular: pool.text(&read.singular_name),
+            // It is served, even without a kind.
+            kind: Some(kind.unwrap_or_default()),
+            namespaced: read.namespaced,
+            verbs,
+            short_names: pool.list(read.short_names.iter()),
+            categories: pool.list(read.categories.iter()),
+            storage_version_hash: pool.text(&read.storage_version_hash),
+            subresources: std::mem::take(&mut known.subresources),
+        };
+    }
+    let resources = resources.into_values();
+    Ok(resources.map(|resource| pool.resource(resource)).collect())
+}

@@ -1,0 +1,116 @@
+//! Names of API resources: group, version, resource, subresource. Pure.
+
+use std::collections::BTreeSet;
+
+use hashbrown::{Equivalent, HashSet};
+
+/// A group version.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupVersion {
+    /// API group, empty for the core group.
+    pub group: String,
+    pub version: String,
+}
+
+impl GroupVersion {
+    /// Path of its discovery document.
+    pub fn path(&self) -> String {
+        match self.group.as_str() {
+            "" => format!("/api/{}", self.version),
+            group => format!("/apis/{group}/{}", self.version),
+        }
+    }
+}
+
+/// A resource as discovery lists it: group, version, resource and subresource (`""` for none and for the core group).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Gvr {
+    /// API group, empty for the core group.
+    pub group: String,
+    pub version: String,
+    /// Plural resource name.
+    pub resource: String,
+    /// Subresource, or empty.
+    pub subresource: String,
+}
+
+/// A borrowed [`Gvr`], to look one up without allocating.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct GvrRef<'a> {
+    /// API group, empty for the core group.
+    pub group: &'a str,
+    pub version: &'a str,
+    /// Plural resource name.
+    pub resource: &'a str,
+    /// Subresource, or empty.
+    pub subresource: &'a str,
+}
+
+impl Equivalent<Gvr> for GvrRef<'_> {
+    fn equivalent(&self, key: &Gvr) -> bool {
+        *self == key.borrow()
+    }
+}
+
+impl Gvr {
+    pub fn borrow(&self) -> GvrRef<'_> {
+        GvrRef {
+            group: &self.group,
+            version: &self.version,
+            resource: &self.resource,
+            subresource: &self.subresource,
+        }
+    }
+}
+
+impl GvrRef<'_> {
+    pub fn owned(self) -> Gvr {
+        Gvr {
+            group: self.group.to_owned(),
+            version: self.version.to_owned(),
+            resource: self.resource.to_owned(),
+            subresource: self.subresource.to_owned(),
+        }
+    }
+}
+
+/// The `apiVersion` of objects and documents: `apps/v1`, and `v1` for the core group.
+pub fn api_version(group: &str, version: &str) -> String {
+    match group {
+        "" => version.to_owned(),
+        group => format!("{group}/{version}"),
+    }
+}
+
+/// Two names that belong together, looked up borrowed: (group, resource) of a CRD, (group, version) of an APIService.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Pair(pub String, pub String);
+
+#[derive(Hash)]
+struct PairRef<'a>(&'a str, &'a str);
+
+impl Equivalent<Pair> for PairRef<'_> {
+    fn equivalent(&self, key: &Pair) -> bool {
+        self.0 == key.0 && self.1 == key.1
+    }
+}
+
+/// A set of resources served, grouped as discovery groups them.
+pub type ServedSet = BTreeSet<Gvr>;
+
+/// Resources that every apiserver serves, because they are defined by objects in etcd.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Custom {
+    /// (group, plural) of CustomResourceDefinitions.
+    pub definitions: HashSet<Pair>,
+    /// (group, version) of APIServices that have a `spec.service`.
+    pub aggregated: HashSet<Pair>,
+}
+
+impl Custom {
+    /// Whether `gvr` belongs to a CRD or an aggregated API.
+    pub fn contains(&self, gvr: GvrRef<'_>) -> bool {
+        self.definitions.contains(&PairRef(gvr.group, gvr.resource))
+            || self.aggregated.contains(&PairRef(gvr.group, gvr.version))
+    }
+}

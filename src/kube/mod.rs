@@ -1,0 +1,7 @@
+//! Kubernetes' names and documents. Pure: nothing here depends on the proxy.
+
+pub mod discovery;
+pub mod envelope;
+pub mod gvr;
+pub mod media_type;
+pub mod version;

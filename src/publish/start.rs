@@ -1,0 +1,138 @@
+//! Starts what publishes this server's identity, record and Lease.
+
+use std::sync::Arc;
+
+use tokio::sync::{oneshot, watch};
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::identify::Identify;
+use super::identity::host_name;
+use super::lease::{LeaseKeeper, ObservedLease};
+use super::metrics::{IdentityMetrics, LeaseMetrics};
+use super::record::Publisher;
+use super::renewal;
+use crate::client::ClientMaker;
+use crate::cluster::catalog::{NamedLease, OwnServer};
+use crate::cluster::connector::Connector;
+use crate::cluster::keys::EtcdKeys;
+use crate::config::{Config, PublishLease};
+use crate::kube::gvr::Custom;
+use crate::local::discovery::LocalView;
+use crate::local::state::LocalState;
+
+/// What the tasks read, and what they write with.
+pub struct PublishInputs {
+    pub own: OwnServer,
+    /// The writing end of [`OwnServer::id`].
+    pub id: watch::Sender<Option<Arc<str>>>,
+    pub keys: EtcdKeys,
+    pub connector: Connector,
+    /// Makes the client that writes the Lease.
+    pub maker: Arc<ClientMaker>,
+    pub local: Arc<LocalState>,
+    pub view: watch::Receiver<LocalView>,
+    pub custom: watch::Receiver<Option<Arc<Custom>>>,
+    pub leases: watch::Receiver<Option<Arc<Vec<NamedLease>>>>,
+    pub identity_metrics: IdentityMetrics,
+    pub lease_metrics: LeaseMetrics,
+}
+
+/// The tasks that remove what they have published when they are stopped.
+#[derive(Default)]
+pub struct Publishing {
+    stop: Vec<oneshot::Sender<()>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Publishing {
+    fn spawn<F>(&mut self, run: impl FnOnce(oneshot::Receiver<()>) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (stop_sender, stop) = oneshot::channel();
+        self.stop.push(stop_sender);
+        self.tasks.push(tokio::spawn(run(stop)));
+    }
+
+    /// Has own keys and the Lease removed. Resolves when that is done.
+    pub async fn stop(self) {
+        for stop in self.stop {
+            // Sending fails if the task has ended.
+            let _ = stop.send(());
+        }
+        for task in self.tasks {
+            // A task that panicked removes nothing more.
+            let _ = task.await;
+        }
+    }
+}
+
+/// Spawns the search for the server ID, the publisher of the record and, unless `identity.publishLease` is `Never`, the
+/// keeper of the Lease.
+pub fn start(config: &Config, inputs: PublishInputs, control: &mut JoinSet<()>) -> Publishing {
+    let (wanted_sender, wanted) = watch::channel(false);
+    let (observed_sender, observed) = watch::channel(Arc::default());
+    let keeper = match config.identity.publish_lease {
+        PublishLease::Never => None,
+        _ => Some(keeper(config, &inputs, wanted, observed)),
+    };
+    let identify = Identify {
+        config: config.identity.clone(),
+        host: host_name(),
+        leases: inputs.leases,
+        state: inputs.local.clone(),
+        id: inputs.id,
+        wanted: wanted_sender,
+        observed: observed_sender,
+        metrics: inputs.identity_metrics.clone(),
+    };
+    control.spawn(identify.run());
+    let publisher = Publisher {
+        connector: inputs
+            .connector
+            // After the followers of topics.
+            .starting_at(inputs.keys.topics().count())
+            .limited(renewal::request_limit(config.peer.lease_ttl)),
+        keys: inputs.keys,
+        own: inputs.own,
+        state: inputs.local,
+        view: inputs.view,
+        custom: inputs.custom,
+        duplicate: inputs.identity_metrics.duplicate_id,
+        live_ttl: config.peer.lease_ttl,
+        record_ttl: config.rerouting.absent_server_grace,
+    };
+    let mut publishing = Publishing::default();
+    publishing.spawn(|stop| publisher.run(stop));
+    if let Some(keeper) = keeper {
+        publishing.spawn(|stop| keeper.run(stop));
+    }
+    publishing
+}
+
+fn keeper(
+    config: &Config,
+    inputs: &PublishInputs,
+    wanted: watch::Receiver<bool>,
+    leases: watch::Receiver<Arc<Vec<ObservedLease>>>,
+) -> LeaseKeeper {
+    let identity = &config.identity;
+    LeaseKeeper {
+        client: inputs.maker.client(config.api_server.address),
+        namespace: identity
+            .lease_namespaces
+            .first()
+            .cloned()
+            .unwrap_or_default(),
+        renew_interval: identity.renew_interval,
+        lease_duration: identity.lease_duration,
+        hostname: host_name(),
+        endpoint: inputs.own.endpoint,
+        id: inputs.own.id.clone(),
+        wanted,
+        view: inputs.view.clone(),
+        state: inputs.local.clone(),
+        leases,
+        metrics: inputs.lease_metrics.clone(),
+    }
+}

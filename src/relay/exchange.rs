@@ -1,0 +1,402 @@
+//! One exchange with one apiserver: the request's body up and the answer's body down at the same time.
+//!
+//! The response header is passed on at once, and so is each piece of a body. No timeout ends an exchange: when either
+//! side closes, the other is closed. An exchange that failed before anything was sent to the client returns an
+//! [`ExchangeFailure`], which says whether the request may have been executed.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::protocols::http::client::HttpSession;
+use pingora_http::{RequestHeader, ResponseHeader};
+
+use super::destination::Destination;
+use super::downstream::{Downstream, VerificationPermit};
+use super::framing::{is_unprocessed, write_continue, write_header};
+use super::not_found;
+use super::outcome::{ExchangeFailure, Outcome};
+use super::overlay::MergeRequest;
+use super::shared::Shared;
+use super::tokens::{Token, Tokens};
+use super::unread::AnswerWriter;
+use super::unread::outflow::Outflow;
+use super::upload::{Disconnected, Upload, UploadInterest};
+use super::upstream::{ConnectionChoice, PoolChoice, RequestKind, UpstreamGroup};
+use crate::relay::final_bookmark::FinalBookmark;
+use crate::relay::revalidate::Revalidation;
+use crate::relay::route::ServerKind;
+use crate::request::caller::Caller;
+use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE};
+use crate::request::info::{RequestInfo, Target, Verb};
+use crate::watches::samples::sampler::ListSampler;
+
+/// The parameters of one exchange.
+pub struct Exchange<'a> {
+    pub shared: &'a Shared,
+    pub info: &'a RequestInfo<'a>,
+    pub caller: &'a Caller,
+    pub downstream: &'a Downstream,
+    /// The bearer token, if only an apiserver can verify it.
+    pub token: Option<Token>,
+    /// Tokens that apiservers have accepted.
+    pub tokens: &'a Tokens,
+    /// Held for an unverified caller.
+    pub permit: Option<&'a VerificationPermit<'a>>,
+    pub group: &'a UpstreamGroup,
+    pub destination: Destination,
+    pub kind: RequestKind,
+    pub pool_choice: PoolChoice,
+    pub connection_choice: ConnectionChoice,
+    /// Whether the apiserver closes connections after anonymous requests.
+    pub ends_anonymous: bool,
+    pub server_kind: ServerKind,
+    /// `X-Kubernetes-Ready` for the client.
+    pub ready: Option<bool>,
+    /// Whether "no such resource" may be passed on.
+    pub pass_no_such_resource: bool,
+    /// Set if something is to be added to a discovery document.
+    pub merge_request: Option<MergeRequest>,
+    pub started: Instant,
+}
+
+impl Exchange<'_> {
+    /// Runs the exchange to its end. `upload` replays the part of the request's body that earlier exchanges have read.
+    pub async fn run(
+        &self,
+        down: &mut ServerSession,
+        header: Box<RequestHeader>,
+        upload: &mut Upload,
+    ) -> Result<Outcome, ExchangeFailure> {
+        let method = header.method.clone();
+        // Read before anything is sent: an answer of the previous process must not count as one of the next.
+        let epoch = self.epoch();
+        let mut final_bookmark = match self.kind {
+            RequestKind::Long => {
+                let server = self.destination.address();
+                FinalBookmark::of(self.shared, self.info, &header, server)
+            }
+            _ => FinalBookmark::none(self.shared),
+        };
+        let outflow = &self.downstream.outflow;
+        if !outflow.may_ask() && !is_its_turn(outflow, down).await {
+            return Ok(Outcome::Broken);
+        }
+        let _long = (self.kind != RequestKind::Short).then(|| outflow.long_running());
+        let (mut up, reused) = self
+            .group
+            .session(
+                &self.destination,
+                self.kind,
+                &self.pool_choice,
+                self.connection_choice,
+            )
+            .await
+            .map_err(ExchangeFailure::Unsent)?;
+        up.set_read_timeout(None);
+        let broke_off = |error: Box<pingora_core::Error>| match is_unprocessed(&error) {
+            true => ExchangeFailure::Unprocessed(error),
+            false => ExchangeFailure::BrokeOff { error, reused },
+        };
+
+        // A stream that is opened and reset at once counts against the connection. A server closes a connection with
+        // too many of them, and other requests share it.
+        if is_gone(down).await {
+            return Ok(Outcome::Broken);
+        }
+        let name = self.destination.name();
+        let sending = write_header(&mut up, header, upload.is_expected(), name).await;
+        let before = self.started.elapsed();
+        sending.map_err(|error| match up {
+            // Some of it may have arrived.
+            HttpSession::H1(_) => broke_off(error),
+            _ => ExchangeFailure::Unsent(error),
+        })?;
+        if upload.is_continue_owed() && write_continue(down).await.is_err() {
+            return Ok(Outcome::Broken);
+        }
+        upload.begin(&mut up).await;
+        match self.await_response(down, &mut up, upload).await {
+            Ok(()) => {}
+            Err(Disconnected::Client) => return Ok(Outcome::Broken),
+            Err(Disconnected::Server(error)) => return Err(broke_off(error)),
+        }
+        let answered = Instant::now();
+        let Some(response) = up.response_header().cloned().map(Box::new) else {
+            return Ok(Outcome::Broken);
+        };
+        // An apiserver may answer OPTIONS (CORS) before it authenticates the caller.
+        if let Some(token) = self.token
+            && method != Method::OPTIONS
+            && self.tokens.answered(token, response.status.as_u16())
+        {
+            self.downstream.verified();
+        }
+        if let Some(of_resource) = self.is_not_executed(&response) {
+            return Err(ExchangeFailure::NotExecuted { of_resource });
+        }
+        if self.may_be_terminating(&response) {
+            return self
+                .check_terminating(down, up, response, &method, upload)
+                .await;
+        }
+        if let Some(merge_request) = &self.merge_request
+            && merge_request.concerns(response.status)
+        {
+            return self
+                .send_merged(merge_request, down, up, response, &method, upload)
+                .await;
+        }
+        if response.status == StatusCode::NOT_FOUND && !self.pass_no_such_resource {
+            return self
+                .check_not_found(down, up, response, &method, upload)
+                .await;
+        }
+        upload.forget();
+        let code = response.status.as_u16();
+        // Another process may have replaced the apiserver before it received the request.
+        let same = epoch.filter(|epoch| self.epoch() == Some(*epoch));
+        final_bookmark.answered(self.info, &response, same);
+        let look = same.and_then(|epoch| self.look(epoch, &response));
+        let end = self.is_complete(&mut up);
+        let starting = self.start_response(down, response, &method, end).await;
+        if starting.is_err() {
+            return Ok(Outcome::Broken);
+        }
+        self.shared
+            .metrics
+            .own_time
+            .observe((before + answered.elapsed()).as_secs_f64());
+        if end {
+            let outcome = upload.answered(code);
+            self.release(up, upload).await;
+            return Ok(outcome);
+        }
+        Ok(self
+            .stream(down, up, upload, code, &final_bookmark, look)
+            .await)
+    }
+
+    /// The epoch of the local apiserver, if the request goes there, it is initialized, and bookmarks may need its
+    /// answers.
+    fn epoch(&self) -> Option<u64> {
+        let is_useful =
+            self.server_kind == ServerKind::Local && self.shared.config.watch.bookmark_on_shutdown;
+        is_useful.then(|| self.shared.local.initialized_epoch())?
+    }
+
+    /// Samples some lists.
+    fn look(&self, epoch: u64, response: &ResponseHeader) -> Option<Box<ListSampler>> {
+        let (Verb::List, Target::Resource(resource)) = (self.info.verb, &self.info.target) else {
+            return None;
+        };
+        let answer = (response.status, &response.headers);
+        let samples = &self.shared.samples;
+        ListSampler::start(samples, resource.into(), epoch, self.started, answer)
+    }
+
+    /// What a long-running request depends on.
+    pub(super) fn revalidation(&self) -> Revalidation<'_> {
+        Revalidation {
+            shared: self.shared,
+            connection: &self.downstream.client,
+            caller: self.caller,
+            trust: self.group.trust(),
+            presented: matches!(self.pool_choice, PoolChoice::Certificate),
+            server_kind: self.server_kind,
+        }
+    }
+
+    /// Writes the answer within the budget for slow clients. `length`: of the body, if known.
+    pub(super) fn answer_writer(&self, length: Option<usize>) -> AnswerWriter<'_> {
+        let outflow = &self.downstream.outflow;
+        let long = self.kind != RequestKind::Short;
+        AnswerWriter::new(&self.shared.unread, outflow, long, length)
+    }
+
+    /// Whether a peer's proxy says that the request was not executed. `Some(true)`: because of the resource.
+    fn is_not_executed(&self, response: &ResponseHeader) -> Option<bool> {
+        let from_a_peer = self.server_kind == ServerKind::Peer;
+        let mark = response.headers.get(NOT_EXECUTED);
+        mark.filter(|_| from_a_peer && response.status == StatusCode::SERVICE_UNAVAILABLE)
+            .map(|mark| mark == OF_RESOURCE)
+    }
+
+    /// Returns a connection to the pool if the request was sent completely. Otherwise the server would read the next
+    /// request as the rest of this body.
+    pub(super) async fn release(&self, up: HttpSession, upload: &Upload) {
+        if upload.is_sent()
+            && self.kind != RequestKind::Upgrade
+            && self.connection_choice == ConnectionChoice::Any
+        {
+            self.group
+                .release(up, &self.destination, self.kind, &self.pool_choice)
+                .await;
+        }
+    }
+
+    /// Reads the final response header while it sends the request's body.
+    async fn await_response(
+        &self,
+        down: &mut ServerSession,
+        up: &mut HttpSession,
+        upload: &mut Upload,
+    ) -> Result<(), Disconnected> {
+        loop {
+            let UploadInterest {
+                pending,
+                followed,
+                idle,
+            } = upload.interest(down);
+            tokio::select! {
+                biased;
+                header = up.read_response_header() => {
+                    header.map_err(Disconnected::Server)?;
+                    let status = up.response_header().map(|header| header.status);
+                    let interim = status.is_some_and(|status| {
+                        status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS
+                    });
+                    if !interim {
+                        return Ok(());
+                    }
+                }
+                () = upload.progress(), if pending => {}
+                piece = down.read_body_or_idle(idle), if followed => {
+                    let end = down.is_body_done();
+                    upload.take(piece, end, up).await?;
+                }
+            }
+        }
+    }
+
+    /// Reads the body of a 404, which decides whether the 404 can be trusted.
+    async fn check_not_found(
+        &self,
+        down: &mut ServerSession,
+        mut up: HttpSession,
+        response: Box<ResponseHeader>,
+        method: &Method,
+        upload: &mut Upload,
+    ) -> Result<Outcome, ExchangeFailure> {
+        let prefix = self
+            .read_prefix(&mut up, not_found::LIMIT, NOT_FOUND_TIMEOUT)
+            .await;
+        let prefix = prefix.ok_or(ExchangeFailure::DoubtfulNotFound)?;
+        let BodyPrefix { body, complete } = &prefix;
+        let timed_out = !complete && body.len() <= not_found::LIMIT;
+        if timed_out {
+            return Err(ExchangeFailure::DoubtfulNotFound);
+        }
+        // HEAD has no body to judge by. A missing object is rare, and a false 404 must not pass.
+        let unknown = *method == Method::HEAD && body.is_empty();
+        if *complete && (unknown || not_found::is_no_such_resource(&response.headers, body)) {
+            self.release(up, upload).await;
+            return Err(ExchangeFailure::DoubtfulNotFound);
+        }
+        Ok(self.pass(down, up, response, prefix, method, upload).await)
+    }
+
+    /// Reads the first bytes of a body: until its end, until more than `limit` bytes were read, or until the timeout.
+    /// `None`: the connection broke.
+    pub(super) async fn read_prefix(
+        &self,
+        up: &mut HttpSession,
+        limit: usize,
+        timeout: Duration,
+    ) -> Option<BodyPrefix> {
+        let mut body = Vec::new();
+        let mut complete = self.is_complete(up);
+        let deadline = tokio::time::Instant::now() + timeout;
+        while !complete && body.len() <= limit {
+            match tokio::time::timeout_at(deadline, up.read_response_body()).await {
+                Ok(Ok(Some(data))) => body.extend_from_slice(&data),
+                Ok(Ok(None)) => complete = true,
+                Ok(Err(_)) => return None,
+                Err(_) => break,
+            }
+            complete = complete || self.is_complete(up);
+        }
+        Some(BodyPrefix { body, complete })
+    }
+
+    /// Passes on an answer whose first bytes were read.
+    pub(super) async fn pass(
+        &self,
+        down: &mut ServerSession,
+        up: HttpSession,
+        response: Box<ResponseHeader>,
+        prefix: BodyPrefix,
+        method: &Method,
+        upload: &mut Upload,
+    ) -> Outcome {
+        upload.forget();
+        let code = response.status.as_u16();
+        let BodyPrefix { body, complete } = prefix;
+        let end = complete && body.is_empty();
+        if self
+            .start_response(down, response, method, end)
+            .await
+            .is_err()
+        {
+            return Outcome::Broken;
+        }
+        if !end {
+            let length = body.len();
+            let mut answer_writer = self.answer_writer(complete.then_some(length));
+            let passing = async {
+                answer_writer.reserve(length).await?;
+                let write = down.write_response_body(Bytes::from(body), complete);
+                answer_writer.write(pin!(write)).await
+            };
+            if passing.await.is_err() {
+                return Outcome::Broken;
+            }
+        }
+        if !complete {
+            let none = FinalBookmark::none(self.shared);
+            return self.stream(down, up, upload, code, &none, None).await;
+        }
+        let outcome = upload.answered(code);
+        self.release(up, upload).await;
+        outcome
+    }
+}
+
+/// The first bytes of an answer's body, and whether they are the whole body.
+pub(super) struct BodyPrefix {
+    pub(super) body: Vec<u8>,
+    pub(super) complete: bool,
+}
+
+/// Resolves when the client of an HTTP/2 stream has gone away.
+pub(super) async fn gone(down: &mut ServerSession) {
+    if let ServerSession::H2(session) = down {
+        // The result does not matter.
+        let _ = session.idle().await;
+    } else {
+        std::future::pending().await
+    }
+}
+
+/// Waits until this connection may have more answers; `false`: the client went away.
+async fn is_its_turn(outflow: &Outflow, down: &mut ServerSession) -> bool {
+    tokio::select! {
+        () = outflow.turn_to_ask() => true,
+        () = gone(down) => false,
+    }
+}
+
+/// Whether the client of an HTTP/2 stream has gone away.
+async fn is_gone(down: &mut ServerSession) -> bool {
+    let ServerSession::H2(session) = down else {
+        return false;
+    };
+    let mut idle = pin!(session.idle());
+    poll_fn(|context| Poll::Ready(idle.as_mut().poll(context).is_ready())).await
+}
+
+const NOT_FOUND_TIMEOUT: Duration = Duration::from_secs(5);

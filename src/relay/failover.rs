@@ -1,0 +1,428 @@
+//! Sends a request to one server after the other until one answers.
+//!
+//! No write is sent twice: when an exchange broke off after part of it was sent, only reads are tried on another
+//! server. A request that was certainly not executed is tried again whatever its verb, as long as its body can be sent
+//! again.
+//!
+//! When no server is left, and an apiserver that is shutting down has turned the request away, the client gets that
+//! answer ([`super::terminating`]). Otherwise it gets a 503. client-go repeats any request whose answer has
+//! `Retry-After`, so a write that may have been executed gets a 503 without it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::Method;
+use pingora_core::ErrorType;
+use pingora_core::protocols::http::ServerSession;
+use pingora_http::RequestHeader;
+
+use super::answer::Refusal;
+use super::downstream::{Downstream, VerificationPermit};
+use super::framing::RedactedError;
+use super::outcome::{ExchangeFailure, Outcome, TerminatingAnswer};
+use super::plan;
+use super::shared::Shared;
+use super::tokens::{Token, Tokens};
+use super::upload::Upload;
+use super::upstream::{ConnectionChoice, PoolChoice, RequestKind, Upstreams};
+use crate::log_throttle::LogRateLimit;
+use crate::relay::exchange::{Exchange, gone};
+use crate::relay::overlay::metrics::DocumentOutcome;
+use crate::relay::recent::RequestEvent;
+use crate::relay::route::{Action, Plan, Route, RouteRequest, ServerKind};
+use crate::relay::upstream_headers;
+use crate::request::caller::Caller;
+
+/// How long a request with a token waits until other callers of the same connection are verified, and how much longer
+/// for each request that waits before it.
+const VERIFICATION_TIMEOUT: Duration = Duration::from_secs(1);
+const VERIFICATION_TIMEOUT_EACH: Duration = Duration::from_millis(100);
+
+/// A request that is forwarded.
+pub struct ForwardedRequest<'a> {
+    pub route_request: &'a RouteRequest<'a>,
+    pub downstream: &'a Downstream,
+    /// Tokens that apiservers have accepted.
+    pub tokens: &'a Tokens,
+    pub header: Box<RequestHeader>,
+    pub kind: RequestKind,
+    /// Its header is too large for a shared connection.
+    pub exclusive: bool,
+    /// `X-Kubernetes-Ready` on the answer.
+    pub ready: Option<bool>,
+    pub started: Instant,
+}
+
+/// What identifies the caller to a server.
+struct Authentication<'a> {
+    /// The proxy client certificate is presented, and headers name the user.
+    certificate: bool,
+    token: Option<Token>,
+    /// Held if the request had to wait for verification.
+    permit: Option<VerificationPermit<'a>>,
+}
+
+/// The proxy answers with this refusal.
+#[derive(Debug, Clone, Copy)]
+pub struct Refused {
+    pub refusal: Refusal,
+    /// The server that was tried last, if any.
+    pub server: Option<SocketAddr>,
+}
+
+impl Refused {
+    /// No server was tried.
+    pub fn untried(refusal: Refusal) -> Self {
+        Self {
+            refusal,
+            server: None,
+        }
+    }
+}
+
+impl<'a> ForwardedRequest<'a> {
+    /// Whether the request may be executed twice. `exec` over WebSocket is a GET too, but no read.
+    fn is_safe(&self) -> bool {
+        let reads = matches!(
+            *self.route_request.method,
+            Method::GET | Method::HEAD | Method::OPTIONS
+        );
+        reads && self.kind != RequestKind::Upgrade
+    }
+
+    /// Tries `route`, and then other servers that can serve the request.
+    pub async fn run(
+        mut self,
+        shared: &Shared,
+        upstreams: &Upstreams,
+        session: &mut ServerSession,
+        mut upload: Upload,
+        mut route: Route,
+    ) -> Result<Outcome, Refused> {
+        let certificate = self.write_common_headers(shared)?;
+        // Only an apiserver can authenticate other callers.
+        let token = match certificate {
+            true => None,
+            false => self.tokens.of(&self.header.headers),
+        };
+        let known = certificate || token.is_some_and(|token| self.tokens.is_known(token));
+        let unverified = !known && route.details.ends_anonymous;
+        let mut terminating: Option<(Route, Arc<TerminatingAnswer>)> = None;
+        let mut tried: Vec<SocketAddr> = Vec::new();
+        // A body may be too long to be sent again, and a peer's users do not know each other. A request that failed on
+        // its own connection has failed: no other request can have closed it.
+        let peer = *self.route_request.caller == Caller::Peer;
+        let mut exclusive = unverified && peer && upload.is_expected();
+        let waits = unverified && !peer && session.is_http2();
+        let permit = match self.wait_for_permit(waits, session).await {
+            Ok(permit) => permit,
+            Err(outcome) => return Ok(outcome),
+        };
+        let authentication = Authentication {
+            certificate,
+            token,
+            permit,
+        };
+        let refused = loop {
+            let (exchange, header) =
+                self.exchange(shared, upstreams, &authentication, &route, exclusive)?;
+            let failure = match exchange.run(session, header, &mut upload).await {
+                Ok(outcome) => {
+                    self.count_answer(shared, &route, outcome);
+                    return Ok(outcome);
+                }
+                // The request was sent to no server.
+                Err(ExchangeFailure::Unsent(error))
+                    if *error.etype() == ErrorType::InvalidHTTPHeader =>
+                {
+                    return Err(unwritable(&error));
+                }
+                Err(failure) => failure,
+            };
+            exclusive = failure.is_of_the_connection() && !exclusive;
+            if !exclusive {
+                report(shared, &route, &failure);
+                tried.push(route.address);
+            }
+            if let ExchangeFailure::Terminating(answer) = &failure {
+                terminating = Some((route.clone(), answer.clone()));
+            }
+            match self.next_route(shared, &failure, terminating.is_some(), &tried, &upload) {
+                Ok(next) => {
+                    if next.address != route.address {
+                        shared.metrics.failed_over(&failure);
+                    }
+                    route = next;
+                }
+                Err(refusal) => break refusal,
+            }
+        };
+        match terminating {
+            // A peer's proxy tries other servers itself.
+            Some((from, terminating))
+                if refused == Refusal::Terminating && !self.route_request.rerouted =>
+            {
+                let (exchange, _) =
+                    self.exchange(shared, upstreams, &authentication, &from, false)?;
+                Ok(Box::pin(self.pass(&exchange, session, &upload, &from, &terminating)).await)
+            }
+            _ => Err(Refused {
+                refusal: refused,
+                server: Some(route.address),
+            }),
+        }
+    }
+
+    /// The route to try after `failure`. An error: no other server can be tried. `terminating`: a server that is
+    /// shutting down has turned the request away.
+    fn next_route(
+        &mut self,
+        shared: &Shared,
+        failure: &ExchangeFailure,
+        terminating: bool,
+        tried: &[SocketAddr],
+        upload: &Upload,
+    ) -> Result<Route, Refusal> {
+        let last = match self.refusal(failure) {
+            last if last.forbids_repetition() => return Err(last),
+            _ if terminating => Refusal::Terminating,
+            last => last,
+        };
+        if !upload.can_begin_again() {
+            return Err(last);
+        }
+        let Plan { ready, action } = plan::next(shared, self.route_request, tried, last);
+        match action {
+            Action::Forward(next) => {
+                self.ready = ready;
+                Ok(next)
+            }
+            Action::Answer(refusal) => Err(refusal),
+        }
+    }
+
+    /// Passes on the answer of a server that is shutting down.
+    async fn pass(
+        &self,
+        exchange: &Exchange<'_>,
+        session: &mut ServerSession,
+        upload: &Upload,
+        from: &Route,
+        terminating: &TerminatingAnswer,
+    ) -> Outcome {
+        let method = self.route_request.method;
+        let passing = exchange.pass_terminating(terminating, session, method, upload);
+        let outcome = passing.await;
+        self.count_answer(exchange.shared, from, outcome);
+        outcome
+    }
+
+    /// Waits for a verification permit if `waits`. A request with a token waits for a limited time, because the
+    /// requests before it may be slow for other reasons. Behind an anonymous request the connection is going to end.
+    async fn wait_for_permit(
+        &self,
+        waits: bool,
+        session: &mut ServerSession,
+    ) -> Result<Option<VerificationPermit<'a>>, Outcome> {
+        if !waits {
+            return Ok(None);
+        }
+        let waiting = self.downstream.wait_for_permit();
+        let patience = VERIFICATION_TIMEOUT + VERIFICATION_TIMEOUT_EACH * waiting.before;
+        let named = *self.route_request.caller != Caller::Anonymous;
+        tokio::select! {
+            permit = self.downstream.verification_permit() => permit.map(Some).ok_or(Outcome::Declined),
+            () = gone(session) => Err(Outcome::Broken),
+            () = tokio::time::sleep(patience), if named => Ok(None),
+        }
+    }
+
+    /// Writes the headers that are the same for every server. Returns whether the proxy client certificate is
+    /// presented.
+    fn write_common_headers(&mut self, shared: &Shared) -> Result<bool, Refused> {
+        let caller = self.route_request.caller;
+        upstream_headers::for_any_server(
+            shared,
+            &mut self.header,
+            &self.downstream.client,
+            caller,
+            self.kind,
+        )
+        .map_err(|error| unwritable(&error))
+    }
+
+    fn exchange<'s>(
+        &self,
+        shared: &'s Shared,
+        upstreams: &'s Upstreams,
+        authentication: &'s Authentication<'a>,
+        route: &Route,
+        exclusive: bool,
+    ) -> Result<(Exchange<'s>, Box<RequestHeader>), Refused>
+    where
+        'a: 's,
+    {
+        self.write_exchange(shared, upstreams, authentication, route, exclusive)
+            .map_err(|error| unwritable(&error))
+    }
+
+    fn write_exchange<'s>(
+        &self,
+        shared: &'s Shared,
+        upstreams: &'s Upstreams,
+        authentication: &'s Authentication<'a>,
+        route: &Route,
+        exclusive: bool,
+    ) -> pingora_core::Result<(Exchange<'s>, Box<RequestHeader>)>
+    where
+        'a: 's,
+    {
+        let mut header = self.header.clone();
+        upstream_headers::for_server_kind(&mut header, route.server_kind)?;
+        let merge_request = route
+            .overlay
+            .as_ref()
+            .map(|overlay| overlay.begin(&shared.merge_cache, &mut header));
+        if let Caller::User(user) = self.route_request.caller {
+            let privileged = &shared.privileged;
+            privileged.stamp_details(&mut header, user, route.details)?;
+        }
+        let group = match route.server_kind {
+            ServerKind::Local => &upstreams.local,
+            ServerKind::Peer | ServerKind::Native => &upstreams.peers,
+        };
+        let exchange = Exchange {
+            shared,
+            info: self.route_request.info,
+            caller: self.route_request.caller,
+            downstream: self.downstream,
+            token: authentication.token,
+            tokens: self.tokens,
+            permit: authentication.permit.as_ref(),
+            group,
+            destination: group.at(route.address),
+            kind: self.kind,
+            pool_choice: self.pool_choice(upstreams, authentication, route),
+            connection_choice: match exclusive {
+                _ if self.exclusive => ConnectionChoice::NewHttp1,
+                true => ConnectionChoice::New,
+                false => ConnectionChoice::Any,
+            },
+            ends_anonymous: route.details.ends_anonymous,
+            server_kind: route.server_kind,
+            ready: self.ready,
+            pass_no_such_resource: route.pass_no_such_resource,
+            merge_request: merge_request.transpose()?.flatten(),
+            started: self.started,
+        };
+        Ok((exchange, header))
+    }
+
+    /// The connections that the request may use.
+    fn pool_choice(
+        &self,
+        upstreams: &Upstreams,
+        authentication: &Authentication<'_>,
+        route: &Route,
+    ) -> PoolChoice {
+        // Tokens and anonymous requests go to a peer's proxy with our certificate, because it believes only a peer's
+        // reroute mark. An apiserver would reject an anonymous request with our certificate.
+        if authentication.certificate || route.server_kind == ServerKind::Peer {
+            return PoolChoice::Certificate;
+        }
+        let known = authentication
+            .token
+            .is_some_and(|token| self.tokens.is_known(token));
+        if known || !route.details.ends_anonymous {
+            return PoolChoice::Shared;
+        }
+        let own = self.downstream.unverified_pools(upstreams);
+        PoolChoice::Unverified(match route.server_kind {
+            ServerKind::Local => own.local,
+            ServerKind::Peer | ServerKind::Native => own.peers,
+        })
+    }
+
+    fn count_answer(&self, shared: &Shared, route: &Route, outcome: Outcome) {
+        let code = match outcome {
+            Outcome::Answered { code, .. } => code,
+            Outcome::Upgraded => 101,
+            Outcome::Broken | Outcome::Declined => return,
+        };
+        if route.server_kind != ServerKind::Local {
+            shared.health.answered(route.address);
+            shared.metrics.rerouted(code, route.rerouted_as.as_ref());
+            shared.recent.rerouted.add(|| {
+                let request = Some((self.route_request.method, self.route_request.info));
+                RequestEvent::new(request, Some(route.address), code, route.row.name())
+            });
+            if route.overlay.is_some() {
+                shared.metrics.documents.count(DocumentOutcome::Rerouted);
+            }
+        }
+    }
+
+    /// The refusal after `failure` if no other server can be tried.
+    fn refusal(&self, failure: &ExchangeFailure) -> Refusal {
+        match failure {
+            ExchangeFailure::DoubtfulNotFound => Refusal::DoubtfulNotFound,
+            ExchangeFailure::Terminating(_) => Refusal::Terminating,
+            _ => Refusal::Failed {
+                maybe_executed: failure.maybe_executed() && !self.is_safe(),
+            },
+        }
+    }
+}
+
+fn unwritable(error: &pingora_core::Error) -> Refused {
+    static PACE: LogRateLimit = LogRateLimit::new();
+    if let Some(left_out) = PACE.admit() {
+        tracing::warn!(error = %RedactedError(error), left_out, "request headers cannot be written");
+    }
+    Refused::untried(Refusal::BadTarget)
+}
+
+/// Reports a server's failure to the local state, the peer health and the log.
+fn report(shared: &Shared, route: &Route, failure: &ExchangeFailure) {
+    static PACE: LogRateLimit = LogRateLimit::new();
+    let refused = failure.is_refused();
+    let worth_a_line = match (route.server_kind, failure) {
+        (ServerKind::Local, _) if refused => {
+            shared.local.refused();
+            None
+        }
+        // The server was not expected to have this document; other servers have it.
+        (ServerKind::Local, ExchangeFailure::DoubtfulNotFound) if route.overlay.is_some() => None,
+        // The server responds, but serves something else than expected.
+        (_, ExchangeFailure::DoubtfulNotFound) => {
+            shared.local.doubt();
+            PACE.admit()
+        }
+        // The probe logs this once.
+        (ServerKind::Local, ExchangeFailure::Terminating(_)) => None,
+        // Says nothing about other resources of the server.
+        (_, ExchangeFailure::NotExecuted { of_resource: true }) => PACE.admit(),
+        // The cause may be on this side.
+        (ServerKind::Local, _) | (_, ExchangeFailure::Unmerged) => PACE.admit(),
+        _ => shared.health.failed(route.address).then_some(0),
+    };
+    if refused && route.server_kind != ServerKind::Local {
+        // Needed only while it is in doubt whether the peer is alive. Dropping it does no harm.
+        let _ = shared.published.refused.try_send(route.address);
+    }
+    let (address, failure, error) = (
+        route.address,
+        failure.name(),
+        failure.error().map(RedactedError),
+    );
+    let error = error.map(tracing::field::display);
+    match worth_a_line {
+        Some(left_out) => {
+            tracing::info!(to = ?route.server_kind, %address, failure, error, left_out, "exchange failed");
+        }
+        None => {
+            tracing::debug!(to = ?route.server_kind, %address, failure, error, "exchange failed")
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Metrics of requests. Label values come from known state, never from a request's path.
+
+use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Registry};
+
+use super::answer::Refusal;
+use super::outcome::ExchangeFailure;
+use super::overlay::metrics::DocumentMetrics;
+use super::unread::metrics::UnreadMetrics;
+use crate::kube::gvr::Gvr;
+use crate::metrics::{counter, counter_vec, int_gauge, register};
+use crate::routing::decide::Row;
+use crate::watches::metrics::WatchMetrics;
+
+/// Counters of requests. Handles for the request path are made once.
+pub struct Metrics {
+    rerouted: IntCounterVec,
+    decisions: [IntCounter; Row::ALL.len()],
+    refusals: IntCounterVec,
+    failovers: IntCounterVec,
+    /// Requests that had headers which only peers may send.
+    pub rejected_headers: IntCounter,
+    /// Time that the proxy itself took for a request.
+    pub own_time: Histogram,
+    /// Long-running requests that are open.
+    pub long_running: IntGauge,
+    /// Discovery documents.
+    pub documents: DocumentMetrics,
+    /// What clients leave unread.
+    pub unread: UnreadMetrics,
+    /// Watches and the drain.
+    pub watches: WatchMetrics,
+}
+
+impl Metrics {
+    /// Registers them. Fails only if two metrics have one name.
+    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let decisions = counter_vec(
+            registry,
+            "kube_interop_proxy_requests_total",
+            "Requests by the row of the routing table that decided.",
+            &["decision"],
+        )?;
+        let own_time = Histogram::with_opts(
+            HistogramOpts::new(
+                "kube_interop_proxy_own_duration_seconds",
+                "Time that the proxy itself took for a request: waiting for apiservers, clients and bodies left out.",
+            )
+            .buckets(vec![10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 1e-3, 5e-3, 25e-3, 100e-3, 1.0]),
+        )?;
+        register(registry, &own_time)?;
+        Ok(Self {
+            rerouted: counter_vec(
+                registry,
+                "kubernetes_apiserver_rerouted_request_total",
+                "Requests rerouted to a peer because the local apiserver cannot serve the resource, or not in the version asked for (KEP-4020).",
+                &["code", "group", "version", "resource"],
+            )?,
+            decisions: Row::ALL.map(|row| decisions.with_label_values(&[row.name()])),
+            refusals: counter_vec(
+                registry,
+                "kube_interop_proxy_refusals_total",
+                "Answers that the proxy gave itself, by reason.",
+                &["reason"],
+            )?,
+            failovers: counter_vec(
+                registry,
+                "kube_interop_proxy_failovers_total",
+                "Times that a request went on to another server, by what was wrong with the one before.",
+                &["reason"],
+            )?,
+            rejected_headers: counter(
+                registry,
+                "kube_interop_proxy_rejected_headers_total",
+                "Headers removed because only peers may send them.",
+            )?,
+            own_time,
+            long_running: int_gauge(
+                registry,
+                "kube_interop_proxy_long_running_requests",
+                "Long-running requests that are open.",
+            )?,
+            documents: DocumentMetrics::new(registry)?,
+            unread: UnreadMetrics::new(registry)?,
+            watches: WatchMetrics::new(registry)?,
+        })
+    }
+
+    /// A request was decided.
+    pub fn decided(&self, row: Row) {
+        self.decisions[row as usize - 1].inc();
+    }
+
+    /// The proxy answered by itself.
+    pub fn refused(&self, refusal: Refusal) {
+        self.refusals.with_label_values(&[refusal.name()]).inc();
+    }
+
+    /// A request goes on to another server.
+    pub fn failed_over(&self, failure: &ExchangeFailure) {
+        self.failovers.with_label_values(&[failure.name()]).inc();
+    }
+
+    /// A rerouted request was answered with `code`; `gvr` is a name from the snapshot.
+    pub fn rerouted(&self, code: u16, gvr: Option<&Gvr>) {
+        let mut digits = [0; 3];
+        let [group, version, resource] =
+            gvr.map_or([""; 3], |gvr| [&*gvr.group, &*gvr.version, &*gvr.resource]);
+        self.rerouted
+            .with_label_values(&[decimal(code, &mut digits), group, version, resource])
+            .inc();
+    }
+}
+
+/// A status code's three digits, without allocating.
+fn decimal(code: u16, digits: &mut [u8; 3]) -> &str {
+    *digits = [code / 100 % 10, code / 10 % 10, code % 10].map(|digit| b'0' + (digit as u8));
+    std::str::from_utf8(digits).unwrap_or("000")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube::gvr::GvrRef;
+    use crate::metrics::text;
+
+    #[test]
+    fn the_rerouted_counter_has_the_keps_name_and_labels() {
+        let registry = Registry::new();
+        let metrics = Metrics::new(&registry).unwrap();
+        let gvr = GvrRef {
+            group: "autoscaling",
+            version: "v1",
+            resource: "horizontalpodautoscalers",
+            subresource: "",
+        };
+        metrics.rerouted(200, Some(&gvr.owned()));
+        let text = text(&registry).unwrap();
+        let line = "kubernetes_apiserver_rerouted_request_total{code=\"200\",group=\"autoscaling\",resource=\"horizontalpodautoscalers\",version=\"v1\"} 1";
+        assert!(text.contains(line), "{text}");
+    }
+
+    #[test]
+    fn every_row_has_its_counter() {
+        let registry = Registry::new();
+        let metrics = Metrics::new(&registry).unwrap();
+        for row in Row::ALL {
+            metrics.decided(row);
+        }
+        let text = text(&registry).unwrap();
+        for row in Row::ALL {
+            let line = format!(
+                "kube_interop_proxy_requests_total{{decision=\"{}\"}} 1",
+                row.name()
+            );
+            assert!(text.contains(&line), "{text}");
+        }
+    }
+}

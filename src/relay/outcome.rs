@@ -1,0 +1,107 @@
+//! How an exchange with an apiserver ends, and with it the client's request.
+//!
+//! [`Outcome`] is what every level returns: [`crate::relay::exchange`] for one server, [`crate::relay::failover`] for all
+//! servers that were tried, [`crate::relay::service`] for the client's connection. An exchange that came to nothing is an
+//! [`ExchangeFailure`]; another server may be tried then.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pingora_core::ErrorType;
+use pingora_http::ResponseHeader;
+
+/// How a request ended for its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// An answer was delivered to its end.
+    Answered {
+        /// The HTTP status.
+        code: u16,
+        /// The client's connection can take another request.
+        reusable: bool,
+    },
+    /// An upgraded connection ended, and the client's connection with it.
+    Upgraded,
+    /// The client went away or received half an answer: its stream is reset.
+    Broken,
+    /// Nothing was done: the stream is refused, and the client may send the request on another connection.
+    Declined,
+}
+
+/// Why an exchange failed before anything was sent to the client.
+#[derive(Debug)]
+pub enum ExchangeFailure {
+    /// No connection, or nothing was written to it: nothing was executed.
+    Unsent(Box<pingora_core::Error>),
+    /// The server did not process the request (REFUSED_STREAM, or a GOAWAY below the stream).
+    Unprocessed(Box<pingora_core::Error>),
+    NotExecuted {
+        /// Because of the resource: the peer itself works.
+        of_resource: bool,
+    },
+    /// The apiserver is shutting down and accepts no requests.
+    Terminating(Arc<TerminatingAnswer>),
+    /// "No such resource", from a server that is listed as serving it.
+    DoubtfulNotFound,
+    /// A discovery document could not be merged.
+    Unmerged,
+    /// The exchange broke off after part of the request was sent: it may have been executed.
+    BrokeOff {
+        error: Box<pingora_core::Error>,
+        /// The connection had been used before. A server may close such a connection at any time.
+        reused: bool,
+    },
+}
+
+/// An answer of an apiserver that is shutting down, with its whole body.
+#[derive(Debug, Clone)]
+pub struct TerminatingAnswer {
+    pub(super) response: Box<ResponseHeader>,
+    pub(super) body: Bytes,
+}
+
+impl ExchangeFailure {
+    /// Whether the request may have been executed.
+    pub fn maybe_executed(&self) -> bool {
+        matches!(self, ExchangeFailure::BrokeOff { .. })
+    }
+
+    /// Whether the connection was refused.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, ExchangeFailure::Unsent(error) if *error.etype() == ErrorType::ConnectRefused)
+    }
+
+    /// Whether the request may succeed on another connection to the same server.
+    pub fn is_of_the_connection(&self) -> bool {
+        matches!(
+            self,
+            ExchangeFailure::Unprocessed(_) | ExchangeFailure::BrokeOff { reused: true, .. }
+        )
+    }
+
+    /// Name for metrics and logs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            ExchangeFailure::Unsent(_) => "unsent",
+            ExchangeFailure::Unprocessed(_) => "unprocessed",
+            ExchangeFailure::NotExecuted { .. } => "not_executed",
+            ExchangeFailure::Terminating(_) => "terminating",
+            ExchangeFailure::DoubtfulNotFound => "doubtful_not_found",
+            ExchangeFailure::Unmerged => "unmerged",
+            ExchangeFailure::BrokeOff { .. } => "broke_off",
+        }
+    }
+
+    /// The error, if there is one.
+    pub fn error(&self) -> Option<&pingora_core::Error> {
+        match self {
+            ExchangeFailure::Unsent(error)
+            | ExchangeFailure::Unprocessed(error)
+            | ExchangeFailure::BrokeOff { error, .. } => Some(error),
+            ExchangeFailure::NotExecuted { .. }
+            | ExchangeFailure::Terminating(_)
+            | ExchangeFailure::DoubtfulNotFound
+            | ExchangeFailure::Unmerged => None,
+        }
+    }
+}

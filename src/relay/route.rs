@@ -1,0 +1,187 @@
+//! Where a request is sent.
+//!
+//! `Candidates` is the only place that builds a [`Route`]; [`crate::relay::plan`] and [`crate::relay::discovery`] add
+//! what they know of the request. [`crate::relay::failover`] follows the route.
+
+use std::cmp::Reverse;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::net::SocketAddr;
+
+use http::Method;
+
+use super::answer::Refusal;
+use super::health::Health;
+use super::overlay::Overlay;
+use super::shared::Shared;
+use crate::kube::gvr::Gvr;
+use crate::kube::version::{KubernetesVersion, MalformedVersion};
+use crate::request::caller::Caller;
+use crate::request::credential::{self, CredentialFeatures};
+use crate::request::info::RequestInfo;
+use crate::routing::decide::Row;
+use crate::routing::fit::Fit;
+use crate::routing::table::{Server, Snapshot};
+
+/// A request as the plan sees it.
+pub struct RouteRequest<'a> {
+    pub method: &'a Method,
+    /// As on the wire.
+    pub path: &'a str,
+    pub info: &'a RequestInfo<'a>,
+    /// Go's HTTP server would accept its target.
+    pub well_formed: bool,
+    pub caller: &'a Caller,
+    /// A peer has rerouted it once.
+    pub rerouted: bool,
+    /// The etcd revision after which a watch continues.
+    pub resume: Option<i64>,
+    /// The version of the apiserver that it asks for.
+    pub version: Result<Option<KubernetesVersion>, MalformedVersion>,
+    /// It has the header `X-Kubernetes-If-Ready`.
+    pub if_ready: bool,
+    /// Random; one for each connection of a client.
+    pub seed: u64,
+}
+
+/// What to do with a request.
+pub struct Plan {
+    /// `X-Kubernetes-Ready` on the answer, for a client that asked.
+    pub ready: Option<bool>,
+    pub action: Action,
+}
+
+/// Answer or forward.
+pub enum Action {
+    /// The proxy answers.
+    Answer(Refusal),
+    /// An apiserver answers.
+    Forward(Route),
+}
+
+/// Which kind of server a request is sent to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerKind {
+    /// The local apiserver.
+    Local,
+    /// Another proxy.
+    Peer,
+    /// An apiserver without a proxy.
+    Native,
+}
+
+/// Where a request is sent.
+#[derive(Clone)]
+pub struct Route {
+    pub server_kind: ServerKind,
+    pub address: SocketAddr,
+    /// For the counter of rerouted requests: the resource's name as listed, if it is.
+    pub rerouted_as: Option<Gvr>,
+    /// Whether "no such resource" may be passed on.
+    pub pass_no_such_resource: bool,
+    /// For discovery documents to which other servers may add something.
+    pub overlay: Option<Overlay>,
+    /// Which details of certificate users the apiserver there knows.
+    pub details: CredentialFeatures,
+    /// The row of the routing table that led there.
+    pub row: Row,
+}
+
+/// The servers that a request may still be sent to.
+pub(super) struct Candidates<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) tried: &'a [SocketAddr],
+    /// See [`RouteRequest::seed`].
+    pub(super) seed: u64,
+    pub(super) row: Row,
+}
+
+impl<'a> Candidates<'a> {
+    /// To the local apiserver, unless it was tried.
+    pub(super) fn local(&self) -> Option<Route> {
+        let address = self.shared.config.api_server.address;
+        let details = || self.shared.local.user_details();
+        (!self.tried.contains(&address)).then(|| self.route(ServerKind::Local, address, details()))
+    }
+
+    /// To one of the servers at `indices` that was not tried. `version`: the version to fit; `since`: the etcd revision
+    /// that its history must reach back to.
+    pub(super) fn peer(
+        &self,
+        indices: &[usize],
+        version: Option<KubernetesVersion>,
+        since: Option<i64>,
+    ) -> Option<Route> {
+        let server = self.server(indices, version, since)?;
+        Some(self.to(server))
+    }
+
+    /// The server that [`Self::peer`] would choose.
+    pub(super) fn server(
+        &self,
+        indices: &[usize],
+        version: Option<KubernetesVersion>,
+        since: Option<i64>,
+    ) -> Option<&'a Server> {
+        let servers = indices
+            .iter()
+            .filter_map(|index| self.snapshot.servers.get(*index));
+        let untried = servers.filter(|server| {
+            !self.tried.contains(&server.endpoint)
+                && since.is_none_or(|since| server.reaches(since))
+        });
+        choose(untried, version, self.seed, &self.shared.health)
+    }
+
+    /// To this server.
+    pub(super) fn to(&self, server: &Server) -> Route {
+        let server_kind = match server.native {
+            true => ServerKind::Native,
+            false => ServerKind::Peer,
+        };
+        self.route(server_kind, server.endpoint, details(server))
+    }
+
+    fn route(
+        &self,
+        server_kind: ServerKind,
+        address: SocketAddr,
+        details: CredentialFeatures,
+    ) -> Route {
+        Route {
+            server_kind,
+            address,
+            rerouted_as: None,
+            pass_no_such_resource: false,
+            overlay: None,
+            details,
+            row: self.row,
+        }
+    }
+}
+
+/// Which details of certificate users a server's apiserver knows.
+fn details(server: &Server) -> CredentialFeatures {
+    let version = server.binary_version.as_deref();
+    version.map(credential::details).unwrap_or_default()
+}
+
+/// Chooses one of several servers by rendezvous hashing: the servers that fit the version best come first, unhealthy
+/// servers last. All requests of a connection get the same server while the servers stay the same. When a server goes
+/// away, its connections spread over all that are left.
+fn choose<'s>(
+    servers: impl Iterator<Item = &'s Server>,
+    version: Option<KubernetesVersion>,
+    seed: u64,
+    health: &Health,
+) -> Option<&'s Server> {
+    let hasher = BuildHasherDefault::<DefaultHasher>::default();
+    servers.max_by_key(|server| {
+        let score = hasher.hash_one((seed, server.endpoint));
+        let fit = version.map(|wanted| Reverse(Fit::of(server.version, wanted)));
+        (fit, !health.is_suspect(server.endpoint), score)
+    })
+}
+
+#[cfg(test)]
+mod tests;

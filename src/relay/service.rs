@@ -1,0 +1,453 @@
+//! The HTTP application of the TLS port. Each serving thread has one.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use arc_swap::ArcSwap;
+use bytes::BytesMut;
+use http::header::{EXPECT, HeaderValue};
+use http::{Method, Version};
+use pingora_core::ErrorType;
+use pingora_core::protocols::Stream;
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::protocols::http::v2::server::{H2Options, default_h2_options};
+use pingora_core::server::ShutdownWatch;
+use pingora_http::RequestHeader;
+
+use super::answer::{self, Refusal, ResponseOptions};
+use super::downstream::Downstream;
+use super::framing::{RedactedError, has_one_length, is_hosted, names_a_path};
+use super::head::{self, Head, HeadError};
+use super::large_headers::{self, LargeHeaderPermit};
+use super::outcome::Outcome;
+use super::plan::plan;
+use super::route::{Action, Plan, RouteRequest};
+use super::shared::Shared;
+use super::tokens::Tokens;
+use super::unread::{AnswerWriter, SEND_BUFFER};
+use super::upload::Upload;
+use super::upstream::{RequestKind, Upstreams};
+use crate::relay::failover::{ForwardedRequest, Refused};
+use crate::relay::keepalive::{idle, linger, linger_unread};
+use crate::request::caller::Caller;
+use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, means_upgrade, version_asked};
+use crate::request::info::{self, RequestInfo};
+use crate::request::token;
+use crate::watches::resume::Resume;
+
+/// Time for a request's header to arrive, as in kube-apiserver.
+pub const HEADER_TIMEOUT: Duration = Duration::from_secs(32);
+/// As kube-apiserver.
+const MAX_STREAMS: u32 = 250;
+/// All users of a peer share a few connections. A watch that waits for a stream would look like a watch that hangs.
+const PEERS_STREAMS: u32 = 1000;
+/// Bytes of a request's body that may wait here, as in kube-apiserver; and of all bodies of one connection. Fewer than
+/// 64 stalled uploads do not delay other requests of the connection.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 64 * STREAM_WINDOW;
+/// The value of `Keep-Alive: timeout` on answers over HTTP/1, in seconds. The real timeout is
+/// [`crate::relay::keepalive::IDLE_TIMEOUT`].
+const KEEPALIVE: u64 = 60;
+/// Most streams that were reset before they were accepted; HTTP/2 closes a connection with more. All users of a peer
+/// share a few connections.
+const RESET_STREAMS: usize = 256;
+
+/// Serves the requests of one thread, over upstream connections of this thread.
+pub struct RelayService {
+    shared: Arc<Shared>,
+    upstreams: ArcSwap<Upstreams>,
+    tokens: Tokens,
+    resume: Resume,
+}
+
+impl RelayService {
+    pub fn new(shared: Arc<Shared>) -> Self {
+        let credentials = shared.credentials.load_full();
+        let upstreams = ArcSwap::from_pointee(Upstreams::new(&shared.config, credentials));
+        let resume = Resume::new(&shared.config);
+        Self {
+            shared,
+            upstreams,
+            tokens: Tokens::default(),
+            resume,
+        }
+    }
+
+    /// Serves one HTTP/2 request.
+    pub async fn process_stream(&self, mut session: ServerSession) {
+        let served = self.serve(&mut session).await;
+        end(session, served).await;
+    }
+
+    /// Whether a new connection comes from a peer. Such a connection carries requests of many users.
+    pub fn is_peer(&self, downstream: &Downstream) -> bool {
+        let judge = self.shared.judge.load();
+        let peer = judge.caller(&downstream.client, false, SystemTime::now()) == Caller::Peer;
+        if peer {
+            downstream.outflow.mark_as_peer();
+        }
+        peer
+    }
+
+    /// The HTTP/2 settings of a client's connection.
+    pub fn http2_options(&self, peer: bool) -> H2Options {
+        let mut options = default_h2_options();
+        options.max_concurrent_streams(if peer { PEERS_STREAMS } else { MAX_STREAMS });
+        options.max_header_list_size(large_headers::READ);
+        options.max_pending_accept_reset_streams(RESET_STREAMS);
+        options.initial_window_size(STREAM_WINDOW);
+        options.initial_connection_window_size(CONNECTION_WINDOW);
+        options.max_send_buffer_size(SEND_BUFFER);
+        options
+    }
+
+    /// Reads the next request of an HTTP/1 connection; `None` when there is none.
+    async fn read(
+        &self,
+        stream: Stream,
+        begun: BytesMut,
+        shutdown: &ShutdownWatch,
+    ) -> Option<ServerSession> {
+        let mut ending = shutdown.clone();
+        let keepalive = (!*shutdown.borrow()).then_some(KEEPALIVE);
+        let mut session = tokio::select! {
+            biased;
+            read = tokio::time::timeout(HEADER_TIMEOUT, self.head(stream, begun, keepalive)) => read.ok()??,
+            _ = ending.changed() => return None,
+        };
+        // A body may pause for any time, as that of `exec` does.
+        session.set_read_timeout(None);
+        session.set_pipelining_enabled(true);
+        let http10 = session.req_header().version < Version::HTTP_11;
+        if http10 {
+            session.set_keepalive(None);
+        }
+        Some(session)
+    }
+
+    /// Reads a request's head. A client whose head cannot be read gets a refusal, if it is still there.
+    async fn head(
+        &self,
+        mut stream: Stream,
+        begun: BytesMut,
+        keepalive: Option<u64>,
+    ) -> Option<ServerSession> {
+        let head = head::read(&mut stream, begun).await;
+        let mut session = ServerSession::new_http1(stream);
+        session.set_keepalive(keepalive);
+        let parsed = match head {
+            Ok(head) => parse(&mut session, head).await,
+            Err(HeadError::Gone) => return None,
+            Err(HeadError::TooLarge) => Err(Refusal::HeaderTooLarge),
+            Err(HeadError::Malformed) => Err(Refusal::Unreadable),
+        };
+        match parsed {
+            Ok(true) => Some(session),
+            Ok(false) => None,
+            Err(refusal) => {
+                self.shared.refused(refusal, None, None);
+                // The connection is closed afterwards, whether this can be written or not.
+                let written = answer::refuse_unread(&mut session, refusal).await;
+                if let (Ok(()), ServerSession::H1(session)) = (written, session) {
+                    linger_unread(session.into_inner()).await;
+                }
+                None
+            }
+        }
+    }
+
+    /// Serves the requests of an HTTP/1 connection; `None` at its end.
+    pub async fn serve_http1(&self, mut stream: Stream, shutdown: &ShutdownWatch) -> Option<()> {
+        let mut begun = BytesMut::new();
+        loop {
+            let mut session = self.read(stream, begun, shutdown).await?;
+            match self.serve(&mut session).await {
+                Outcome::Answered { reusable: true, .. } => {
+                    let connection = session.finish().await.ok()??;
+                    (stream, begun) = idle(connection, shutdown).await?;
+                }
+                served => {
+                    end(session, served).await;
+                    return None;
+                }
+            }
+        }
+    }
+
+    async fn serve(&self, session: &mut ServerSession) -> Outcome {
+        let started = Instant::now();
+        let body_expected = !session.is_body_empty();
+        let header = take_header(session);
+        let upgrade = session.is_upgrade_req() && means_upgrade(&header.headers);
+        let named = names_a_path(session, &header);
+        let Some(downstream) = Downstream::of(session) else {
+            return Outcome::Broken;
+        };
+        let connection = &downstream.client;
+        connection.ask();
+        let permit = header_permit(&downstream, &header);
+        let bearer = token::is_there(&header.headers, upgrade);
+        let caller = self
+            .shared
+            .judge
+            .load()
+            .caller(connection, bearer, SystemTime::now());
+        let method = header.method.clone();
+        let target = header.uri.path_and_query().cloned();
+        let (path, query) = target
+            .as_ref()
+            .map_or(("/", None), |target| (target.path(), target.query()));
+        let info = info::read(&method, path, query);
+        let marked = |name| header.headers.contains_key(name);
+        let route_request = RouteRequest {
+            method: &method,
+            path,
+            info: &info,
+            well_formed: named && is_well_formed(&header) && info::is_well_formed(path, query),
+            caller: &caller,
+            rerouted: caller == Caller::Peer && (marked(REROUTED) || marked(PEER_PROXIED)),
+            resume: self.resume.of(&info, query),
+            version: version_asked(&header.headers, &self.shared.config.version_awareness),
+            if_ready: marked(IF_READY),
+            seed: connection.seed,
+        };
+        let Plan { ready, action } = match unfit(session, &header, permit.as_ref()) {
+            Some(refusal) => Plan {
+                ready: None,
+                action: Action::Answer(refusal),
+            },
+            None => plan(&self.shared, &route_request),
+        };
+        let options = ResponseOptions::of(&header, ready, route_request.rerouted);
+        let kind = match info.long_running {
+            _ if upgrade => RequestKind::Upgrade,
+            true => RequestKind::Long,
+            false => RequestKind::Short,
+        };
+        let user = self.user(&caller, &header);
+        let decision = match &action {
+            Action::Forward(route) => Some(route.row.name()),
+            Action::Answer(_) => None,
+        };
+        let expects = header.headers.get(EXPECT).map(HeaderValue::as_bytes);
+        let expects = expects.is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"));
+        let upload = Upload::new(body_expected, expects);
+        let end = match action {
+            Action::Answer(refusal) => {
+                // Large headers are not kept while a slow client reads the answer.
+                drop(header);
+                Err(Refused::untried(refusal))
+            }
+            Action::Forward(route) => {
+                let _open = (kind != RequestKind::Short)
+                    .then(|| Open::new(&self.shared.metrics.long_running));
+                let request = ForwardedRequest {
+                    route_request: &route_request,
+                    downstream: &downstream,
+                    tokens: &self.tokens,
+                    header,
+                    kind,
+                    exclusive: permit.as_ref().is_some_and(LargeHeaderPermit::is_large),
+                    ready: options.ready,
+                    started,
+                };
+                let upstreams = self.upstreams();
+                let running = request.run(&self.shared, &upstreams, session, upload, route);
+                running.await
+            }
+        };
+        let refusal = end.as_ref().err().map(|refused| refused.refusal.name());
+        let result = match end {
+            Ok(outcome) => outcome,
+            Err(refused) => {
+                let request = (&method, &info);
+                self.answer_refused(session, &downstream, &caller, request, refused, options)
+                    .await
+            }
+        };
+        tracing::info!(
+            target: "access",
+            client = ?connection.address,
+            caller = caller.name(),
+            user = user.as_ref().map(tracing::field::debug),
+            decision,
+            refusal,
+            %method,
+            path,
+            ?result,
+            "request"
+        );
+        result
+    }
+
+    /// Counts a refusal and answers it.
+    async fn answer_refused(
+        &self,
+        session: &mut ServerSession,
+        downstream: &Downstream,
+        caller: &Caller,
+        request: (&Method, &RequestInfo<'_>),
+        Refused { refusal, server }: Refused,
+        mut options: ResponseOptions,
+    ) -> Outcome {
+        self.shared.refused(refusal, Some(request), server);
+        // The apiserver may have gone down since the plan was made.
+        let initialized = self.shared.local.is_initialized();
+        options.ready = options.ready.map(|ready| ready && initialized);
+        if self.ends_connection(caller, refusal) {
+            downstream.end(session);
+        }
+        let mut answer_writer =
+            AnswerWriter::new(&self.shared.unread, &downstream.outflow, false, Some(0));
+        let refusing = self.refuse(session, refusal, &options);
+        let refusing = std::pin::pin!(async { Ok(refusing.await) });
+        answer_writer
+            .write(refusing)
+            .await
+            .unwrap_or(Outcome::Broken)
+    }
+
+    /// The user, for the access log: no apiserver's audit log has the proxy's own answers. Only the apiserver knows the
+    /// user of a token.
+    fn user(&self, caller: &Caller, header: &RequestHeader) -> Option<HeaderValue> {
+        let privileged = &self.shared.privileged;
+        match caller {
+            Caller::User(user) => Some(user.user.clone()),
+            Caller::Peer => privileged.named_user(&header.headers).cloned(),
+            Caller::Bearer | Caller::Anonymous | Caller::Unverifiable => None,
+        }
+    }
+
+    /// Upstream connections with the current credentials.
+    fn upstreams(&self) -> Arc<Upstreams> {
+        let upstreams = self.upstreams.load_full();
+        let credentials = self.shared.credentials.load();
+        if upstreams.are_of(&credentials) {
+            return upstreams;
+        }
+        let new = Arc::new(Upstreams::new(&self.shared.config, credentials.clone()));
+        self.upstreams.store(new.clone());
+        new
+    }
+
+    /// Whether the connection ends after a refusal, as it would at an apiserver.
+    fn ends_connection(&self, caller: &Caller, refusal: Refusal) -> bool {
+        match caller {
+            Caller::Peer => false,
+            Caller::Anonymous => self.shared.local.user_details().ends_anonymous,
+            _ => refusal == Refusal::Unauthorized,
+        }
+    }
+
+    async fn refuse(
+        &self,
+        session: &mut ServerSession,
+        refusal: Refusal,
+        options: &ResponseOptions,
+    ) -> Outcome {
+        if self.shared.is_leaving() {
+            session.set_keepalive(None);
+        }
+        let seconds = self.shared.retry_after();
+        match answer::refuse(session, refusal, seconds, options).await {
+            Ok(()) => Outcome::Answered {
+                code: refusal.code(),
+                reusable: session.is_body_done(),
+            },
+            Err(_) => Outcome::Broken,
+        }
+    }
+}
+
+/// Whether Go's HTTP server would accept the request's form. CONNECT names no path, and proxies read it differently.
+fn is_well_formed(header: &RequestHeader) -> bool {
+    header.method != Method::CONNECT && is_hosted(header)
+}
+
+/// Refuses requests that cannot be planned at all. `permit`: `None` if the header is too large.
+fn unfit(
+    session: &ServerSession,
+    header: &RequestHeader,
+    permit: Option<&LargeHeaderPermit>,
+) -> Option<Refusal> {
+    match permit {
+        None => Some(Refusal::HeaderTooLarge),
+        Some(_) => (!has_one_length(session, header)).then_some(Refusal::Unreadable),
+    }
+}
+
+/// A permit for the size of a header; `None` if it is too large.
+fn header_permit(
+    downstream: &Arc<Downstream>,
+    header: &RequestHeader,
+) -> Option<LargeHeaderPermit> {
+    let weight = large_headers::weight(header);
+    // Over HTTP/1 the bytes were counted while they were read.
+    let fits = header.version < Version::HTTP_2 || weight <= large_headers::LIMIT;
+    fits.then(|| LargeHeaderPermit::take(downstream, weight))
+        .flatten()
+}
+
+/// Lets pingora parse a head, and adds the fields that pingora could not read; `false`: there is no request.
+async fn parse(session: &mut ServerSession, head: Head) -> Result<bool, Refusal> {
+    session.set_pipelined_prefix(head.bytes);
+    session.set_read_timeout(Some(HEADER_TIMEOUT));
+    match session.read_request().await {
+        Ok(true) => {}
+        Err(error) if *error.etype() == ErrorType::InvalidHTTPHeader => {
+            tracing::debug!(error = %RedactedError(&error), "unreadable request");
+            return Err(Refusal::Unreadable);
+        }
+        Ok(false) | Err(_) => return Ok(false),
+    }
+    let header = session.req_header_mut();
+    for (name, value) in head.aside {
+        let added = header.append_header(name, value);
+        added.map_err(|_| Refusal::HeaderTooLarge)?;
+    }
+    Ok(true)
+}
+
+/// Increments a gauge while it lives.
+struct Open<'a>(&'a prometheus::IntGauge);
+
+impl<'a> Open<'a> {
+    fn new(gauge: &'a prometheus::IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// Takes the request's header for the upstream request. An HTTP/1 session still needs its own copy.
+fn take_header(session: &mut ServerSession) -> Box<RequestHeader> {
+    match session {
+        ServerSession::H2(session) => {
+            let empty = RequestHeader::from(http::Request::new(()).into_parts().0);
+            Box::new(std::mem::replace(session.req_header_mut(), empty))
+        }
+        session => Box::new(session.req_header().clone()),
+    }
+}
+
+/// Ends a session after its last request.
+async fn end(mut session: ServerSession, served: Outcome) {
+    match served {
+        Outcome::Answered { reusable, .. } => {
+            if !reusable {
+                session.set_keepalive(None);
+                linger(&mut session).await;
+            }
+            // The client may have gone away meanwhile.
+            let _ = session.finish().await;
+        }
+        Outcome::Upgraded => {}
+        Outcome::Broken => session.shutdown().await,
+        Outcome::Declined => session.shutdown_with_reason(h2::Reason::REFUSED_STREAM),
+    }
+}

@@ -1,0 +1,82 @@
+//! Puts together what requests are served by, and starts what asks failed peers again.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::health;
+use super::metrics::Metrics;
+use super::overlay::cache::Cache;
+use super::recent::RecentEvents;
+use super::shared::{Shared, ShutdownPhase};
+use super::unread::UnreadBudget;
+use crate::client::MakerError;
+use crate::cluster::catalog::{OwnServer, Published};
+use crate::config::Config;
+use crate::discovery::peer_discovery::SharedPeerDiscovery;
+use crate::local::state::LocalState;
+use crate::request::caller::Authenticator;
+use crate::request::headers::PrivilegedHeaders;
+use crate::routing::decide::Policy;
+use crate::tls::credentials::Current;
+use crate::tls::verify::ClientCas;
+use crate::watches::change_logs::ChangeLogs;
+use crate::watches::samples::Samples;
+
+/// What requests are served by and others write.
+pub struct RelayInputs {
+    pub own: OwnServer,
+    pub cas: ClientCas,
+    pub credentials: Current,
+    pub published: Published,
+    pub peer_discovery: Arc<SharedPeerDiscovery>,
+    pub local: Arc<LocalState>,
+    pub change_logs: ChangeLogs,
+    pub metrics: Metrics,
+    pub phase: watch::Receiver<ShutdownPhase>,
+}
+
+/// Spawns the task that asks failed peers again. Returns what all serving threads share.
+pub fn start(
+    config: Config,
+    inputs: RelayInputs,
+    control: &mut JoinSet<()>,
+) -> Result<Arc<Shared>, MakerError> {
+    let shared = Arc::new(Shared {
+        own: inputs.own,
+        judge: ArcSwap::from_pointee(Authenticator {
+            generation: 0,
+            cas: inputs.cas,
+            allowed_names: config.serving.request_header_allowed_names.clone(),
+        }),
+        credentials: inputs.credentials,
+        rotated: watch::Sender::new(()),
+        privileged: PrivilegedHeaders::new(&config.serving.request_headers),
+        policy: Policy {
+            rerouting: config.rerouting.enabled,
+            unsynced: config.rerouting.unsynced,
+        },
+        published: inputs.published,
+        peer_discovery: inputs.peer_discovery,
+        local: inputs.local,
+        health: Arc::default(),
+        merge_cache: Cache::default(),
+        change_logs: inputs.change_logs,
+        samples: Samples::default(),
+        control_panicked: Arc::default(),
+        recent: RecentEvents::default(),
+        unread: Arc::new(UnreadBudget::new(inputs.metrics.unread.clone())),
+        metrics: inputs.metrics,
+        phase: inputs.phase,
+        config,
+    });
+    let peers = Arc::new(health::maker(&shared.config, shared.credentials.clone())?);
+    control.spawn(health::run(
+        peers,
+        shared.health.clone(),
+        shared.published.snapshot.clone(),
+    ));
+    Ok(shared)
+}

@@ -1,0 +1,178 @@
+//! Recognises an apiserver that is shutting down: it answers 429 to all requests but health and metrics
+//! (`--shutdown-send-retry-after`).
+//!
+//! kube-apiserver sends this answer before it authenticates or executes anything, so another server can be tried
+//! whatever the verb. Over HTTP/2 its `Connection: close` becomes a GOAWAY, which other requests may have caused. Only
+//! its text tells it from other 429s (priority and fairness, quotas, evictions, webhooks), which are passed on. A 429
+//! that passed priority and fairness names a priority level.
+//!
+//! The local apiserver is believed while its `/readyz` confirms the shutdown. A peer's proxy decides for its apiserver.
+//! A native apiserver is believed by its text, unless the answer may come from a pod behind it.
+//!
+//! The answer is kept: the client gets it if no other server can be tried.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName, RETRY_AFTER};
+use http::{Method, StatusCode};
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::protocols::http::client::HttpSession;
+use pingora_http::ResponseHeader;
+
+use super::upload::Upload;
+use crate::relay::exchange::Exchange;
+use crate::relay::outcome::{ExchangeFailure, Outcome, TerminatingAnswer};
+use crate::relay::route::ServerKind;
+
+/// kube-apiserver's text, without the full stop that it has since 1.23.
+const WORDS: &[u8] = b"The apiserver is shutting down, please try again later";
+/// Longer bodies are not read.
+const LIMIT: usize = 256;
+/// Priority and fairness sets this header.
+const PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
+const READING: Duration = Duration::from_secs(1);
+/// How long the first such answer waits for confirmation by `/readyz`.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+impl Exchange<'_> {
+    /// Whether the body of an answer is worth reading.
+    pub(super) fn may_be_terminating(&self, response: &ResponseHeader) -> bool {
+        let is_possible = match self.server_kind {
+            ServerKind::Local => !self.info.is_proxied(),
+            ServerKind::Native => !self.pass_no_such_resource,
+            ServerKind::Peer => false,
+        };
+        is_possible && looks_like_it(response)
+    }
+
+    /// Reads an answer that may say that the apiserver is shutting down.
+    pub(super) async fn check_terminating(
+        &self,
+        down: &mut ServerSession,
+        mut up: HttpSession,
+        response: Box<ResponseHeader>,
+        method: &Method,
+        upload: &mut Upload,
+    ) -> Result<Outcome, ExchangeFailure> {
+        // kube-apiserver's own answer comes within the timeout.
+        let prefix = self.read_prefix(&mut up, LIMIT, READING).await;
+        let Some(prefix) = prefix else {
+            return Ok(Outcome::Broken);
+        };
+        let said = prefix.complete && is_said(*method == Method::HEAD, &prefix.body);
+        if !said || !self.is_confirmed().await {
+            let passing = self.pass(down, up, response, prefix, method, upload);
+            return Ok(passing.await);
+        }
+        self.release(up, upload).await;
+        let body = prefix.body.into();
+        Err(ExchangeFailure::Terminating(Arc::new(TerminatingAnswer {
+            response,
+            body,
+        })))
+    }
+
+    async fn is_confirmed(&self) -> bool {
+        match self.server_kind {
+            ServerKind::Local => self.shared.local.has_turned_away(PATIENCE).await,
+            ServerKind::Native => true,
+            ServerKind::Peer => false,
+        }
+    }
+
+    /// Passes on the answer of a server that is shutting down, after other servers could not answer.
+    pub(super) async fn pass_terminating(
+        &self,
+        answer: &TerminatingAnswer,
+        down: &mut ServerSession,
+        method: &Method,
+        upload: &Upload,
+    ) -> Outcome {
+        let TerminatingAnswer { response, body } = answer.clone();
+        let code = response.status.as_u16();
+        let end = body.is_empty();
+        let passing = async {
+            self.start_response(down, response, method, end).await?;
+            if !end {
+                down.write_response_body(body, true).await?;
+            }
+            Ok::<(), Box<pingora_core::Error>>(())
+        };
+        match passing.await {
+            Ok(()) => upload.answered(code),
+            Err(_) => Outcome::Broken,
+        }
+    }
+}
+
+fn looks_like_it(response: &ResponseHeader) -> bool {
+    let headers = &response.headers;
+    let text = headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|value| value.as_bytes().starts_with(b"text/plain"));
+    response.status == StatusCode::TOO_MANY_REQUESTS
+        && text
+        && headers.contains_key(RETRY_AFTER)
+        && !headers.contains_key(PRIORITY_LEVEL)
+        && !headers.contains_key(CONTENT_ENCODING)
+}
+
+/// An answer to HEAD has no body: its header decides. HEAD may be sent twice.
+fn is_said(head: bool, body: &[u8]) -> bool {
+    let words = body.trim_ascii_end();
+    let words = words.strip_suffix(b".").unwrap_or(words);
+    words == WORDS || (head && body.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(code: u16, headers: &[(&'static str, &str)]) -> ResponseHeader {
+        let mut response = ResponseHeader::build(code, None).unwrap();
+        for (name, value) in headers {
+            response.insert_header(*name, *value).unwrap();
+        }
+        response
+    }
+
+    const TEXT: (&str, &str) = ("content-type", "text/plain; charset=utf-8");
+    const LATER: (&str, &str) = ("retry-after", "5");
+
+    #[test]
+    fn only_a_plain_text_that_no_priority_level_has_seen_is_looked_at() {
+        assert!(looks_like_it(&answer(429, &[TEXT, LATER])));
+        let level = ("x-kubernetes-pf-prioritylevel-uid", "x");
+        let json = ("content-type", "application/json");
+        for other in [
+            answer(503, &[TEXT, LATER]),
+            answer(429, &[TEXT]),
+            answer(429, &[LATER]),
+            answer(429, &[json, LATER]),
+            answer(429, &[TEXT, LATER, level]),
+            answer(429, &[TEXT, LATER, ("content-encoding", "gzip")]),
+        ] {
+            assert!(!looks_like_it(&other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn the_words_are_kube_apiservers_and_nothing_else() {
+        for words in [
+            "The apiserver is shutting down, please try again later.\n",
+            "The apiserver is shutting down, please try again later",
+        ] {
+            assert!(is_said(false, words.as_bytes()), "{words:?}");
+        }
+        for words in [
+            "Too many requests, please try again later.\n",
+            "x: The apiserver is shutting down, please try again later.\n",
+            "The apiserver is shutting down, please try again later. Or not.\n",
+            "",
+        ] {
+            assert!(!is_said(false, words.as_bytes()), "{words:?}");
+        }
+        assert!(is_said(true, b""));
+    }
+}

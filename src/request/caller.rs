@@ -1,0 +1,265 @@
+//! Authenticates the caller of each request from the connection's chain, the clock and the current CAs.
+//!
+//! Checking a chain costs signature verifications, so the connection keeps the verdict while it cannot
+//! change: same generation of CA files, and no certificate or CA has become valid or expired.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use arc_swap::ArcSwapOption;
+use http::HeaderValue;
+use rustls::pki_types::CertificateDer;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::credential;
+use crate::tls::verify::{self, ClientCas};
+use crate::x509::{PresentedChain, overlap};
+
+/// The state of a client connection.
+#[derive(Debug)]
+pub struct ClientConnection {
+    /// The client's address, as it goes into `X-Forwarded-For`.
+    pub address: HeaderValue,
+    /// Random; makes the requests of one connection prefer the same peer among equals.
+    pub seed: u64,
+    certificate: Option<ClientCertificate>,
+    /// At least one request arrived.
+    asked: AtomicBool,
+}
+
+impl ClientConnection {
+    /// `chain`: the certificates that the client presented, leaf first; empty if none.
+    pub fn new(address: std::net::IpAddr, seed: u64, chain: Vec<CertificateDer<'static>>) -> Self {
+        // An address is always a valid header value.
+        let address =
+            HeaderValue::try_from(address.to_string()).unwrap_or(HeaderValue::from_static(""));
+        let certificate = (!chain.is_empty()).then(|| ClientCertificate {
+            chain,
+            verdict: ArcSwapOption::empty(),
+        });
+        Self {
+            address,
+            seed,
+            certificate,
+            asked: AtomicBool::new(false),
+        }
+    }
+
+    /// Notes that a request arrived.
+    pub fn ask(&self) {
+        // Read first, so that the cache line stays shared.
+        if !self.has_asked() {
+            self.asked.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether any request arrived.
+    pub fn has_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// The last valid Unix second of the certificate of the chain that expires next after `now`; `None` if all have
+    /// expired.
+    pub fn valid_until(&self, now: u64) -> Option<u64> {
+        let chain = &self.certificate.as_ref()?.chain;
+        let ends = chain.iter().filter_map(verify::validity);
+        ends.map(|validity| *validity.end())
+            .filter(|end| *end >= now)
+            .min()
+    }
+}
+
+#[derive(Debug)]
+struct ClientCertificate {
+    chain: Vec<CertificateDer<'static>>,
+    verdict: ArcSwapOption<Verdict>,
+}
+
+#[derive(Debug)]
+struct Verdict {
+    generation: u64,
+    /// Unix seconds in which no certificate of the chain and no CA becomes valid or expires.
+    unchanged: RangeInclusive<u64>,
+    owner: Owner,
+}
+
+#[derive(Debug, Clone)]
+enum Owner {
+    Peer,
+    User(Arc<UserHeaders>),
+    Unverifiable,
+}
+
+/// A certificate user, ready to be written as requestheader values.
+#[derive(Debug, PartialEq, Eq)]
+pub struct UserHeaders {
+    /// The certificate's CN.
+    pub user: HeaderValue,
+    /// One for each O of the certificate.
+    pub groups: Vec<HeaderValue>,
+    /// The credential-id of the certificate, for apiservers that read it.
+    pub credential: HeaderValue,
+    /// The UID in the certificate, for apiservers that read it.
+    pub uid: Option<HeaderValue>,
+}
+
+/// The caller of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Caller {
+    /// Another proxy or a native kube-apiserver: the proxy trusts its requestheader and reroute headers.
+    Peer,
+    /// The owner of a certificate signed by `clientCAFile`.
+    User(Arc<UserHeaders>),
+    /// Has a bearer token, which the apiserver verifies.
+    Bearer,
+    /// Neither certificate nor token.
+    Anonymous,
+    /// An invalid certificate and no token: 401.
+    Unverifiable,
+}
+
+impl Caller {
+    /// For the access log.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Caller::Peer => "peer",
+            Caller::User(_) => "user",
+            Caller::Bearer => "bearer",
+            Caller::Anonymous => "anonymous",
+            Caller::Unverifiable => "unverifiable",
+        }
+    }
+}
+
+/// Authenticates client certificates with the current CAs.
+#[derive(Debug)]
+pub struct Authenticator {
+    /// Changes whenever the CAs or names below do.
+    pub generation: u64,
+    /// The CAs.
+    pub cas: ClientCas,
+    /// Allowed CNs of requestheader clients; empty: any.
+    pub allowed_names: Vec<String>,
+}
+
+impl Authenticator {
+    /// The caller of a request on `connection` at `now`. `bearer`: the request has a token
+    /// ([`super::token::is_there`]).
+    pub fn caller(&self, connection: &ClientConnection, bearer: bool, now: SystemTime) -> Caller {
+        let Some(certificate) = &connection.certificate else {
+            return if bearer {
+                Caller::Bearer
+            } else {
+                Caller::Anonymous
+            };
+        };
+        match self.owner(certificate, now) {
+            Owner::Peer => Caller::Peer,
+            Owner::User(headers) => Caller::User(headers),
+            Owner::Unverifiable if bearer => Caller::Bearer,
+            Owner::Unverifiable => Caller::Unverifiable,
+        }
+    }
+
+    fn owner(&self, certificate: &ClientCertificate, now: SystemTime) -> Owner {
+        // A clock before 1970 makes every certificate invalid, which is the safe side.
+        let since_epoch = now
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or(Duration::ZERO);
+        if let Some(verdict) = &*certificate.verdict.load()
+            && verdict.generation == self.generation
+            && verdict.unchanged.contains(&since_epoch.as_secs())
+        {
+            return verdict.owner.clone();
+        }
+        let now = since_epoch.as_secs();
+        let verdict = self.verdict(&certificate.chain, now);
+        let owner = verdict.owner.clone();
+        certificate.verdict.store(Some(Arc::new(verdict)));
+        owner
+    }
+
+    /// Reuses the connection's verdict while it holds: verification is too expensive to repeat for each request.
+    fn verdict(&self, chain: &[CertificateDer<'_>], now: u64) -> Verdict {
+        let presented = PresentedChain::parse(chain);
+        let (owner, unchanged) = match &presented {
+            Some(presented) => (
+                self.judge(chain, presented, now),
+                overlap(&presented.unchanged(now), &self.cas.unchanged(now)),
+            ),
+            None => (Owner::Unverifiable, 0..=u64::MAX),
+        };
+        Verdict {
+            generation: self.generation,
+            unchanged,
+            owner,
+        }
+    }
+
+    fn judge(&self, chain: &[CertificateDer<'_>], presented: &PresentedChain, now: u64) -> Owner {
+        let Some(der) = chain.first() else {
+            return Owner::Unverifiable;
+        };
+        let Ok((_, leaf)) = X509Certificate::from_der(der) else {
+            return Owner::Unverifiable;
+        };
+        if self.cas.is_peer(presented, now) && self.is_allowed_name(&leaf) {
+            return Owner::Peer;
+        }
+        if self.cas.is_user(presented, now)
+            && let Some(headers) = user_headers(der, &leaf)
+        {
+            return Owner::User(Arc::new(headers));
+        }
+        Owner::Unverifiable
+    }
+
+    fn is_allowed_name(&self, leaf: &X509Certificate<'_>) -> bool {
+        self.allowed_names.is_empty()
+            || common_name(leaf)
+                .is_some_and(|name| self.allowed_names.iter().any(|allowed| allowed == name))
+    }
+}
+
+/// The last CN, as Go's crypto/x509 takes it.
+fn common_name<'a>(certificate: &'a X509Certificate<'_>) -> Option<&'a str> {
+    certificate
+        .subject()
+        .iter_common_name()
+        .last()?
+        .as_str()
+        .ok()
+}
+
+/// User and groups as header values; `None` if a value could be read differently as a header.
+fn user_headers(der: &[u8], certificate: &X509Certificate<'_>) -> Option<UserHeaders> {
+    let user = header_value(common_name(certificate)?)?;
+    let groups = certificate
+        .subject()
+        .iter_organization()
+        .map(|organization| header_value(organization.as_str().ok()?))
+        .collect::<Option<_>>()?;
+    let uid = match credential::uid(certificate.subject()).ok()? {
+        Some(uid) => Some(header_value(uid)?),
+        None => None,
+    };
+    Some(UserHeaders {
+        user,
+        groups,
+        credential: credential::id(der)?,
+        uid,
+    })
+}
+
+/// Go trims header values, so `system:masters ` must never become one: a CSR for it is approved by Kubernetes.
+fn header_value(name: &str) -> Option<HeaderValue> {
+    let plain = !name.is_empty() && name.trim() == name && !name.chars().any(char::is_control);
+    plain
+        .then(|| HeaderValue::from_bytes(name.as_bytes()).ok())
+        .flatten()
+}
+
+#[cfg(test)]
+mod tests;

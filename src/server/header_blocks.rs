@@ -1,0 +1,256 @@
+//! Watches a client's HTTP/2 connection for header blocks that take more than one frame.
+//!
+//! h2 decodes a header block while it arrives, and keeps the fields until it is complete: up to 3 MiB for 1 MiB of
+//! fields. So such a block has a limit of [`HEADER_TIMEOUT`], and takes one of the few slots for large headers, except
+//! on a peer's connection. h2 also reads all available data before any request is handled; after a large block reading
+//! pauses until other tasks have run.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use pingora_core::protocols::Stream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::JoinHandle;
+use tokio::time::Sleep;
+
+use super::delegate::delegate_connection;
+use crate::relay::large_headers::IncomingHeaderSlot;
+use crate::relay::service::HEADER_TIMEOUT;
+
+/// A block of more bytes may have many fields: each byte may stand for one.
+const MANY: usize = 2 << 10;
+
+/// Length of the client's connection preface.
+const PREFACE: usize = 24;
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+const END_HEADERS: u8 = 4;
+
+#[derive(Debug)]
+pub struct HeaderBlockWatch {
+    stream: Stream,
+    of_a_peer: bool,
+    frames: Frames,
+    block: Option<Block>,
+    /// Other tasks run before the next read.
+    pause: Option<JoinHandle<()>>,
+}
+
+/// An incomplete header block.
+#[derive(Debug)]
+struct Block {
+    /// `None` for a peer: its connection carries other requests.
+    slot: Option<IncomingHeaderSlot>,
+    deadline: Pin<Box<Sleep>>,
+}
+
+impl Block {
+    fn begin(of_a_peer: bool) -> Self {
+        Self {
+            slot: (!of_a_peer).then(IncomingHeaderSlot::take),
+            deadline: Box::pin(tokio::time::sleep(HEADER_TIMEOUT)),
+        }
+    }
+
+    /// Whether it took too long, or lost its slot.
+    fn is_over(&mut self, context: &mut Context<'_>) -> bool {
+        let slot = self.slot.as_mut();
+        slot.is_some_and(|slot| slot.poll_lost(context).is_ready())
+            || self.deadline.as_mut().poll(context).is_ready()
+    }
+}
+
+impl HeaderBlockWatch {
+    /// `stream`: nothing was read from it yet.
+    pub fn new(stream: Stream, of_a_peer: bool) -> Self {
+        Self {
+            stream,
+            of_a_peer,
+            frames: Frames::new(),
+            block: None,
+            pause: None,
+        }
+    }
+}
+
+/// A parser of frame headers.
+#[derive(Debug)]
+struct Frames {
+    /// Payload bytes to skip.
+    skip: usize,
+    head: [u8; 9],
+    have: usize,
+    /// A block is incomplete.
+    open: bool,
+    /// Bytes of the last block.
+    size: usize,
+}
+
+impl Frames {
+    fn new() -> Self {
+        Self {
+            skip: PREFACE,
+            head: [0; 9],
+            have: 0,
+            open: false,
+            size: 0,
+        }
+    }
+
+    /// Parses bytes. Returns whether a block of many fields ended.
+    fn read(&mut self, mut bytes: &[u8]) -> bool {
+        let mut many = false;
+        loop {
+            let skipped = self.skip.min(bytes.len());
+            self.skip -= skipped;
+            bytes = bytes.get(skipped..).unwrap_or_default();
+            let wanted = self.head.len() - self.have;
+            let taken = wanted.min(bytes.len());
+            let (head, rest) = bytes.split_at(taken);
+            if let Some(slot) = self.head.get_mut(self.have..self.have + taken) {
+                slot.copy_from_slice(head);
+            }
+            self.have += taken;
+            bytes = rest;
+            if self.have < self.head.len() {
+                return many;
+            }
+            self.have = 0;
+            many |= self.begin_frame();
+        }
+    }
+
+    fn begin_frame(&mut self) -> bool {
+        let [a, b, c, kind, flags, ..] = self.head;
+        self.skip = u32::from_be_bytes([0, a, b, c]) as usize;
+        match kind {
+            HEADERS => self.size = self.skip,
+            CONTINUATION => self.size += self.skip,
+            _ => return false,
+        }
+        self.open = flags & END_HEADERS == 0;
+        !self.open && self.size > MANY
+    }
+}
+
+impl AsyncRead for HeaderBlockWatch {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if let Some(pause) = &mut this.pause {
+            // The result does not matter.
+            let _ = ready!(Pin::new(pause).poll(context));
+            this.pause = None;
+        }
+        if this
+            .block
+            .as_mut()
+            .is_some_and(|block| block.is_over(context))
+        {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut this.stream).poll_read(context, buffer))?;
+        let read = buffer.filled().get(before..).unwrap_or_default();
+        if this.frames.read(read) {
+            // This task runs after all tasks that are ready now.
+            this.pause = Some(tokio::spawn(async {}));
+        }
+        match this.frames.open {
+            true if this.block.is_none() => this.block = Some(Block::begin(this.of_a_peer)),
+            true => {}
+            false => this.block = None,
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for HeaderBlockWatch {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+delegate_connection!([] HeaderBlockWatch);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, size: usize) -> Vec<u8> {
+        let size = u32::try_from(size).unwrap();
+        let [_, a, b, c] = size.to_be_bytes();
+        let head = [a, b, c, kind, flags, 0, 0, 0, 1];
+        // A payload that looks like a header block that is never complete.
+        [&head[..], &vec![HEADERS; size as usize]].concat()
+    }
+
+    /// Whether blocks are open after each frame, and which were of many fields, however the bytes come.
+    fn follow(frames: &[Vec<u8>], pieces: usize) -> Vec<(bool, bool)> {
+        let mut reader = Frames::new();
+        assert!(!reader.read(&[b'P'; PREFACE]));
+        let followed = frames.iter().map(|frame| {
+            let many = frame.chunks(pieces).map(|piece| reader.read(piece));
+            let many = many.fold(false, |many, one| many | one);
+            (reader.open, many)
+        });
+        followed.collect()
+    }
+
+    #[test]
+    fn blocks_are_seen_among_other_frames() {
+        let frames = [
+            frame(4, 0, 36),
+            frame(HEADERS, END_HEADERS | 1, 300),
+            frame(0, END_HEADERS, 10_000),
+            frame(HEADERS, 1, 2000),
+            frame(CONTINUATION, 0, 10),
+            frame(CONTINUATION, END_HEADERS, 100),
+            frame(HEADERS, END_HEADERS, 3000),
+            frame(HEADERS, 0, 0),
+            frame(CONTINUATION, END_HEADERS, 1),
+        ];
+        let expected = [
+            (false, false),
+            (false, false),
+            (false, false),
+            (true, false),
+            (true, false),
+            (false, true),
+            (false, true),
+            (true, false),
+            (false, false),
+        ];
+        for pieces in [1, 8, 9, 4096, 20_000] {
+            assert_eq!(follow(&frames, pieces), expected, "{pieces}");
+        }
+    }
+}

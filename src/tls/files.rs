@@ -1,0 +1,161 @@
+//! Contents of certificate, key and CA files at one time.
+//!
+//! Each file is read once, so the contents that are compared are those that are used. Only contents count, not names, times
+//! or sizes: a symbolic link with another target is a change, too.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::error::TlsError;
+use crate::config::KeyPair;
+use crate::x509::pem::{self, PemError};
+
+/// A file that the configuration names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFile {
+    /// Configuration key.
+    pub key: &'static str,
+    pub path: PathBuf,
+    pub content: FileContent,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileContent {
+    /// A chain or a CA bundle.
+    Certificates,
+    /// A private key.
+    Key,
+}
+
+impl TlsFile {
+    pub fn certificates(key: &'static str, path: &Path) -> Self {
+        Self {
+            key,
+            path: path.to_owned(),
+            content: FileContent::Certificates,
+        }
+    }
+
+    pub fn key(key: &'static str, path: &Path) -> Self {
+        Self {
+            key,
+            path: path.to_owned(),
+            content: FileContent::Key,
+        }
+    }
+}
+
+/// The contents of some files.
+pub struct FileSnapshot<'f> {
+    files: &'f [TlsFile],
+    contents: BTreeMap<&'f Path, Result<Vec<u8>, Arc<PemError>>>,
+}
+
+/// A chain, leaf first, and the key of the leaf.
+pub type ChainAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+impl<'f> FileSnapshot<'f> {
+    /// Reads the files; one that two keys name only once.
+    pub fn read(files: &'f [TlsFile]) -> Self {
+        let mut contents = BTreeMap::new();
+        for file in files {
+            let path = file.path.as_path();
+            contents
+                .entry(path)
+                .or_insert_with(|| pem::read(path).map_err(Arc::new));
+        }
+        Self { files, contents }
+    }
+
+    /// Hash of all contents; a file that cannot be read counts with its error.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for content in self.contents.values() {
+            let mut write = |bytes: &[u8]| {
+                hasher.write_usize(bytes.len());
+                hasher.write(bytes);
+            };
+            match content {
+                Ok(bytes) => write(bytes),
+                Err(error) => write(error.to_string().as_bytes()),
+            }
+            hasher.write_u8(content.is_ok().into());
+        }
+        hasher.finish()
+    }
+
+    /// The certificates of a file, at least one.
+    pub fn certificates(&self, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        self.parse(path, pem::parse_certs)
+    }
+
+    /// The CAs of a file that client certificates are verified against; all of them are usable.
+    pub fn client_authorities(
+        &self,
+        path: &Path,
+    ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        let certificates = self.certificates(path)?;
+        pem::client_roots(&certificates).map_err(|source| file_error(path, Arc::new(source)))?;
+        Ok(certificates)
+    }
+
+    /// The CAs of a file that server certificates are verified against; all of them are usable.
+    pub fn authorities(&self, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        let certificates = self.certificates(path)?;
+        pem::roots(&certificates).map_err(|source| file_error(path, Arc::new(source)))?;
+        Ok(certificates)
+    }
+
+    /// A certificate chain and its key; they match.
+    pub fn pair(&self, pair: &KeyPair) -> Result<ChainAndKey, TlsError> {
+        let chain = self.certificates(&pair.cert_file)?;
+        let key = self.parse(&pair.key_file, pem::parse_key)?;
+        pem::signing_key(&key)
+            .and_then(|signer| pem::certified_key(chain.clone(), signer))
+            .map_err(|source| file_error(&pair.key_file, Arc::new(source)))?;
+        Ok((chain, key))
+    }
+
+    /// The raw contents of a file.
+    pub fn bytes(&self, path: &Path) -> Result<&[u8], TlsError> {
+        match self.contents.get(path) {
+            Some(Ok(bytes)) => Ok(bytes),
+            Some(Err(error)) => Err(file_error(path, error.clone())),
+            None => Err(file_error(path, Arc::new(PemError::Missing))),
+        }
+    }
+
+    /// When the first certificate of each file of certificates expires, in Unix seconds.
+    pub fn expirations(&self) -> impl Iterator<Item = (&'static str, i64)> {
+        self.files.iter().filter_map(|file| {
+            if file.content == FileContent::Key {
+                return None;
+            }
+            let certificates = self.certificates(&file.path).ok()?;
+            let ends = certificates.iter().filter_map(|certificate| {
+                let certificate = pem::parsed(certificate)?;
+                Some(certificate.validity().not_after.timestamp())
+            });
+            Some((file.key, ends.min()?))
+        })
+    }
+
+    fn parse<T>(
+        &self,
+        path: &Path,
+        parse: impl FnOnce(&[u8]) -> Result<T, PemError>,
+    ) -> Result<T, TlsError> {
+        parse(self.bytes(path)?).map_err(|source| file_error(path, Arc::new(source)))
+    }
+}
+
+fn file_error(path: &Path, source: Arc<PemError>) -> TlsError {
+    TlsError::File {
+        path: path.display().to_string(),
+        source,
+    }
+}

@@ -1,0 +1,110 @@
+//! Metrics of certificate files. Written by [`crate::tls::rotation`], read by the status page too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+
+use prometheus::{IntCounterVec, IntGaugeVec, Registry};
+use time::OffsetDateTime;
+
+use crate::metrics::{counter_vec, gauge_vec};
+
+/// State of the certificate files that the configuration names.
+#[derive(Debug)]
+pub struct CertificateMetrics {
+    loaded: IntCounterVec,
+    broken: IntGaugeVec,
+    expiration: IntGaugeVec,
+    files: Mutex<CertificateFiles>,
+}
+
+/// The same state for the status document.
+#[derive(Debug, Clone, Default)]
+pub struct CertificateFiles {
+    /// Groups whose new files cannot be used.
+    pub broken: BTreeSet<&'static str>,
+    /// Unix time in seconds, by configuration key.
+    pub expirations: BTreeMap<&'static str, i64>,
+}
+
+impl CertificateMetrics {
+    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let loaded = counter_vec(
+            registry,
+            "kube_interop_proxy_certificates_loaded_total",
+            "Times that new certificate files were put into use, by what they are for.",
+            &["files"],
+        )?;
+        let broken = gauge_vec(
+            registry,
+            "kube_interop_proxy_certificates_broken",
+            "1 while new certificate files cannot be used, and those before stay in use, by what they are for.",
+            &["files"],
+        )?;
+        let expiration = gauge_vec(
+            registry,
+            "kube_interop_proxy_certificate_expiration_timestamp_seconds",
+            "When the first certificate in use of a file expires, in Unix time; by the configuration's key.",
+            &["file"],
+        )?;
+        Ok(Self {
+            loaded,
+            broken,
+            expiration,
+            files: Mutex::default(),
+        })
+    }
+
+    /// Files of a group came into use; `new`: they replace others.
+    pub fn in_use(&self, group: &'static str, new: bool, expirations: &[(&'static str, i64)]) {
+        let loaded = self.loaded.with_label_values(&[group]);
+        loaded.inc_by(new.into());
+        self.broken(group, false);
+        self.expire(expirations);
+    }
+
+    /// Says whether the new files of a group cannot be used.
+    pub fn broken(&self, group: &'static str, broken: bool) {
+        self.broken.with_label_values(&[group]).set(broken.into());
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        match broken {
+            true => files.broken.insert(group),
+            false => files.broken.remove(group),
+        };
+    }
+
+    /// When files in use expire, by configuration key.
+    fn expire(&self, expirations: &[(&'static str, i64)]) {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        for (key, end) in expirations {
+            self.expiration.with_label_values(&[key]).set(*end);
+            files.expirations.insert(key, *end);
+        }
+    }
+
+    /// The current state.
+    pub fn files(&self) -> CertificateFiles {
+        let files = self.files.lock();
+        files.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// RFC 3339 as Kubernetes writes it; `None` for years that it cannot express.
+pub fn rfc3339(seconds: i64) -> Option<String> {
+    let time = OffsetDateTime::from_unix_timestamp(seconds).ok()?;
+    let (date, (hour, minute, second)) = (time.date(), time.to_hms());
+    Some(format!("{date}T{hour:02}:{minute:02}:{second:02}Z"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_kubernetes_does() {
+        assert_eq!(
+            rfc3339(981_173_106).as_deref(),
+            Some("2001-02-03T04:05:06Z")
+        );
+        assert_eq!(rfc3339(i64::MAX), None);
+    }
+}

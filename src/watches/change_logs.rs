@@ -1,0 +1,226 @@
+//! Reads from etcd what changed, for watches that end while the proxy stops: one etcd watch for each resource, shared by all
+//! client watches of it.
+//!
+//! The etcd watch opens shortly after the first client watch registers, so that others can register an older revision. It
+//! stays open until the process ends, for watches that end later. Values are not kept. Progress notifications count as in
+//! [`crate::cluster::etcd`].
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use etcd_client::{Client, GetOptions, WatchOptions, WatchResponse, WatchStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+
+use super::follower::{Anchor, WatchPosition};
+use super::shared_change_log::SharedChangeLog;
+use crate::cluster::connector::{Connector, failed, within};
+use crate::cluster::etcd::{MAX_MESSAGE, WHOLE_STREAM, orders_requested_progress, range_end};
+use crate::cluster::source::SourceError;
+
+/// Limit of resources.
+const LOGS: usize = 1024;
+/// etcd watches that are opened at the same time.
+const OPENING: usize = 8;
+/// Wait for other watches of the resource to register.
+const REGISTRATION: Duration = Duration::from_millis(100);
+/// Between two requests for progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+/// After an etcd watch failed.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// The change logs of all resources, by key prefix.
+#[derive(Debug)]
+pub struct ChangeLogs {
+    logs: Mutex<HashMap<String, Arc<SharedChangeLog>>>,
+    opened: mpsc::Sender<Arc<SharedChangeLog>>,
+}
+
+impl ChangeLogs {
+    /// Also the receiver that [`run`] needs.
+    pub fn new() -> (Self, mpsc::Receiver<Arc<SharedChangeLog>>) {
+        let (opened, logs) = mpsc::channel(LOGS);
+        let change_logs = Self {
+            logs: Mutex::default(),
+            opened,
+        };
+        (change_logs, logs)
+    }
+
+    /// The log of the keys below `root`, from the client's `position` on. `anchors`: objects that `server` delivered last, to
+    /// this client or to others. `None`: there are too many logs.
+    pub fn register<'w>(
+        &self,
+        root: &str,
+        position: WatchPosition,
+        server: SocketAddr,
+        anchors: impl IntoIterator<Item = &'w Anchor>,
+    ) -> Option<Arc<SharedChangeLog>> {
+        let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = match logs.get(root) {
+            Some(log) => log.clone(),
+            None => {
+                let log = Arc::new(SharedChangeLog::new(root));
+                self.opened.try_send(log.clone()).ok()?;
+                logs.insert(root.to_owned(), log.clone());
+                log
+            }
+        };
+        log.register(position, server, anchors);
+        Some(log)
+    }
+}
+
+/// Fills the logs that are opened. Runs until dropped.
+pub async fn run(connector: Connector, mut opened: mpsc::Receiver<Arc<SharedChangeLog>>) {
+    let reader = Arc::new(LogReader {
+        connector: tokio::sync::Mutex::new((connector, None)),
+        opening: Semaphore::new(OPENING),
+    });
+    let mut tasks = JoinSet::new();
+    while let Some(log) = opened.recv().await {
+        let reader = reader.clone();
+        tasks.spawn(async move {
+            tokio::time::sleep(REGISTRATION).await;
+            loop {
+                let Err(error) = reader.fill(&log).await;
+                match error {
+                    // Deletions at that revision may be compacted too.
+                    SourceError::Compacted(oldest) => log.restart_from(oldest + 1),
+                    error => {
+                        tracing::warn!(
+                            root = log.root,
+                            error = &error as &dyn Error,
+                            "the etcd watch for final bookmarks failed, trying on"
+                        );
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// A client, and whether its etcd sends requested progress after all changes that it covers.
+type Connected = (Client, bool);
+
+struct LogReader {
+    connector: tokio::sync::Mutex<(Connector, Option<Connected>)>,
+    opening: Semaphore,
+}
+
+enum Never {}
+
+impl LogReader {
+    /// The shared client; a new one after a failure.
+    async fn client(&self) -> Result<Connected, SourceError> {
+        let mut guard = self.connector.lock().await;
+        let (connector, connected) = &mut *guard;
+        if let Some(connected) = connected {
+            return Ok(connected.clone());
+        }
+        let mut client = connector.connect().await?;
+        let ordered = match within(client.status()).await {
+            Ok(status) => orders_requested_progress(status.version()),
+            Err(_) => false,
+        };
+        *connected = Some((client.clone(), ordered));
+        Ok((client, ordered))
+    }
+
+    /// Fills one log until its etcd watch fails.
+    async fn fill(&self, log: &SharedChangeLog) -> Result<Never, SourceError> {
+        let opening = self.opening.acquire().await;
+        let (client, ordered) = self.client().await?;
+        let begin = log.next_revision();
+        let opened = open(&client, &log.root, begin).await;
+        if opened.is_err() {
+            self.connector.lock().await.1 = None;
+        }
+        let mut stream = opened?;
+        verify_anchors(client, log).await;
+        drop(opening);
+        loop {
+            let message = tokio::select! {
+                message = stream.message() => message.map_err(failed)?,
+                () = log.progress_wanted.notified(), if ordered => {
+                    within(stream.request_progress()).await?;
+                    tokio::time::sleep(PROGRESS_INTERVAL).await;
+                    continue;
+                }
+            };
+            let message = message.ok_or_else(|| SourceError::Ended("end of stream".to_owned()))?;
+            read(log, begin, &message, ordered)?;
+        }
+    }
+}
+
+async fn open(client: &Client, root: &str, begin: i64) -> Result<WatchStream, SourceError> {
+    let mut watcher = client.watch_client().max_decoding_message_size(MAX_MESSAGE);
+    let options = WatchOptions::new()
+        .with_range(range_end(root))
+        .with_start_revision(begin)
+        .with_progress_notify();
+    within(watcher.watch(root, Some(options))).await
+}
+
+fn read(
+    log: &SharedChangeLog,
+    begin: i64,
+    message: &WatchResponse,
+    ordered: bool,
+) -> Result<(), SourceError> {
+    if message.compact_revision() > 0 {
+        return Err(SourceError::Compacted(message.compact_revision()));
+    }
+    if message.canceled() {
+        return Err(SourceError::Ended(message.cancel_reason().to_owned()));
+    }
+    let newest = message.header().map(|header| header.revision());
+    // The revision of a "created" message is etcd's, not of what this watch has delivered.
+    let reliable = !message.created() && (message.watch_id() != WHOLE_STREAM || ordered);
+    let progress = newest.filter(|_| reliable);
+    let changes: Vec<_> = message
+        .events()
+        .iter()
+        .filter_map(|event| event.kv())
+        .collect();
+    // With changes, only their revisions are known to be complete.
+    let delivered = changes.iter().map(|kv| kv.mod_revision()).max();
+    let changes = changes.iter().map(|kv| {
+        let key = kv.key().strip_prefix(log.root.as_bytes());
+        (
+            kv.mod_revision(),
+            String::from_utf8_lossy(key.unwrap_or_default()),
+        )
+    });
+    log.append(begin, changes, delivered.or(progress), newest);
+    Ok(())
+}
+
+/// Looks up the registered anchors in etcd. A failed request counts as not found.
+async fn verify_anchors(client: Client, log: &SharedChangeLog) {
+    let mut client = client.kv_client();
+    for (server, anchors) in log.anchors_to_verify() {
+        for Anchor { key, revision } in anchors {
+            let key = format!("{}{key}", log.root);
+            let options = || GetOptions::new().with_keys_only();
+            let now = within(client.get(key.as_str(), Some(options()))).await;
+            let then = options().with_revision(revision);
+            let is_it = |answer: etcd_client::GetResponse| {
+                answer.kvs().iter().any(|kv| kv.mod_revision() == revision)
+            };
+            let found = now.is_ok_and(is_it)
+                || within(client.get(key.as_str(), Some(then)))
+                    .await
+                    .is_ok_and(is_it);
+            if found {
+                log.found(server);
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Finds where frames end without parsing them, so that a stream is not cut in the middle of an event. Pure.
+
+use super::{FrameFormat, LENGTH};
+
+/// Follows a stream's frames by their lengths alone.
+#[derive(Debug)]
+pub struct FrameBoundary {
+    format: FrameFormat,
+    /// The length prefix of a protobuf frame, as far as it was forwarded.
+    length: [u8; LENGTH],
+    passed: usize,
+    /// Remaining bytes of the frame; 1 for a line that has not ended.
+    left: usize,
+}
+
+impl FrameBoundary {
+    pub fn new(format: FrameFormat) -> Self {
+        Self {
+            format,
+            length: [0; LENGTH],
+            passed: 0,
+            left: 0,
+        }
+    }
+
+    /// These bytes were forwarded.
+    pub fn passed(&mut self, data: &[u8]) {
+        match (self.format, data.last()) {
+            (_, None) => {}
+            (FrameFormat::Json, Some(last)) => self.left = usize::from(*last != b'\n'),
+            (FrameFormat::Protobuf, Some(_)) => self.passed_frames(data),
+        }
+    }
+
+    fn passed_frames(&mut self, mut data: &[u8]) {
+        while let Some((first, rest)) = data.split_first() {
+            if self.left > 0 {
+                let (_, rest) = data.split_at(self.left.min(data.len()));
+                self.left -= data.len() - rest.len();
+                data = rest;
+                continue;
+            }
+            self.length.rotate_left(1);
+            self.length[LENGTH - 1] = *first;
+            self.passed += 1;
+            if self.passed == LENGTH {
+                self.passed = 0;
+                self.left = u32::from_be_bytes(self.length) as usize;
+            }
+            data = rest;
+        }
+    }
+
+    /// Whether the bytes so far end with a frame.
+    pub fn is_at_boundary(&self) -> bool {
+        self.left == 0 && self.passed == 0
+    }
+}

@@ -1,0 +1,98 @@
+//! Metrics of watches and of draining.
+
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
+
+use crate::metrics::{counter, counter_vec, gauge_vec, int_gauge};
+use crate::watches::proof::Withheld;
+
+#[derive(Debug)]
+pub struct WatchMetrics {
+    open: [IntGauge; 2],
+    given: IntCounter,
+    withheld: IntCounterVec,
+    /// Long-running requests that the drain has not ended yet.
+    pub left: IntGauge,
+}
+
+impl WatchMetrics {
+    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let open = gauge_vec(
+            registry,
+            "kube_interop_proxy_watches",
+            "Watches that are open, by whether a bookmark is looked for when the proxy stops.",
+            &["bookmarks"],
+        )?;
+        let given = counter(
+            registry,
+            "kube_interop_proxy_last_bookmarks_total",
+            "Watches that ended with a bookmark of the proxy's.",
+        )?;
+        let withheld = counter_vec(
+            registry,
+            "kube_interop_proxy_last_bookmarks_withheld_total",
+            "Watches that ended without a bookmark although they had asked for some, by reason.",
+            &["reason"],
+        )?;
+        let left = int_gauge(
+            registry,
+            "kube_interop_proxy_drain_left",
+            "Long-running requests that the drain has not ended yet.",
+        )?;
+        for reason in Withheld::ALL {
+            withheld.with_label_values(&[reason.name()]);
+        }
+        Ok(Self {
+            open: ["false", "true"].map(|followed| open.with_label_values(&[followed])),
+            given,
+            withheld,
+            left,
+        })
+    }
+
+    /// Counts an open watch until the result is dropped. `followed`: a final bookmark is prepared for it.
+    pub fn open(&self, followed: bool) -> OpenWatch<'_> {
+        let [other, bookmarks] = &self.open;
+        OpenWatch::new(if followed { bookmarks } else { other })
+    }
+
+    /// A watch ended with a final bookmark.
+    pub fn given(&self) {
+        self.given.inc();
+    }
+
+    /// A watch ended without one.
+    pub fn withheld(&self, withheld: Withheld) {
+        self.withheld.with_label_values(&[withheld.name()]).inc();
+    }
+}
+
+/// Counts as open until it is dropped.
+#[derive(Debug)]
+pub struct OpenWatch<'a>(&'a IntGauge);
+
+impl<'a> OpenWatch<'a> {
+    pub fn new(gauge: &'a IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for OpenWatch<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_open_is_counted_by_whether_it_is_followed() {
+        let metrics = WatchMetrics::new(&Registry::new()).unwrap();
+        let open = [metrics.open(true), metrics.open(true), metrics.open(false)];
+        assert_eq!(metrics.open.each_ref().map(IntGauge::get), [1, 2]);
+        drop(open);
+        assert_eq!(metrics.open.each_ref().map(IntGauge::get), [0, 0]);
+    }
+}

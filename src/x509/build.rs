@@ -1,0 +1,179 @@
+//! Searches for a chain from a leaf to a root (`buildChains`), and checks each certificate of it (`isValid`).
+
+use super::PresentedChain;
+use super::certificate::Certificate;
+
+/// How much work may be done for one chain, so that hostile chains cannot slow other requests down.
+#[derive(Debug, Clone)]
+pub struct Budget {
+    /// Signature verifications, in units of one with P-256. Go allows the same number, regardless of cost.
+    signatures: u32,
+    /// Comparisons of names with name constraints, for the whole chain. Go allows 250,000 for each certificate.
+    comparisons: usize,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self {
+            signatures: 100,
+            comparisons: 20_000,
+        }
+    }
+}
+
+impl Budget {
+    /// `None`: not enough is left.
+    fn spend(&mut self, signatures: u32) -> Option<()> {
+        self.signatures = self.signatures.checked_sub(signatures)?;
+        Some(())
+    }
+}
+
+pub(super) fn is_trusted(
+    roots: &[Certificate],
+    presented: &PresentedChain,
+    now: u64,
+    budget: &mut Budget,
+) -> bool {
+    let leaf = &presented.leaf;
+    if leaf.extensions.unknown_critical
+        || !leaf.is_valid_at(now)
+        || !leaf.extensions.allows_client_auth
+    {
+        return false;
+    }
+    if roots.iter().any(|root| root.raw == leaf.raw) {
+        return true;
+    }
+    let mut search = Search {
+        roots,
+        intermediates: &presented.intermediates,
+        now,
+        budget,
+    };
+    search.reaches_root(&mut vec![leaf]).unwrap_or(false)
+}
+
+struct Search<'a> {
+    roots: &'a [Certificate],
+    intermediates: &'a [Certificate],
+    now: u64,
+    budget: &'a mut Budget,
+}
+
+impl<'a> Search<'a> {
+    /// Whether the chain can be extended to a root; `None`: the budget is spent.
+    fn reaches_root(&mut self, chain: &mut Vec<&'a Certificate>) -> Option<bool> {
+        let Some(last) = chain.last().copied() else {
+            return Some(false);
+        };
+        for root in candidates(self.roots, last) {
+            if self.signed_last(root, chain)? && self.is_valid(root, chain) {
+                return Some(true);
+            }
+        }
+        for next in candidates(self.intermediates, last) {
+            if self.signed_last(next, chain)? && is_authority(next) && self.is_valid(next, chain) {
+                chain.push(next);
+                if self.reaches_root(chain)? {
+                    return Some(true);
+                }
+                chain.pop();
+            }
+        }
+        Some(false)
+    }
+
+    /// Whether `candidate` is not in the chain yet, and signed its last certificate (`CheckSignatureFrom`).
+    fn signed_last(&mut self, candidate: &Certificate, chain: &[&Certificate]) -> Option<bool> {
+        if is_in_chain(chain, candidate) {
+            return Some(false);
+        }
+        let basic = &candidate.extensions.basic;
+        let may_sign = candidate.extensions.may_sign
+            && match basic {
+                Some(basic) => basic.is_ca,
+                None => candidate.version != 3,
+            };
+        let Some(last) = chain.last().filter(|_| may_sign) else {
+            self.budget.spend(1)?;
+            return Some(false);
+        };
+        self.budget.spend(candidate.key.cost(last.signing))?;
+        Some(
+            candidate
+                .key
+                .verifies(last.signing, &last.signed, &last.signature),
+        )
+    }
+
+    /// Whether a CA may extend the chain (`isValid`), and may be used for clients.
+    fn is_valid(&mut self, authority: &Certificate, chain: &[&Certificate]) -> bool {
+        let extensions = &authority.extensions;
+        let path_length = extensions.basic.and_then(|basic| basic.path_length);
+        !extensions.unknown_critical
+            && authority.is_valid_at(self.now)
+            && path_length.is_none_or(|most| chain.len() - 1 <= most)
+            && extensions.allows_client_auth
+            && self.allows_names(authority, chain)
+    }
+
+    /// Whether the CA's name constraints allow the names of the leaf and its own.
+    fn allows_names(&mut self, authority: &Certificate, chain: &[&Certificate]) -> bool {
+        let Some(constraints) = authority.constraints() else {
+            return true;
+        };
+        let leaf = chain.first().copied();
+        let mut named = leaf
+            .into_iter()
+            .chain([authority])
+            .filter_map(|certificate| certificate.extensions.names.as_ref());
+        named.all(|names| constraints.allow(names, &mut self.budget.comparisons))
+    }
+}
+
+/// An intermediate needs BasicConstraints: X.509 v1 certificates are no CAs here.
+fn is_authority(certificate: &Certificate) -> bool {
+    let basic = certificate.extensions.basic;
+    basic.is_some_and(|basic| basic.is_ca)
+}
+
+/// Certificates with the issuer's name, those with the right key ID first (`findPotentialParents`).
+fn candidates<'a>(
+    certificates: &'a [Certificate],
+    of: &Certificate,
+) -> impl Iterator<Item = &'a Certificate> + use<'a> {
+    let wanted = of.extensions.authority_key.clone();
+    let issuer = of.issuer.clone();
+    let fit = move |candidate: &Certificate| {
+        let key = &candidate.extensions.subject_key;
+        match (key == &wanted, key.is_empty(), wanted.is_empty()) {
+            (true, _, _) => 0,
+            (false, true, false) | (false, false, true) => 1,
+            _ => 2,
+        }
+    };
+    (0..3).flat_map(move |rank| {
+        let (issuer, fit) = (issuer.clone(), fit.clone());
+        certificates
+            .iter()
+            .filter(move |candidate| candidate.subject == issuer && fit(candidate) == rank)
+    })
+}
+
+/// Whether the chain has a certificate with the same subject, key and alternative names (`alreadyInChain`): cross-signed
+/// CAs would lead in circles.
+fn is_in_chain(chain: &[&Certificate], candidate: &Certificate) -> bool {
+    for certificate in chain {
+        if certificate.subject != candidate.subject || certificate.key_info != candidate.key_info {
+            continue;
+        }
+        match (&certificate.extensions.names, &candidate.extensions.names) {
+            (None, None) => return true,
+            (Some(one), Some(other)) if one == other => return true,
+            (Some(_), Some(_)) => {}
+            _ => return false,
+        }
+    }
+    false
+}

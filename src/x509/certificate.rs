@@ -1,0 +1,124 @@
+//! Parses a certificate as Go's crypto/x509 does (`parseCertificate`, Go 1.19), and rejects the same ones.
+//!
+//! Parts are slices of one copy of the certificate, so CAs are parsed only once.
+
+use std::ops::RangeInclusive;
+
+use bytes::Bytes;
+
+use super::constraints::Constraints;
+use super::der::{DerReader, INTEGER, SEQUENCE, constructed, context};
+use super::extensions::{self, Extensions};
+use super::signature::{Key, Signing};
+use super::{names, time};
+
+/// The parts of a certificate that verification needs.
+#[derive(Debug, Clone)]
+pub struct Certificate {
+    /// The whole certificate.
+    pub(super) raw: Bytes,
+    pub(super) version: i64,
+    pub(super) issuer: Bytes,
+    pub(super) subject: Bytes,
+    /// Unix seconds.
+    pub(super) not_before: i64,
+    pub(super) not_after: i64,
+    /// SubjectPublicKeyInfo, encoded, then decoded.
+    pub(super) key_info: Bytes,
+    pub(super) key: Key,
+    /// The signed bytes, the algorithm, and the signature.
+    pub(super) signed: Bytes,
+    pub(super) signing: Signing,
+    pub(super) signature: Bytes,
+    pub(super) extensions: Extensions,
+}
+
+impl Certificate {
+    /// `None`: Go would not parse it.
+    pub fn parse(der: &[u8]) -> Option<Self> {
+        let raw = Bytes::copy_from_slice(der);
+        let mut outer = DerReader::new(&raw);
+        let mut certificate = outer.sequence().filter(|_| outer.is_empty())?;
+        let signed = certificate.whole(SEQUENCE)?;
+        let mut content = DerReader::new(signed.content);
+        let version = version(&mut content)?;
+        content.integer()?;
+        let algorithm = content.expect(SEQUENCE)?;
+        if certificate.expect(SEQUENCE)? != algorithm {
+            return None;
+        }
+        let issuer = content.whole(SEQUENCE)?;
+        let mut validity = content.sequence()?;
+        let (not_before, not_after) = (time::read(&mut validity)?, time::read(&mut validity)?);
+        let subject = content.whole(SEQUENCE)?;
+        let key_info = content.whole(SEQUENCE)?;
+        let mut both = [&issuer, &subject].into_iter();
+        if !both.all(|name| names::is_parsable(name.content)) {
+            return None;
+        }
+        let extensions = match version {
+            3 => extensions(&raw, &mut content)?,
+            _ => Extensions::default(),
+        };
+        let part = |part: &[u8]| raw.slice_ref(part);
+        Some(Self {
+            version,
+            issuer: part(issuer.whole),
+            subject: part(subject.whole),
+            not_before,
+            not_after,
+            key: Key::read(key_info.content, &raw)?,
+            key_info: part(key_info.whole),
+            signed: part(signed.whole),
+            signing: Signing::read(algorithm)?,
+            signature: part(certificate.bytes()?),
+            extensions,
+            raw: raw.clone(),
+        })
+    }
+
+    /// `now`: Unix seconds.
+    pub(super) fn is_valid_at(&self, now: u64) -> bool {
+        let now = i64::try_from(now).unwrap_or(i64::MAX);
+        (self.not_before..=self.not_after).contains(&now)
+    }
+
+    /// Unix seconds around `now` in which it neither becomes valid nor expires.
+    pub(super) fn unchanged(&self, now: u64) -> RangeInclusive<u64> {
+        let begins = u64::try_from(self.not_before).unwrap_or(0);
+        let is_over = match u64::try_from(self.not_after) {
+            Ok(last) => last.saturating_add(1),
+            Err(_) => 0,
+        };
+        let changes = [begins, is_over];
+        let from = changes.iter().filter(|change| **change <= now).max();
+        let next = changes.iter().filter(|change| **change > now).min();
+        from.copied().unwrap_or(0)..=next.map_or(u64::MAX, |next| next - 1)
+    }
+
+    pub(super) fn constraints(&self) -> Option<&Constraints> {
+        self.extensions.constraints.as_ref()
+    }
+}
+
+/// 1, 2 or 3.
+fn version(content: &mut DerReader<'_>) -> Option<i64> {
+    let Some(tagged) = content.optional(constructed(0))? else {
+        return Some(1);
+    };
+    let mut tagged = DerReader::new(tagged);
+    let version = tagged
+        .is_next(INTEGER)
+        .then(|| tagged.small_integer())?
+        .filter(|_| tagged.is_empty())?;
+    (0..=2).contains(&version).then_some(version + 1)
+}
+
+fn extensions(raw: &Bytes, content: &mut DerReader<'_>) -> Option<Extensions> {
+    content.optional(context(1))?;
+    content.optional(context(2))?;
+    match content.optional(constructed(3))? {
+        Some(list) => extensions::read(raw, DerReader::new(list).sequence()?),
+        None => Some(Extensions::default()),
+    }
+}

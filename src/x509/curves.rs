@@ -1,0 +1,119 @@
+//! ECDSA that Go verifies and ring does not: P-521 and P-224, and P-256 and P-384 with SHA-512.
+//!
+//! All values are public, so nothing here needs constant time. ring computes the hashes.
+
+use std::fmt;
+
+use ecdsa::hazmat::VerifyPrimitive as _;
+use ring::digest;
+use rustls::pki_types::{
+    AlgorithmIdentifier, InvalidSignature, SignatureVerificationAlgorithm, alg_id,
+};
+
+/// `id-ecPublicKey` with `secp224r1`.
+const ECDSA_P224: AlgorithmIdentifier = AlgorithmIdentifier::from_slice(&[
+    0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x21,
+]);
+
+/// ECDSA on one curve with one hash.
+struct Curve {
+    key: AlgorithmIdentifier,
+    signature: AlgorithmIdentifier,
+    hash: &'static digest::Algorithm,
+    verify: Verify,
+}
+
+/// Whether the key (an uncompressed point) made the signature (DER) of the hash.
+type Verify = fn(key: &[u8], hash: &[u8], signature: &[u8]) -> bool;
+
+impl SignatureVerificationAlgorithm for Curve {
+    fn public_key_alg_id(&self) -> AlgorithmIdentifier {
+        self.key
+    }
+
+    fn signature_alg_id(&self) -> AlgorithmIdentifier {
+        self.signature
+    }
+
+    fn verify_signature(
+        &self,
+        public_key: &[u8],
+        message: &[u8],
+        signature: &[u8],
+    ) -> Result<(), InvalidSignature> {
+        const UNCOMPRESSED: u8 = 4;
+        let hash = digest::digest(self.hash, message);
+        let good = public_key.first() == Some(&UNCOMPRESSED)
+            && (self.verify)(public_key, hash.as_ref(), signature);
+        match good {
+            true => Ok(()),
+            false => Err(InvalidSignature),
+        }
+    }
+}
+
+impl fmt::Debug for Curve {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Curve")
+            .field("key", &self.key)
+            .field("signature", &self.signature)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The number that ECDSA signs, with as many bytes as the curve's order: a longer hash is cut off, a shorter one gets
+/// leading zeros.
+fn write_number(hash: &[u8], number: &mut [u8]) {
+    let (zeros, rest) = number.split_at_mut(number.len().saturating_sub(hash.len()));
+    zeros.fill(0);
+    let taken = rest.len();
+    rest.copy_from_slice(&hash[..taken]);
+}
+
+macro_rules! verify {
+    ($curve:ident) => {
+        fn $curve(key: &[u8], hash: &[u8], signature: &[u8]) -> bool {
+            let Ok(key) = $curve::PublicKey::from_sec1_bytes(key) else {
+                return false;
+            };
+            let Ok(signature) = $curve::ecdsa::Signature::from_der(signature) else {
+                return false;
+            };
+            let mut number = $curve::FieldBytes::default();
+            write_number(hash, &mut number);
+            key.as_affine()
+                .verify_prehashed(&number, &signature)
+                .is_ok()
+        }
+    };
+}
+
+verify!(p224);
+verify!(p256);
+verify!(p384);
+verify!(p521);
+
+macro_rules! algorithms {
+    ($($name:ident: $key:expr, $signature:ident, $hash:ident, $verify:ident;)*) => {
+        $(
+            #[doc = concat!("`", stringify!($name), "`, as the others are called in webpki.")]
+            pub static $name: &dyn SignatureVerificationAlgorithm = &Curve {
+                key: $key,
+                signature: alg_id::$signature,
+                hash: &digest::$hash,
+                verify: $verify,
+            };
+        )*
+    };
+}
+
+algorithms! {
+    ECDSA_P224_SHA256: ECDSA_P224, ECDSA_SHA256, SHA256, p224;
+    ECDSA_P224_SHA384: ECDSA_P224, ECDSA_SHA384, SHA384, p224;
+    ECDSA_P224_SHA512: ECDSA_P224, ECDSA_SHA512, SHA512, p224;
+    ECDSA_P256_SHA512: alg_id::ECDSA_P256, ECDSA_SHA512, SHA512, p256;
+    ECDSA_P384_SHA512: alg_id::ECDSA_P384, ECDSA_SHA512, SHA512, p384;
+    ECDSA_P521_SHA256: alg_id::ECDSA_P521, ECDSA_SHA256, SHA256, p521;
+    ECDSA_P521_SHA384: alg_id::ECDSA_P521, ECDSA_SHA384, SHA384, p521;
+    ECDSA_P521_SHA512: alg_id::ECDSA_P521, ECDSA_SHA512, SHA512, p521;
+}

@@ -1,0 +1,179 @@
+//! Reads a certificate's extensions as Go 1.19 does (`processExtensions`).
+//!
+//! A known extension that cannot be read makes the whole certificate invalid, critical or not. An unknown one matters only
+//! if it is critical. Go 1.24 and later know the critical policy extensions, too.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+
+use super::constraints::Constraints;
+use super::der::{BOOLEAN, DerReader, INTEGER, OCTET_STRING, constructed, context};
+use super::names;
+
+/// The extensions that verification needs.
+#[derive(Debug, Clone)]
+pub(super) struct Extensions {
+    /// SubjectAltName, encoded.
+    pub(super) names: Option<Bytes>,
+    pub(super) basic: Option<BasicConstraints>,
+    /// No key usage, or one with keyCertSign.
+    pub(super) may_sign: bool,
+    /// No extended key usage, or one with clientAuth or "any".
+    pub(super) allows_client_auth: bool,
+    pub(super) constraints: Option<Constraints>,
+    /// Empty: none.
+    pub(super) authority_key: Bytes,
+    /// Empty: none.
+    pub(super) subject_key: Bytes,
+    /// A critical extension is unknown to Go.
+    pub(super) unknown_critical: bool,
+}
+
+/// BasicConstraints.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BasicConstraints {
+    pub(super) is_ca: bool,
+    /// Most intermediates between this certificate and a leaf.
+    pub(super) path_length: Option<usize>,
+}
+
+impl Default for Extensions {
+    fn default() -> Self {
+        Self {
+            names: None,
+            basic: None,
+            may_sign: true,
+            allows_client_auth: true,
+            constraints: None,
+            authority_key: Bytes::new(),
+            subject_key: Bytes::new(),
+            unknown_critical: false,
+        }
+    }
+}
+
+/// `raw`: the certificate that contains `list`.
+pub(super) fn read(raw: &Bytes, mut list: DerReader<'_>) -> Option<Extensions> {
+    let mut extensions = Extensions::default();
+    let mut seen = HashSet::new();
+    while !list.is_empty() {
+        let mut extension = list.sequence()?;
+        let id = extension.oid()?;
+        let critical = match extension.is_next(BOOLEAN) {
+            true => extension.boolean()?,
+            false => false,
+        };
+        let value = extension.expect(OCTET_STRING)?;
+        seen.insert(id).then_some(())?;
+        let known = extensions.take(raw, id, value)?;
+        extensions.unknown_critical |= critical && !known;
+    }
+    Some(extensions)
+}
+
+/// id-pe-authorityInfoAccess
+const AUTHORITY_INFO_ACCESS: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 1, 1];
+/// id-kp-clientAuth
+const CLIENT_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
+/// anyExtendedKeyUsage
+const ANY_USAGE: &[u8] = &[0x55, 0x1d, 37, 0];
+
+impl Extensions {
+    /// Whether the extension is known; `None`: it cannot be read.
+    fn take(&mut self, raw: &Bytes, id: &[u8], value: &[u8]) -> Option<bool> {
+        let number = match id {
+            [0x55, 0x1d, number] => *number,
+            AUTHORITY_INFO_ACCESS => return access(value).map(|()| true),
+            _ => return Some(false),
+        };
+        let mut reader = DerReader::new(value);
+        match number {
+            14 => self.subject_key = raw.slice_ref(reader.expect(OCTET_STRING)?),
+            15 => self.may_sign = may_sign(reader.bits()?),
+            17 => {
+                self.names = Some(raw.slice_ref(value));
+                return names::check(value);
+            }
+            19 => self.basic = Some(basic(&mut reader)?),
+            30 => {
+                let (constraints, known) = Constraints::read(reader)?;
+                self.constraints = Some(constraints);
+                return Some(known);
+            }
+            31 => distribution_points(&mut reader)?,
+            32 => policies(&mut reader)?,
+            35 => {
+                let key = reader.sequence()?.optional(context(0))?;
+                self.authority_key = raw.slice_ref(key.unwrap_or_default());
+            }
+            37 => self.allows_client_auth = allows_client_auth(&mut reader)?,
+            _ => return Some(false),
+        }
+        Some(true)
+    }
+}
+
+/// A key usage without any bit allows everything.
+fn may_sign((bits, _): (&[u8], u8)) -> bool {
+    const CERT_SIGN: u8 = 0x80 >> 5;
+    let first = bits.first().copied().unwrap_or(0);
+    let ninth = bits.get(1).copied().unwrap_or(0) & 0x80;
+    (first == 0 && ninth == 0) || first & CERT_SIGN != 0
+}
+
+fn basic(reader: &mut DerReader<'_>) -> Option<BasicConstraints> {
+    let mut content = reader.sequence()?;
+    let is_ca = match content.is_next(BOOLEAN) {
+        true => content.boolean()?,
+        false => false,
+    };
+    let path_length = match content.is_next(INTEGER) {
+        // For Go a negative value is no limit.
+        true => usize::try_from(content.small_integer()?).ok(),
+        false => None,
+    };
+    Some(BasicConstraints { is_ca, path_length })
+}
+
+fn allows_client_auth(reader: &mut DerReader<'_>) -> Option<bool> {
+    let mut usages = reader.sequence()?;
+    let mut allows_client_auth = usages.is_empty();
+    while !usages.is_empty() {
+        allows_client_auth |= [CLIENT_AUTH, ANY_USAGE].contains(&usages.oid()?);
+    }
+    Some(allows_client_auth)
+}
+
+fn policies(reader: &mut DerReader<'_>) -> Option<()> {
+    let mut policies = reader.sequence()?;
+    while !policies.is_empty() {
+        policies.sequence()?.oid()?;
+    }
+    Some(())
+}
+
+fn distribution_points(reader: &mut DerReader<'_>) -> Option<()> {
+    const URI: u8 = context(6);
+    let mut points = reader.sequence()?;
+    while !points.is_empty() {
+        if let Some(name) = points.sequence()?.optional(constructed(0))? {
+            let mut names = DerReader::new(DerReader::new(name).expect(constructed(0))?);
+            while names.is_next(URI) {
+                names.expect(URI)?;
+            }
+        }
+    }
+    Some(())
+}
+
+fn access(value: &[u8]) -> Option<()> {
+    const URI: u8 = context(6);
+    let mut descriptions = DerReader::new(value).sequence()?;
+    while !descriptions.is_empty() {
+        let mut description = descriptions.sequence()?;
+        description.oid()?;
+        description.optional(URI)?;
+    }
+    Some(())
+}

@@ -1,0 +1,110 @@
+//! Verifies client certificate chains exactly as Go's crypto/x509 does for kube-apiserver.
+//!
+//! Follows Go 1.19 (`parseCertificate`, `Verify`, `buildChains`, `isValid`). Rust's TLS libraries decide differently: they
+//! reject leaves of X.509 v1 and leaves that are CAs, and accept expired CAs. Pure: bytes and a time go in, a yes or no
+//! comes out. Clients can present any chain, so all work is bounded ([`Budget`]).
+//!
+//! `certificate` parses, with `extensions`, `names`, `constraints` and `signature`; `build` searches for a chain to a root.
+
+mod build;
+mod certificate;
+mod constraints;
+pub mod curves;
+mod der;
+mod domain;
+mod extensions;
+mod names;
+pub mod pem;
+mod signature;
+mod time;
+mod uri;
+
+use std::ops::RangeInclusive;
+
+pub use build::Budget;
+pub use certificate::Certificate;
+
+/// Trusted certificates.
+#[derive(Debug, Clone, Default)]
+pub struct Roots(Vec<Certificate>);
+
+/// The chain that a client presented: a leaf, and possible intermediates.
+#[derive(Debug, Clone)]
+pub struct PresentedChain {
+    leaf: Certificate,
+    intermediates: Vec<Certificate>,
+}
+
+/// The certificate at this index (from 0) cannot be parsed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("certificate {} cannot be parsed as Go parses certificates", .0 + 1)]
+pub struct UnparsableCertificate(pub usize);
+
+impl Roots {
+    /// Each certificate must be one that Go can parse.
+    pub fn new<D: AsRef<[u8]>>(certificates: &[D]) -> Result<Self, UnparsableCertificate> {
+        parse(certificates).map(Self)
+    }
+
+    /// Subjects, in DER.
+    pub fn subjects(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.iter().map(|root| &root.subject[..])
+    }
+
+    /// Whether a chain leads from the leaf to a root, is valid at `now` (Unix seconds) and may be used by clients.
+    pub fn trust(&self, presented: &PresentedChain, now: u64) -> bool {
+        let mut budget = Budget::default();
+        build::is_trusted(&self.0, presented, now, &mut budget)
+    }
+
+    /// Unix seconds around `now` in which no certificate becomes valid or expires.
+    pub fn unchanged(&self, now: u64) -> RangeInclusive<u64> {
+        unchanged(&self.0, now)
+    }
+}
+
+impl PresentedChain {
+    /// The leaf comes first. `None`: the chain is empty, or a certificate cannot be parsed; Go fails the handshake then.
+    pub fn parse<D: AsRef<[u8]>>(chain: &[D]) -> Option<Self> {
+        let mut parsed = parse(chain).ok()?.into_iter();
+        let leaf = parsed.next()?;
+        let intermediates = parsed.collect();
+        Some(Self {
+            leaf,
+            intermediates,
+        })
+    }
+
+    /// Unix seconds around `now` in which no certificate becomes valid or expires.
+    pub fn unchanged(&self, now: u64) -> RangeInclusive<u64> {
+        let leaf = self.leaf.unchanged(now);
+        overlap(&leaf, &unchanged(&self.intermediates, now))
+    }
+}
+
+/// Without duplicates, as in Go's pools.
+fn parse<D: AsRef<[u8]>>(certificates: &[D]) -> Result<Vec<Certificate>, UnparsableCertificate> {
+    let mut parsed: Vec<Certificate> = Vec::with_capacity(certificates.len());
+    for (index, der) in certificates.iter().enumerate() {
+        let der = der.as_ref();
+        if index == 0 || !parsed.iter().skip(1).any(|known| known.raw == der) {
+            parsed.push(Certificate::parse(der).ok_or(UnparsableCertificate(index))?);
+        }
+    }
+    Ok(parsed)
+}
+
+fn unchanged(certificates: &[Certificate], now: u64) -> RangeInclusive<u64> {
+    let always = 0..=u64::MAX;
+    certificates.iter().fold(always, |seconds, certificate| {
+        overlap(&seconds, &certificate.unchanged(now))
+    })
+}
+
+/// Intersection.
+pub fn overlap(one: &RangeInclusive<u64>, other: &RangeInclusive<u64>) -> RangeInclusive<u64> {
+    *one.start().max(other.start())..=*one.end().min(other.end())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! Reads certificates and keys from PEM files.
+//!
+//! Used by the checks of a configuration and by everything that loads the same files later. The results are usable:
+//! certificates have been parsed, keys are of a supported type, pairs match. No error contains parts of a file.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::{CertifiedKey, SigningKey};
+use thiserror::Error;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
+
+use crate::x509::{Roots, UnparsableCertificate};
+
+/// Largest file that is read, in bytes: a bundle with all public CAs has a quarter of it.
+const MAX_BYTES: u64 = 1024 * 1024;
+
+/// Why a PEM file cannot be used; without the path, which the caller knows.
+#[derive(Debug, Error)]
+pub enum PemError {
+    /// There is no such file.
+    #[error("no such file")]
+    Missing,
+    /// The process may not read it.
+    #[error("permission denied; the proxy's user must be able to read it")]
+    Forbidden,
+    /// Any other failure to read it.
+    #[error("cannot be read: {0}")]
+    Read(#[source] io::Error),
+    /// A directory, a device or a pipe.
+    #[error("not a regular file")]
+    NotAFile,
+    /// More than one MiB.
+    #[error("larger than {MAX_BYTES} bytes; this cannot be right")]
+    TooLarge,
+    /// A PEM section is damaged.
+    #[error("damaged PEM: {0}")]
+    Damaged(&'static str),
+    /// No certificate in it.
+    #[error("no certificate in it (expected -----BEGIN CERTIFICATE-----)")]
+    NoCertificate,
+    /// A certificate that is not X.509, by its place in the file from 1.
+    #[error("certificate {0} in it cannot be parsed")]
+    BadCertificate(usize),
+    /// A certificate that cannot be a trust anchor, by its place in the file from 1.
+    #[error("certificate {0} in it cannot be used as an authority")]
+    BadAuthority(usize),
+    /// No private key in it.
+    #[error("no private key in it (PKCS#8, PKCS#1 or SEC1; an encrypted one cannot be used)")]
+    NoKey,
+    /// A private key of an unknown kind or with wrong contents.
+    #[error(
+        "its private key cannot be used (RSA of 2048 to 4096 bits, ECDSA P-256 or P-384, or Ed25519)"
+    )]
+    UnsupportedKey,
+    /// Certificate and key are not a pair.
+    #[error("the key does not belong to the certificate")]
+    KeyMismatch,
+}
+
+impl From<io::Error> for PemError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::Missing,
+            io::ErrorKind::PermissionDenied => Self::Forbidden,
+            _ => Self::Read(error),
+        }
+    }
+}
+
+/// Reads all certificates of a file, in its order. At least one.
+pub fn read_certs(path: &Path) -> Result<Vec<CertificateDer<'static>>, PemError> {
+    parse_certs(&read(path)?)
+}
+
+/// Reads the first private key of a file.
+pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, PemError> {
+    parse_key(&read(path)?)
+}
+
+/// Parses all certificates of a PEM text, in its order. At least one.
+pub fn parse_certs(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
+    let certs: Vec<_> = CertificateDer::pem_slice_iter(text)
+        .collect::<Result<_, _>>()
+        .map_err(damaged)?;
+    if certs.is_empty() {
+        return Err(PemError::NoCertificate);
+    }
+    for (index, cert) in certs.iter().enumerate() {
+        parsed(cert).ok_or(PemError::BadCertificate(index + 1))?;
+    }
+    Ok(certs)
+}
+
+/// Parses the first private key of a PEM text.
+pub fn parse_key(text: &[u8]) -> Result<PrivateKeyDer<'static>, PemError> {
+    PrivateKeyDer::from_pem_slice(text).map_err(|error| match error {
+        pem::Error::NoItemsFound => PemError::NoKey,
+        error => damaged(error),
+    })
+}
+
+/// Makes a private key ready for use.
+pub fn signing_key(key: &PrivateKeyDer<'_>) -> Result<Arc<dyn SigningKey>, PemError> {
+    rustls::crypto::ring::sign::any_supported_type(key).map_err(|_| PemError::UnsupportedKey)
+}
+
+/// Joins a chain, its own certificate first, with the key of that certificate.
+pub fn certified_key(
+    chain: Vec<CertificateDer<'static>>,
+    key: Arc<dyn SigningKey>,
+) -> Result<CertifiedKey, PemError> {
+    let pair = CertifiedKey::new(chain, key);
+    match pair.keys_match() {
+        Ok(()) => Ok(pair),
+        Err(rustls::Error::InconsistentKeys(_)) => Err(PemError::KeyMismatch),
+        Err(rustls::Error::NoCertificatesPresented) => Err(PemError::NoCertificate),
+        Err(_) => Err(PemError::BadCertificate(1)),
+    }
+}
+
+/// CAs for client certificates: kube-apiserver accepts any certificate that it can parse.
+pub fn client_roots(certs: &[CertificateDer<'_>]) -> Result<Roots, PemError> {
+    Roots::new(certs).map_err(|UnparsableCertificate(index)| PemError::BadAuthority(index + 1))
+}
+
+/// CAs for server certificates.
+pub fn roots(certs: &[CertificateDer<'_>]) -> Result<RootCertStore, PemError> {
+    let mut store = RootCertStore::empty();
+    for (index, cert) in certs.iter().enumerate() {
+        let added = store.add(cert.clone());
+        added.map_err(|_| PemError::BadAuthority(index + 1))?;
+    }
+    match store.is_empty() {
+        true => Err(PemError::NoCertificate),
+        false => Ok(store),
+    }
+}
+
+/// The contents of a certificate; `None` for any other block.
+#[must_use]
+pub fn parsed<'c>(cert: &'c CertificateDer<'_>) -> Option<X509Certificate<'c>> {
+    match X509Certificate::from_der(cert) {
+        Ok(([], parsed)) => Some(parsed),
+        _ => None,
+    }
+}
+
+/// Subject and public key of a CA certificate. They identify the CA: the certificate may be renewed.
+pub type Authority = (Vec<u8>, Vec<u8>);
+
+/// The CA that a certificate is of.
+#[must_use]
+pub fn authority(cert: &CertificateDer<'_>) -> Option<Authority> {
+    let content = parsed(cert)?.tbs_certificate;
+    Some((
+        content.subject.as_raw().to_vec(),
+        content.subject_pki.raw.to_vec(),
+    ))
+}
+
+/// Whether both lists have a CA in common.
+#[must_use]
+pub fn have_common_authority(some: &[CertificateDer<'_>], others: &[CertificateDer<'_>]) -> bool {
+    let some: HashSet<_> = some.iter().filter_map(authority).collect();
+    let mut others = others.iter().filter_map(authority);
+    others.any(|other| some.contains(&other))
+}
+
+/// The library's messages contain parts of the file.
+fn damaged(error: pem::Error) -> PemError {
+    PemError::Damaged(match error {
+        pem::Error::MissingSectionEnd { .. } => "an -----END line is missing",
+        pem::Error::IllegalSectionStart { .. } => "a -----BEGIN line is wrong",
+        pem::Error::Base64Decode(_) => "a section is no base64",
+        _ => "it cannot be read",
+    })
+}
+
+/// Reads a regular file up to the size limit.
+pub fn read(path: &Path) -> Result<Vec<u8>, PemError> {
+    // Before opening: opening a pipe waits for its writer.
+    if !fs::metadata(path)?.is_file() {
+        return Err(PemError::NotAFile);
+    }
+    let mut bytes = Vec::new();
+    fs::File::open(path)?
+        .take(MAX_BYTES + 1)
+        .read_to_end(&mut bytes)?;
+    match bytes.len() as u64 {
+        0..=MAX_BYTES => Ok(bytes),
+        _ => Err(PemError::TooLarge),
+    }
+}

@@ -1,0 +1,9 @@
+//! Merged discovery and OpenAPI (KEP-4020).
+
+pub mod documents;
+pub mod openapi;
+pub mod peer_discovery;
+pub mod real_apiservers;
+pub mod sources;
+pub mod storage_versions;
+pub mod walk;

@@ -1,0 +1,302 @@
+//! Merged discovery with real kube-apiservers v1.20.2: A without the autoscaling group, B with it.
+
+use std::io::Read as _;
+
+use flate2::read::GzDecoder;
+use k8s_pb::apimachinery::pkg::apis::meta::v1::{APIGroupList, APIResourceList};
+use k8s_pb::apimachinery::pkg::runtime::Unknown;
+use prost::Message;
+
+use crate::discovery::documents::{BETA, V2, groups};
+use crate::discovery::walk::legacy_lists;
+use crate::routing::real_apiservers::{LONGER, options, without_autoscaling};
+use testkit::client::Client;
+use testkit::cluster::{Ground, REROUTED, assert_refused};
+use testkit::kube::KubeApiServer;
+use testkit::kubectl::Kubectl;
+use testkit::proxy::{Proxy, Until};
+use testkit::wait::eventually;
+
+const GROUP: &str = "/apis/autoscaling";
+const VERSION: &str = "/apis/autoscaling/v1";
+const OPENAPI: &str = "/openapi/v2";
+const OPENAPI_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+struct World {
+    a: KubeApiServer,
+    b: KubeApiServer,
+    proxy_a: Proxy,
+    _proxy_b: Proxy,
+    ground: Ground,
+}
+
+impl World {
+    async fn new() -> Self {
+        let ground = Ground::new().await;
+        // B first: then A deletes the APIService objects of what it does not know, and B's own group list forgets it.
+        let b = KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await;
+        let a = without_autoscaling(options(&ground, "cp-a"));
+        let a = KubeApiServer::start(a, &ground.pki).await;
+        let proxy = |id, addr| Proxy::start(ground.proxy(id, addr).until(Until::Ready));
+        let (proxy_a, proxy_b) = tokio::join!(proxy("a", a.addr()), proxy("b", b.addr()));
+        let world = Self {
+            a,
+            b,
+            proxy_a,
+            _proxy_b: proxy_b,
+            ground,
+        };
+        let admin = world.admin();
+        eventually("A's proxy adds what B has", LONGER, async || {
+            admin.get(GROUP).await.code() == 200
+        })
+        .await;
+        world
+    }
+
+    fn admin(&self) -> Client {
+        self.proxy_a
+            .client(&self.ground.pki)
+            .cert("admin")
+            .timeout(LONGER)
+    }
+}
+
+#[tokio::test]
+async fn discovery_before_real_apiservers() {
+    let mut world = World::new().await;
+    every_client_finds_the_group(&world).await;
+    each_form_is_merged(&world).await;
+    // Nobody has asked for OpenAPI before.
+    kubectl_can_use_it(&world).await;
+    open_api_is_merged(&world).await;
+    callers_see_what_they_may(&world).await;
+    let lists = legacy_lists(&world.admin()).await;
+    assert!(
+        lists.contains("/apis/autoscaling/v1/horizontalpodautoscalers"),
+        "{lists:?}"
+    );
+    for path in &lists {
+        let answer = world.admin().get(path).await;
+        assert_eq!(answer.code(), 200, "{path}: {}", answer.text());
+    }
+    a_dead_peers_group_is_refused(&mut world).await;
+}
+
+/// What clients of 1.20 to 1.36 send; this server has only the legacy form for any of them.
+async fn every_client_finds_the_group(world: &World) {
+    for accept in [
+        "application/json, */*".to_owned(),
+        "application/json".to_owned(),
+        format!("{BETA},application/json"),
+        format!("{V2},{BETA},application/json"),
+    ] {
+        let client = world.admin().header("accept", &accept);
+        let (merged, local) = (
+            client.get("/apis").await,
+            world.a.admin().get("/apis").await,
+        );
+        assert_eq!(merged.header("content-type"), "application/json");
+        let (names, before) = (groups(&merged.json()), groups(&local.json()));
+        assert_eq!(names[..before.len()], before);
+        assert_eq!(names[before.len()..], ["autoscaling"]);
+        let version = client.get(VERSION).await;
+        assert_eq!(version.body, world.b.admin().get(VERSION).await.body);
+    }
+    let labels = [
+        ("code", "200"),
+        ("group", "autoscaling"),
+        ("version", "v1"),
+        ("resource", ""),
+    ];
+    let all = |count| count >= 4.0;
+    world.proxy_a.until_metric(REROUTED, &labels, all).await;
+}
+
+async fn each_form_is_merged(world: &World) {
+    let yaml = world.admin().header("accept", "application/yaml");
+    let list = yaml.get("/apis").await;
+    assert_eq!(list.header("content-type"), "application/yaml");
+    let list: serde_json::Value = serde_yaml::from_slice(&list.body).unwrap();
+    assert!(groups(&list).contains(&"autoscaling".to_owned()));
+
+    let protobuf = world.admin().header("accept", PROTOBUF);
+    let raw = |body: &[u8]| Unknown::decode(&body[4..]).unwrap().raw.unwrap();
+    let list = protobuf.get("/apis").await;
+    assert_eq!(list.header("content-type"), PROTOBUF);
+    let list = APIGroupList::decode(&*raw(&list.body)).unwrap();
+    assert!(
+        list.groups
+            .iter()
+            .any(|group| group.name() == "autoscaling")
+    );
+    let group = protobuf.get(GROUP).await;
+    assert_eq!(
+        (group.code(), group.header("content-type")),
+        (200, PROTOBUF)
+    );
+    let version = protobuf.get(VERSION).await;
+    let version = APIResourceList::decode(&*raw(&version.body)).unwrap();
+    assert_eq!(version.group_version(), "autoscaling/v1");
+}
+
+async fn open_api_is_merged(world: &World) {
+    let json = world.admin();
+    let protobuf = json.header("accept", OPENAPI_PROTOBUF);
+    let path = "/apis/autoscaling/v1/namespaces/{namespace}/horizontalpodautoscalers";
+    for (client, form) in [
+        (&json, "text/plain; charset=utf-8"),
+        (&protobuf, "application/octet-stream"),
+    ] {
+        let whole = client.get(OPENAPI).await;
+        assert_eq!(whole.header("content-type"), form);
+        assert_eq!(whole.header("content-length"), whole.body.len().to_string());
+        assert!(!whole.headers.contains_key("accept-ranges"));
+        let local = world.a.admin().header(
+            "accept",
+            if form.starts_with("text") {
+                "*/*"
+            } else {
+                OPENAPI_PROTOBUF
+            },
+        );
+        let local = local.get(OPENAPI).await;
+        assert!(whole.text().contains(path), "the first is as good as any");
+        assert!(whole.body.len() > local.body.len() && !local.text().contains(path));
+        assert_ne!(whole.header("etag"), local.header("etag"));
+
+        let known = client.header("if-none-match", whole.header("etag"));
+        assert_eq!(known.get(OPENAPI).await.code(), 304);
+        let stale = client.header("if-none-match", local.header("etag"));
+        assert_eq!(stale.get(OPENAPI).await.code(), 200);
+
+        let packed = client.header("accept-encoding", "gzip").get(OPENAPI).await;
+        assert_eq!(packed.header("content-encoding"), "gzip");
+        let vary: Vec<_> = packed.headers.get_all("vary").iter().collect();
+        assert_eq!(vary, ["Accept-Encoding", "Accept"]);
+        let mut plain = Vec::new();
+        GzDecoder::new(&*packed.body)
+            .read_to_end(&mut plain)
+            .unwrap();
+        assert!(plain == whole.body && packed.body.len() < whole.body.len() / 4);
+
+        let part = client.header("range", "bytes=0-10").get(OPENAPI).await;
+        assert_eq!((part.code(), part.body.len()), (200, whole.body.len()));
+        let head = client.request("HEAD", OPENAPI, "").await;
+        assert_eq!((head.code(), head.body.len()), (200, 0));
+        assert_eq!(head.header("content-length"), whole.body.len().to_string());
+        assert_eq!(head.header("etag"), whole.header("etag"));
+    }
+}
+
+async fn callers_see_what_they_may(world: &World) {
+    let nobody = world.proxy_a.client(&world.ground.pki);
+    let bob = nobody.token("tok-bob");
+    for path in [
+        "/api",
+        "/apis",
+        "/api/v1",
+        "/apis/apps",
+        "/apis/apps/v1",
+        GROUP,
+        VERSION,
+        OPENAPI,
+    ] {
+        let refused = nobody.get(path).await;
+        assert_eq!(refused.code(), 403, "{path}: {}", refused.text());
+        assert!(refused.text().contains("system:anonymous"), "{path}");
+        assert_eq!(
+            nobody.token("tok-wrong").get(path).await.code(),
+            401,
+            "{path}"
+        );
+        let seen = bob.get(path).await;
+        assert_eq!(seen.code(), 200, "{path}: {}", seen.text());
+    }
+    for path in [
+        "/apis/nobodys",
+        "/apis/nobodys/v1",
+        "/apis/autoscaling/v9",
+        "/openapi/v3",
+    ] {
+        let (through, direct) = (
+            world.admin().get(path).await,
+            world.a.admin().get(path).await,
+        );
+        assert_eq!(through.code(), 404, "{path}");
+        assert_eq!(
+            through.header("content-type"),
+            direct.header("content-type"),
+            "{path}"
+        );
+    }
+}
+
+async fn kubectl_can_use_it(world: &World) {
+    let pki = &world.ground.pki;
+    let kubectl =
+        Kubectl::new(world.proxy_a.addr(), pki, world.ground.dir.path()).cert(pki, "admin");
+    // Nobody has needed OpenAPI before, and kubectl asks once.
+    let explained = kubectl.run(&["explain", "hpa.spec.maxReplicas"]).await;
+    assert!(explained.contains("maxReplicas"), "{explained}");
+    // Its discovery is fetched by the first and taken from its cache by the second.
+    for _ in 0..2 {
+        let resources = kubectl
+            .run(&["api-resources", "--api-group=autoscaling"])
+            .await;
+        assert!(
+            resources.contains("horizontalpodautoscalers"),
+            "{resources}"
+        );
+    }
+    kubectl.run(&["get", "hpa"]).await;
+    for done in ["created", "unchanged"] {
+        let applied = kubectl
+            .output_with_input(&["apply", "-f", "-"], AUTOSCALER)
+            .await;
+        assert!(applied.success, "{}", applied.stderr);
+        assert!(applied.stdout.contains(done), "{}", applied.stdout);
+    }
+    let wrong = AUTOSCALER.replace("maxReplicas", "maximum");
+    let refused = kubectl
+        .output_with_input(&["apply", "-f", "-"], &wrong)
+        .await;
+    assert!(
+        refused.stderr.contains("error validating data"),
+        "checked against OpenAPI: {}",
+        refused.stderr
+    );
+    let all = kubectl.run(&["get", "all"]).await;
+    assert!(
+        all.contains("horizontalpodautoscaler.autoscaling/applied"),
+        "{all}"
+    );
+    kubectl.run(&["delete", "hpa", "applied"]).await;
+}
+
+const AUTOSCALER: &str = "apiVersion: autoscaling/v1
+kind: HorizontalPodAutoscaler
+metadata:
+  name: applied
+  namespace: default
+spec:
+  maxReplicas: 3
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: any}
+";
+
+async fn a_dead_peers_group_is_refused(world: &mut World) {
+    world.b.kill();
+    let admin = world.admin();
+    for path in [VERSION, VERSION] {
+        let answer = admin.get(path).await;
+        assert_refused(&answer, "");
+    }
+    eventually("B's apiserver is known to be gone", LONGER, async || {
+        let version = admin.get(VERSION).await;
+        version.code() == 503 && version.text().contains("can be reached")
+    })
+    .await;
+    assert_eq!(admin.get(GROUP).await.code(), 200);
+    assert!(groups(&admin.get("/apis").await.json()).contains(&"autoscaling".to_owned()));
+}

@@ -1,0 +1,7 @@
+//! etcd that dies, freezes, is restored, or has invalid values.
+
+pub mod following;
+pub mod outages;
+pub mod reconnecting;
+pub mod restored;
+pub mod undecodable;

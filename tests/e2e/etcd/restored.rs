@@ -1,0 +1,139 @@
+//! An etcd that returns with an earlier state, or as another etcd: the proxy drops what etcd has lost, and keeps what
+//! is still true.
+
+use std::time::Duration;
+
+use crate::etcd::following::{Following, LISTED, SERVERS};
+use crate::etcd::outages::{LISTS, asking};
+use crate::etcd::reconnecting::ids;
+use crate::watches::compaction::{is_local, topics};
+use testkit::cluster::{Cluster, HPAS, LONG};
+use testkit::double::{ServedResource, v1_20};
+use testkit::proxy::Proxy;
+use testkit::registry::Registry;
+use testkit::steady::Steady;
+use testkit::wait::{eventually, holds};
+
+const RESTORES: &str = "kube_interop_proxy_etcd_restores";
+
+/// What B alone serves may be refused for a moment, but is never nobody's.
+fn never_a_404(cluster: &Cluster) -> Steady {
+    let client = cluster.client().cert("admin").fresh();
+    Steady::start("200 or 503", Duration::from_millis(50), 2000, move || {
+        let client = client.clone();
+        async move {
+            match client.try_get(HPAS).await.map(|answer| answer.code()) {
+                Ok(200 | 503) => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        }
+    })
+}
+
+/// Every prefix was found to be another and listed again once more.
+async fn is_listed_again(proxy: &Proxy, prefixes: f64) {
+    eventually("every prefix is listed again", LONG, async || {
+        let (lists, restores) = (
+            proxy.metric(LISTS, &[]).await,
+            proxy.metric(RESTORES, &[]).await,
+        );
+        if (lists, restores) == (2.0 * prefixes, prefixes) {
+            Ok(())
+        } else {
+            Err(format!("{lists} lists, {restores} restores"))
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_an_etcd_restored_from_a_backup_has_forgotten_is_forgotten() {
+    let mut cluster = Cluster::with(v1_20(), |options| options).await;
+    let things = ServedResource::new("w.example", "v1", "things", "Thing");
+    cluster.a.add_resource(things);
+    let registry = |client| Registry::new(client, "/registry");
+    let old = registry(cluster.ground.etcd.client().await);
+    old.put_record("kept", 20001, "w.example/v1", &[]).await;
+    cluster.ground.etcd.back_up().await;
+
+    let old = registry(cluster.ground.etcd.client().await);
+    for number in 0..200 {
+        old.put("/registry/pods/default/other", &number.to_string())
+            .await;
+    }
+    old.put_record("lost", 20002, "w.example/v1", &[]).await;
+    old.put_definition("things.w.example").await;
+    eventually("A knows all of it", LONG, async || {
+        let status = cluster.proxy_a.statusz().await;
+        ids(&status) == ["b", "kept", "lost"] && !is_local(&status, "w.example", "things")
+    })
+    .await;
+    let lost = old.put("/registry/pods/default/other", "last").await;
+    eventually("all watches have come so far", LONG, async || {
+        let topics = topics(&cluster.proxy_a.statusz().await);
+        topics.values().all(|(revision, _)| *revision >= lost)
+    })
+    .await;
+    let prefixes = cluster.proxy_a.metric(LISTS, &[]).await;
+    assert_eq!(cluster.proxy_a.metric(RESTORES, &[]).await, 0.0);
+    let local = asking(&cluster.client().cert("admin"), "/api/v1/pods");
+    let rerouted = never_a_404(&cluster);
+
+    cluster.ground.etcd.restore().await;
+    is_listed_again(&cluster.proxy_a, prefixes).await;
+    eventually("A knows what is true now", LONG, async || {
+        let status = cluster.proxy_a.statusz().await;
+        ids(&status) == ["b", "kept"] && is_local(&status, "w.example", "things")
+    })
+    .await;
+    let page = cluster.proxy_a.statusz().await;
+    assert!(page["etcd"]["revision"].as_i64() < Some(lost), "{page:#}");
+    cluster.until_a_knows("b", "autoscaling").await;
+    let restored = registry(cluster.ground.etcd.client().await);
+    restored.put_record("new", 20003, "w.example/v1", &[]).await;
+    eventually("changes arrive", LONG, async || {
+        ids(&cluster.proxy_a.statusz().await) == ["b", "kept", "new"]
+    })
+    .await;
+    local.stop().await;
+    rerouted.stop().await;
+    is_listed_again(&cluster.proxy_a, prefixes).await;
+}
+
+#[tokio::test]
+async fn another_cluster_is_listed_whatever_its_revision() {
+    let following = Following::start("3.6.0").await;
+    following.put_record("lost", 20001);
+    following.until_known(&["lost"]).await;
+    let prefixes = following.proxy.metric(LISTS, &[]).await;
+    following.etcd.replace(2, LISTED + 1000);
+    let new = following.put_record("new", 20002);
+    is_listed_again(&following.proxy, prefixes).await;
+    following.until_known(&["new"]).await;
+    let later = following.put_record("later", 20003);
+    following.until_known(&["later", "new"]).await;
+    assert!(new < later);
+}
+
+#[tokio::test]
+async fn a_member_that_lags_behind_is_no_restored_etcd() {
+    let following = Following::start("3.6.0").await;
+    let known = following.put_record("known", 20001);
+    following.until_known(&["known"]).await;
+    let prefixes = following.proxy.metric(LISTS, &[]).await;
+    following.etcd.lag(50);
+    following.etcd.cut();
+    eventually("records are watched again", LONG, async || {
+        following.etcd.asked(SERVERS).watched_from == [LISTED + 1, known + 1]
+    })
+    .await;
+    following.put_record("later", 20002);
+    following.until_known(&["known", "later"]).await;
+    holds(
+        "nothing is listed again",
+        Duration::from_secs(2),
+        async || following.proxy.metric(LISTS, &[]).await == prefixes,
+    )
+    .await;
+    assert_eq!(following.proxy.metric(RESTORES, &[]).await, 0.0);
+}

@@ -1,0 +1,5 @@
+//! Servers that die or shut down while they have requests.
+
+pub mod peers;
+pub mod real_apiservers;
+pub mod terminating;

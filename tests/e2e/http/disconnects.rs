@@ -1,0 +1,134 @@
+//! If one side disconnects in the middle of an exchange, the proxy disconnects the other.
+
+use bytes::Bytes;
+use tokio::io::AsyncWriteExt as _;
+
+use testkit::cluster::{LONG, Single, of_each_version};
+use testkit::pki::SERVER_NAME;
+use testkit::wait::eventually;
+use testkit::wire::{Pieces, Wire, request};
+
+const UPLOAD: &str = "/_double/upload";
+
+#[tokio::test]
+async fn when_the_client_goes_away_the_apiserver_is_told() {
+    for world in of_each_version().await {
+        for path in [
+            "/_double/ticks?ms=10",
+            "/_double/hang",
+            "/_double/big?bytes=9999999999",
+        ] {
+            for mut wire in Wire::both(&world.client().cert("admin")).await {
+                world.double.take_requests();
+                let asked = request("GET", path, Pieces::default());
+                let opening = wire.open(SERVER_NAME, asked);
+                let arrived =
+                    eventually("it arrived", LONG, async || world.double.count(path) == 1);
+                // The answer of one of these never comes.
+                tokio::select! {
+                    answer = opening => {
+                        let mut answer = answer.unwrap();
+                        assert!(answer.next_chunk(LONG).await.unwrap().is_some());
+                    }
+                    () = arrived => {}
+                }
+                assert_eq!(over(&world, path), Some(false));
+                drop(wire);
+                eventually("the apiserver's side is over", LONG, async || {
+                    over(&world, path) == Some(true)
+                })
+                .await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn when_the_client_goes_away_in_its_body_the_apiserver_is_told() {
+    for world in of_each_version().await {
+        for alpn in ["http/1.1", "h2"] {
+            world.double.take_requests();
+            let admin = world.client().cert("admin").timeout(LONG);
+            if alpn == "http/1.1" {
+                let mut tls = admin.connect_raw(&[alpn]).await.unwrap();
+                let head = "POST /_double/upload HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\n\r\nhalf";
+                tls.write_all(head.as_bytes()).await.unwrap();
+                tls.flush().await.unwrap();
+                arrived(&world, 4).await;
+                drop(tls);
+            } else {
+                let mut wire = Wire::http2(&admin).await;
+                let body = Pieces::of([Bytes::from_static(b"half")]).unfinished();
+                let sending = tokio::spawn(async move {
+                    let asked = request("POST", UPLOAD, body);
+                    wire.open(SERVER_NAME, asked).await.is_ok()
+                });
+                arrived(&world, 4).await;
+                sending.abort();
+                assert!(sending.await.unwrap_err().is_cancelled());
+            }
+            eventually("the apiserver's side is over", LONG, async || {
+                over(&world, UPLOAD) == Some(true)
+            })
+            .await;
+        }
+    }
+}
+
+/// Whether the request for `path` is over; `None` before it has arrived.
+fn over(world: &Single, path: &str) -> Option<bool> {
+    let seen = world.double.requests();
+    let request = seen.iter().find(|request| request.path == path)?;
+    Some(request.over)
+}
+
+/// Waits until so much of an upload is at the apiserver.
+async fn arrived(world: &Single, bytes: u64) {
+    eventually("the first piece arrived", LONG, async || {
+        let seen = world.double.requests();
+        seen.iter()
+            .any(|request| request.path == UPLOAD && request.body_len == bytes)
+    })
+    .await;
+    assert_eq!(over(world, UPLOAD), Some(false));
+}
+
+#[tokio::test]
+async fn when_the_apiserver_goes_away_the_client_is_told() {
+    for world in of_each_version().await {
+        for mut wire in Wire::both(&world.client().cert("admin")).await {
+            let asked = request("GET", "/_double/ticks?ms=10", Pieces::default());
+            let mut answer = wire.open(SERVER_NAME, asked).await.unwrap();
+            assert!(answer.next_chunk(LONG).await.unwrap().is_some());
+            world.double.drop_connections();
+            let end = loop {
+                match answer.next_chunk(LONG).await {
+                    Ok(Some(_)) => {}
+                    end => break end,
+                }
+            };
+            let error = end.expect_err("not the end of the body, but a break");
+            assert!(error.to_string().contains("broke off"), "{error:#}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn when_the_apiserver_goes_away_in_a_body_the_client_is_told() {
+    for world in of_each_version().await {
+        for mut wire in Wire::both(&world.client().cert("admin")).await {
+            world.double.take_requests();
+            let body = Pieces::of([Bytes::from_static(b"half")]).unfinished();
+            let asked = request("POST", UPLOAD, body);
+            let sending = tokio::spawn(async move { wire.send(SERVER_NAME, asked).await });
+            arrived(&world, 4).await;
+            world.double.drop_connections();
+            let answer = sending.await.unwrap().unwrap();
+            assert_eq!(answer.code(), 503, "{}", answer.text());
+            assert!(
+                !answer.headers.contains_key("retry-after"),
+                "it may have been executed"
+            );
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Users: their certificates, tokens and headers, as the apiserver sees them.
+
+pub mod certificates;
+pub mod credentials;
+pub mod crowd;
+pub mod real_apiservers;
+pub mod rotation;
+pub mod rotation_twice;
+pub mod users;
+pub mod x509;

@@ -1,0 +1,8 @@
+//! Slow, greedy and broken clients: their resources are limited, and no other client waits for them.
+
+pub mod clients;
+pub mod etcd_values;
+pub mod fairness;
+pub mod http2;
+pub mod large_headers;
+pub mod unread;

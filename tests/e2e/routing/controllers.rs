@@ -1,0 +1,358 @@
+//! KEP-4020's stories: a real kube-controller-manager v1.20.2 in a cluster whose real kube-apiservers differ. A does not
+//! serve what B serves; the controllers talk to A's proxy. What A lacks has been added by a newer B, or removed by a newer
+//! A; or nothing is lacking.
+
+use std::time::Duration;
+
+use etcd_client::WatchOptions;
+use serde_json::{Value, json};
+
+use crate::routing::real_apiservers::options;
+use testkit::client::Client;
+use testkit::cluster::{Ground, REROUTED, lists};
+use testkit::kcm::ControllerManager;
+use testkit::kube::KubeApiServer;
+use testkit::proxy::{Proxy, Until};
+use testkit::wait::eventually;
+
+/// The garbage collector looks at discovery every 30 seconds.
+const LONG: Duration = Duration::from_secs(120);
+/// Added by a newer server: a group, whole.
+const ADDED: [&str; 3] = [
+    "autoscaling/v1",
+    "autoscaling/v2beta1",
+    "autoscaling/v2beta2",
+];
+/// Removed by a newer server: a version of a group that goes on.
+const REMOVED: [&str; 1] = ["batch/v1beta1"];
+const NAMESPACES: &str = "/api/v1/namespaces";
+
+struct World {
+    a: KubeApiServer,
+    b: KubeApiServer,
+    proxy_a: Proxy,
+    _proxy_b: Proxy,
+    ground: Ground,
+}
+
+/// A kind of object that a story is about.
+struct Kind {
+    /// Where its objects are, within a namespace.
+    path: &'static str,
+    resource: &'static str,
+    /// Where etcd has them.
+    key: &'static str,
+    manifest: Value,
+}
+
+fn autoscaler() -> Kind {
+    Kind {
+        path: "/apis/autoscaling/v1",
+        resource: "horizontalpodautoscalers",
+        key: "/registry/horizontalpodautoscalers",
+        manifest: json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler", "spec": {"maxReplicas": 2,
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}}}),
+    }
+}
+
+fn cron_job() -> Kind {
+    let pod =
+        json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}});
+    Kind {
+        path: "/apis/batch/v1beta1",
+        resource: "cronjobs",
+        key: "/registry/cronjobs",
+        manifest: json!({"apiVersion": "batch/v1beta1", "kind": "CronJob", "spec": {"schedule": "0 0 1 1 *",
+            "suspend": true, "jobTemplate": {"spec": {"template": pod}}}}),
+    }
+}
+
+fn config_map() -> Kind {
+    Kind {
+        path: "/api/v1",
+        resource: "configmaps",
+        key: "/registry/configmaps",
+        manifest: json!({"apiVersion": "v1", "kind": "ConfigMap"}),
+    }
+}
+
+impl World {
+    /// A serves none of `lacking`.
+    async fn where_a_lacks(lacking: &[&str]) -> Self {
+        let ground = Ground::new().await;
+        // B first: then A deletes the APIService objects of what it does not know, and B's own group list forgets it.
+        let b = KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await;
+        let without = |options: testkit::kube::KubeOptions, version: &&str| {
+            options.runtime_config(&format!("{version}=false"))
+        };
+        let options = lacking.iter().fold(options(&ground, "cp-a"), without);
+        let a = KubeApiServer::start(options, &ground.pki).await;
+        let (proxy_a, proxy_b) = tokio::join!(
+            Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)),
+            Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)),
+        );
+        eventually("A's proxy knows what B serves", LONG, async || {
+            lists(&proxy_a.statusz().await, "b", "autoscaling")
+        })
+        .await;
+        Self {
+            a,
+            b,
+            proxy_a,
+            _proxy_b: proxy_b,
+            ground,
+        }
+    }
+
+    /// A kube-controller-manager with A's proxy for its apiserver, once that lists what B serves.
+    async fn controllers(&self) -> ControllerManager {
+        let dir = self.ground.dir.path();
+        let (pki, proxy) = (&self.ground.pki, self.proxy_a.addr());
+        ControllerManager::start(dir, pki, proxy, &["namespace", "garbagecollector"], &[]).await
+    }
+
+    /// B's administrator, past all proxies.
+    fn admin(&self) -> &Client {
+        self.b.admin()
+    }
+
+    async fn create_namespace(&self, name: &str) {
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        self.create(NAMESPACES, &namespace).await;
+    }
+
+    /// The object, as it was created.
+    async fn create_object(
+        &self,
+        kind: &Kind,
+        namespace: &str,
+        name: &str,
+        owner: Option<&Value>,
+    ) -> Value {
+        let mut object = kind.manifest.clone();
+        let owners: Vec<_> = owner.into_iter().map(reference).collect();
+        object["metadata"] =
+            json!({"name": name, "namespace": namespace, "ownerReferences": owners});
+        self.create(&kind.collection(namespace), &object).await
+    }
+
+    async fn create(&self, path: &str, object: &Value) -> Value {
+        let answer = self.admin().request("POST", path, object.to_string()).await;
+        assert_eq!(answer.code(), 201, "{}", answer.text());
+        let mut created: Value = serde_json::from_slice(&answer.body).unwrap();
+        // Lists and creations leave them out in some versions; references need them.
+        for field in ["apiVersion", "kind"] {
+            created[field] = object[field].clone();
+        }
+        created
+    }
+
+    async fn delete(&self, path: &str) {
+        let answer = self.admin().request("DELETE", path, "").await;
+        assert!(matches!(answer.code(), 200 | 202), "{}", answer.text());
+    }
+
+    async fn until_gone(&self, path: &str, controllers: &ControllerManager) {
+        eventually(&format!("{path} is gone"), LONG, async || {
+            match self.admin().get(path).await.code() {
+                404 => Ok(()),
+                code => Err(format!("{code}\n{}", controllers.log_tail())),
+            }
+        })
+        .await;
+    }
+
+    /// How many of `kind` etcd has in a namespace.
+    async fn stored(&self, kind: &Kind, namespace: &str) -> usize {
+        let below = format!("{}/{namespace}/", kind.key);
+        self.ground.etcd.below(&below).await.len()
+    }
+
+    /// The etcd revision of a key's deletion, the first after `since`.
+    async fn deletion(&self, key: &str, since: i64) -> i64 {
+        let options = WatchOptions::new().with_start_revision(since);
+        let mut client = self.ground.etcd.client().await;
+        let mut watch = client.watch(key, Some(options)).await.unwrap();
+        let deletion = async {
+            while let Some(answer) = watch.message().await.unwrap() {
+                let deleted = |event: &&etcd_client::Event| {
+                    event.event_type() == etcd_client::EventType::Delete
+                };
+                if let Some(event) = answer.events().iter().find(deleted) {
+                    return event.kv().unwrap().mod_revision();
+                }
+            }
+            panic!("{key}: the watch ended");
+        };
+        tokio::time::timeout(LONG, deletion)
+            .await
+            .expect("a deletion")
+    }
+
+    /// Deletes a namespace that has an object of `kind`, and sees that both go, the object first.
+    async fn a_namespace_goes_after_its_object(
+        &self,
+        kind: &Kind,
+        controllers: &ControllerManager,
+    ) {
+        self.create_namespace("found").await;
+        let object = self.create_object(kind, "found", "web", None).await;
+        let since = revision(&object);
+        let namespace = format!("{NAMESPACES}/found");
+        self.delete(&namespace).await;
+        self.until_gone(&namespace, controllers).await;
+        assert_eq!(self.stored(kind, "found").await, 0, "something is orphaned");
+        let object = self
+            .deletion(&format!("{}/found/web", kind.key), since)
+            .await;
+        let namespace = self.deletion("/registry/namespaces/found", since).await;
+        assert!(
+            object < namespace,
+            "object deleted at {object}, namespace at {namespace}"
+        );
+    }
+
+    /// Deletes an owner, and sees that what it owns goes, and that what others own stays until then.
+    async fn what_is_owned_goes_with_its_owner(
+        &self,
+        owner: &Kind,
+        owned: &Kind,
+        controllers: &ControllerManager,
+    ) {
+        self.create_namespace("owners").await;
+        let web = self.create_object(owner, "owners", "web", None).await;
+        self.create_object(owned, "owners", "of-web", Some(&web))
+            .await;
+        // A dead owner's: once they are collected, the collector has had its time for the living one's.
+        for name in ["first", "second"] {
+            let dead = self
+                .create_object(&config_map(), "owners", &format!("dead-{name}"), None)
+                .await;
+            self.create_object(&config_map(), "owners", name, Some(&dead))
+                .await;
+            self.delete(&format!(
+                "{}/dead-{name}",
+                config_map().collection("owners")
+            ))
+            .await;
+            let orphan = format!("{}/{name}", config_map().collection("owners"));
+            self.until_gone(&orphan, controllers).await;
+        }
+        let of_web = format!("{}/of-web", owned.collection("owners"));
+        assert_eq!(
+            self.admin().get(&of_web).await.code(),
+            200,
+            "its owner lives"
+        );
+        // In batch/v1beta1 the default is to leave behind what is owned.
+        let owner = format!("{}/web", owner.collection("owners"));
+        self.delete(&format!("{owner}?propagationPolicy=Background"))
+            .await;
+        self.until_gone(&of_web, controllers).await;
+    }
+
+    async fn rerouted(&self, group: &str) -> f64 {
+        self.proxy_a.metric(REROUTED, &[("group", group)]).await
+    }
+}
+
+impl Kind {
+    fn collection(&self, namespace: &str) -> String {
+        format!("{}/namespaces/{namespace}/{}", self.path, self.resource)
+    }
+}
+
+fn reference(owner: &Value) -> Value {
+    json!({"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"]})
+}
+
+fn revision(object: &Value) -> i64 {
+    object["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_namespace_takes_along_what_a_newer_server_added() {
+    let world = World::where_a_lacks(&ADDED).await;
+    let kind = autoscaler();
+    // Without the proxy: the namespace goes, what was in it stays behind.
+    world.create_namespace("lost").await;
+    world.create_object(&kind, "lost", "web", None).await;
+    let dir = tempfile::tempdir().unwrap();
+    let (pki, a) = (&world.ground.pki, world.a.addr());
+    let direct = ControllerManager::start(dir.path(), pki, a, &["namespace"], &[]).await;
+    let namespace = format!("{NAMESPACES}/lost");
+    world.delete(&namespace).await;
+    world.until_gone(&namespace, &direct).await;
+    drop(direct);
+    let orphans = world.stored(&kind, "lost").await;
+    println!(
+        "kube-controller-manager straight at A: namespace gone, {orphans} autoscaler orphaned in etcd"
+    );
+    assert_eq!(orphans, 1, "A itself cannot know of it");
+
+    let controllers = world.controllers().await;
+    world
+        .a_namespace_goes_after_its_object(&kind, &controllers)
+        .await;
+    println!(
+        "kube-controller-manager at A's proxy: the autoscaler gone, then the namespace, 0 orphaned"
+    );
+    assert!(world.rerouted("autoscaling").await >= 1.0);
+}
+
+#[tokio::test]
+async fn a_namespace_takes_along_what_a_newer_server_removed() {
+    let world = World::where_a_lacks(&REMOVED).await;
+    let controllers = world.controllers().await;
+    world
+        .a_namespace_goes_after_its_object(&cron_job(), &controllers)
+        .await;
+    assert!(world.rerouted("batch").await >= 1.0);
+}
+
+#[tokio::test]
+async fn a_namespace_takes_along_what_every_server_serves() {
+    let world = World::where_a_lacks(&[]).await;
+    let controllers = world.controllers().await;
+    world
+        .a_namespace_goes_after_its_object(&autoscaler(), &controllers)
+        .await;
+    assert!(
+        world.rerouted("autoscaling").await < 1.0,
+        "A serves it itself"
+    );
+}
+
+#[tokio::test]
+async fn what_a_newer_server_added_is_collected_with_its_owner() {
+    let world = World::where_a_lacks(&ADDED).await;
+    let controllers = world.controllers().await;
+    world
+        .what_is_owned_goes_with_its_owner(&config_map(), &autoscaler(), &controllers)
+        .await;
+}
+
+#[tokio::test]
+async fn what_belongs_to_something_that_a_newer_server_removed_is_collected_with_it_and_not_before()
+{
+    let world = World::where_a_lacks(&REMOVED).await;
+    let controllers = world.controllers().await;
+    world
+        .what_is_owned_goes_with_its_owner(&cron_job(), &config_map(), &controllers)
+        .await;
+}
+
+#[tokio::test]
+async fn what_every_server_serves_is_collected_with_its_owner() {
+    let world = World::where_a_lacks(&[]).await;
+    let controllers = world.controllers().await;
+    world
+        .what_is_owned_goes_with_its_owner(&autoscaler(), &config_map(), &controllers)
+        .await;
+}

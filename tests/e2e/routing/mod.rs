@@ -1,0 +1,11 @@
+//! Which server gets a request, and the answer if there is none.
+
+pub mod absent_servers;
+pub mod controllers;
+pub mod false_404;
+pub mod misconfigured;
+pub mod real_apiservers;
+pub mod refusals;
+pub mod rerouting;
+pub mod unsynced;
+pub mod versions;

@@ -1,0 +1,269 @@
+//! Rerouting between real kube-apiservers v1.20.2: A without the autoscaling group, B with it, one etcd.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use testkit::client::Client;
+use testkit::cluster::{Ground, HPAS, HPAS_IN_DEFAULT, LONG, REROUTED, assert_refused, lists};
+use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::kubectl::Kubectl;
+use testkit::proxy::{Proxy, Until};
+use testkit::wait::eventually;
+
+pub const LONGER: Duration = Duration::from_secs(90);
+
+struct World {
+    a: KubeApiServer,
+    b: KubeApiServer,
+    proxy_a: Proxy,
+    _proxy_b: Proxy,
+    ground: Ground,
+}
+
+pub fn options(ground: &Ground, host: &str) -> KubeOptions {
+    KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, host)
+}
+
+pub fn without_autoscaling(options: KubeOptions) -> KubeOptions {
+    ["v1", "v2beta1", "v2beta2"]
+        .iter()
+        .fold(options, |options, version| {
+            options.runtime_config(&format!("autoscaling/{version}=false"))
+        })
+}
+
+async fn world() -> World {
+    let ground = Ground::new().await;
+    // B first: then A deletes the APIService objects of what it does not know, and B's own group list forgets it.
+    let b = KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await;
+    let a = KubeApiServer::start(without_autoscaling(options(&ground, "cp-a")), &ground.pki).await;
+    let (proxy_a, proxy_b) = tokio::join!(
+        Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)),
+        Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)),
+    );
+    eventually(
+        "A's proxy knows that B serves autoscaling",
+        LONGER,
+        async || lists(&proxy_a.statusz().await, "b", "autoscaling"),
+    )
+    .await;
+    World {
+        a,
+        b,
+        proxy_a,
+        _proxy_b: proxy_b,
+        ground,
+    }
+}
+
+/// Lets only alice and bob read HorizontalPodAutoscalers.
+async fn grant(admin: &Client) {
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "hpa"},
+        "rules": [{"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": ["get", "list"]}]});
+    let subject =
+        |name: &str| json!({"kind": "User", "name": name, "apiGroup": "rbac.authorization.k8s.io"});
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": "hpa"}, "subjects": [subject("alice"), subject("bob")],
+        "roleRef": {"kind": "ClusterRole", "name": "hpa", "apiGroup": "rbac.authorization.k8s.io"}});
+    for (path, object) in [("clusterroles", role), ("clusterrolebindings", binding)] {
+        let path = format!("/apis/rbac.authorization.k8s.io/v1/{path}");
+        let answer = admin.request("POST", &path, object.to_string()).await;
+        assert_eq!(answer.code(), 201, "{}", answer.text());
+    }
+}
+
+#[tokio::test]
+async fn the_main_job() {
+    let world = world().await;
+    let World {
+        a,
+        b,
+        proxy_a,
+        ground,
+        ..
+    } = &world;
+    // What discovery says in a mixed cluster (B came first): the legacy group list has lost what B serves.
+    assert!(
+        !b.admin()
+            .get("/apis")
+            .await
+            .text()
+            .contains("\"autoscaling\"")
+    );
+    assert!(
+        b.admin()
+            .get("/")
+            .await
+            .text()
+            .contains("/apis/autoscaling/v1")
+    );
+    assert_eq!(b.admin().get(HPAS).await.code(), 200);
+    assert_eq!(a.admin().get(HPAS).await.code(), 404);
+
+    users_are_who_they_are_directly_against_b(&world).await;
+    objects_can_be_created_watched_and_deleted(&world).await;
+    let labels = [
+        ("code", "200"),
+        ("group", "autoscaling"),
+        ("version", "v1"),
+        ("resource", "horizontalpodautoscalers"),
+    ];
+    let twice = |count| count >= 2.0;
+    proxy_a.until_metric(REROUTED, &labels, twice).await;
+    local_requests_are_as_without_a_proxy(a, proxy_a, ground).await;
+}
+
+async fn users_are_who_they_are_directly_against_b(world: &World) {
+    let World {
+        b, proxy_a, ground, ..
+    } = world;
+    grant(b.admin()).await;
+    let dir = ground.dir.path();
+    let kubectl = |addr| Kubectl::new(addr, &ground.pki, dir);
+    for (name, through, direct, allowed) in [
+        (
+            "alice",
+            kubectl(proxy_a.addr()).cert(&ground.pki, "alice"),
+            kubectl(b.addr()).cert(&ground.pki, "alice"),
+            true,
+        ),
+        (
+            "bob",
+            kubectl(proxy_a.addr()).token("tok-bob"),
+            kubectl(b.addr()).token("tok-bob"),
+            true,
+        ),
+        (
+            "kubernetes-admin",
+            kubectl(proxy_a.addr()).cert(&ground.pki, "admin"),
+            kubectl(b.addr()).cert(&ground.pki, "admin"),
+            true,
+        ),
+        (
+            "anonymous",
+            kubectl(proxy_a.addr()),
+            kubectl(b.addr()),
+            false,
+        ),
+    ] {
+        // RBAC of a moment ago is effective when it is seen directly.
+        eventually(&format!("{name} directly"), LONG, async || {
+            direct.output(&["get", "--raw", HPAS]).await.success == allowed
+        })
+        .await;
+        let through = through.output(&["get", "--raw", HPAS]).await;
+        assert_eq!(through.success, allowed, "{name}: {}", through.stderr);
+        if allowed {
+            let list: Value = serde_json::from_str(&through.stdout).unwrap();
+            assert_eq!(list["kind"], "HorizontalPodAutoscalerList", "{name}");
+        }
+    }
+    let denied = proxy_a
+        .client(&ground.pki)
+        .cert("alice")
+        .get("/api/v1/secrets")
+        .await;
+    assert_eq!(denied.code(), 403);
+    assert!(denied.text().contains("alice"), "{}", denied.text());
+}
+
+async fn objects_can_be_created_watched_and_deleted(world: &World) {
+    let World {
+        proxy_a, ground, ..
+    } = world;
+    let admin = proxy_a.client(&ground.pki).cert("admin");
+    let mut watch = admin
+        .fresh()
+        .open(&format!("{HPAS_IN_DEFAULT}?watch=true"))
+        .await;
+    assert_eq!(watch.status, 200);
+
+    let object = json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"maxReplicas": 3, "scaleTargetRef": {"kind": "Deployment", "name": "web", "apiVersion": "apps/v1"}}});
+    let kubectl =
+        Kubectl::new(proxy_a.addr(), &ground.pki, ground.dir.path()).cert(&ground.pki, "admin");
+    let created = kubectl
+        .output_with_input(
+            &["create", "--raw", HPAS_IN_DEFAULT, "-f", "-"],
+            &object.to_string(),
+        )
+        .await;
+    assert!(created.success, "{}", created.stderr);
+    let event = watch.next_event(LONG).await.unwrap().unwrap();
+    assert_eq!(
+        (&event["type"], &event["object"]["metadata"]["name"]),
+        (&json!("ADDED"), &json!("web"))
+    );
+
+    kubectl
+        .run(&["delete", "--raw", &format!("{HPAS_IN_DEFAULT}/web")])
+        .await;
+    let event = watch.next_event(LONG).await.unwrap().unwrap();
+    assert_eq!(event["type"], "DELETED");
+}
+
+async fn local_requests_are_as_without_a_proxy(
+    a: &KubeApiServer,
+    proxy_a: &Proxy,
+    ground: &Ground,
+) {
+    let through = proxy_a.client(&ground.pki).cert("admin");
+    for path in [
+        "/api/v1/namespaces/default",
+        "/apis/apps/v1",
+        "/version",
+        "/api/v1/namespaces/default/pods/missing",
+        "/apis/nosuch.example/v1/things",
+        "/api/v1/nosuchthings",
+        "/nosuch",
+    ] {
+        let (through, direct) = (through.get(path).await, a.admin().get(path).await);
+        assert_eq!(
+            (through.code(), &through.body),
+            (direct.code(), &direct.body),
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn deaths_and_restarts() {
+    let mut world = world().await;
+    let admin = world.proxy_a.client(&world.ground.pki).cert("admin");
+    let asking = admin.header("X-Kubernetes-If-Ready", "1");
+    assert_eq!(admin.get(HPAS).await.code(), 200);
+
+    world.b.kill();
+    let answer = admin.get(HPAS).await;
+    assert_refused(&answer, "");
+    eventually(
+        "B's proxy tells that its apiserver is gone",
+        LONG,
+        async || world.proxy_a.statusz().await["peers"][0]["target"] == false,
+    )
+    .await;
+    assert_refused(&admin.get(HPAS).await, "can be reached");
+
+    world.a.kill();
+    eventually("A is seen to be gone", LONG, async || {
+        asking
+            .get("/api/v1/namespaces")
+            .await
+            .header("x-kubernetes-ready")
+            == "false"
+    })
+    .await;
+    world.a.start_again();
+    // No answer from before its initialization: each is a 503 of ours, or of an initialized apiserver.
+    eventually("A is initialized again", LONGER, async || {
+        let answer = asking.get("/api/v1/namespaces").await;
+        match (answer.code(), answer.header("x-kubernetes-ready")) {
+            (200, "true") => Ok(()),
+            (503, "false") => Err("not yet"),
+            other => panic!("{other:?}: {}", answer.text()),
+        }
+    })
+    .await;
+}

@@ -1,0 +1,302 @@
+//! The identity Lease with each `publishLease` setting, and what proxies leave behind, on a kube-apiserver v1.20.2
+//! that ignores such Leases.
+
+use std::time::Duration;
+
+use kube_interop_proxy::cluster::codec::{MANAGED_BY, MANAGER, RENEWAL, renewal};
+use serde_json::{Value, json};
+
+use testkit::addr::Loopback;
+use testkit::cluster::{Ground, LONG};
+use testkit::cut::Cut;
+use testkit::double::v1_20;
+use testkit::etcd::{Etcd, EtcdOptions};
+use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::pki::Pki;
+use testkit::proxy::{Proxy, ProxyOptions, Until};
+use testkit::wait::{eventually, holds};
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+const KEPT: &str = "kube_interop_proxy_identity_lease";
+/// `identity.leaseDuration` of these tests' proxies.
+const DURATION: Duration = Duration::from_secs(2);
+
+struct World {
+    api: KubeApiServer,
+    ground: Ground,
+}
+
+impl World {
+    async fn new() -> Self {
+        Self::on(Ground::new().await).await
+    }
+
+    async fn on(ground: Ground) -> Self {
+        let options = KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, "cp-a");
+        let api = KubeApiServer::start(options, &ground.pki).await;
+        Self { api, ground }
+    }
+
+    fn proxy(&self, id: &str, publish: &str) -> ProxyOptions {
+        keeping(self.ground.proxy(id, self.api.addr()), publish)
+    }
+
+    async fn lease(&self, name: &str) -> Option<Value> {
+        let answer = self.api.admin().get(&format!("{LEASES}/{name}")).await;
+        (answer.code() == 200).then(|| answer.json())
+    }
+
+    async fn until_there(&self, name: &str) -> Value {
+        eventually("the Lease is there", LONG, async || self.lease(name).await).await
+    }
+
+    async fn until_gone(&self, name: &str) {
+        eventually("the Lease is gone", LONG, async || {
+            self.lease(name).await.is_none()
+        })
+        .await;
+    }
+
+    async fn create(&self, lease: &Value) {
+        let created = self.api.admin().request("POST", LEASES, lease.to_string());
+        let created = created.await;
+        assert_eq!(created.code(), 201, "{}", created.text());
+    }
+
+    /// Changes it, however often somebody else does at the same time.
+    async fn change(&self, name: &str, change: impl Fn(&mut Value)) -> Value {
+        eventually("it is changed", LONG, async || {
+            let mut lease = self.lease(name).await.ok_or("it is gone")?;
+            change(&mut lease);
+            let path = format!("{LEASES}/{name}");
+            let changed = self.api.admin().request("PUT", &path, lease.to_string());
+            match changed.await {
+                answer if answer.code() == 200 => Ok(answer.json()),
+                answer => Err(answer.text()),
+            }
+        })
+        .await
+    }
+}
+
+fn keeping(options: ProxyOptions, publish: &str) -> ProxyOptions {
+    options
+        .until(Until::Ready)
+        .set("identity.publishLease", publish)
+        .set("identity.renewInterval", "200ms")
+        .set(
+            "identity.leaseDuration",
+            &format!("{}s", DURATION.as_secs()),
+        )
+}
+
+/// A Lease as its apiserver keeps it.
+fn of_apiserver(name: &str) -> Value {
+    json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": name, "labels": {"apiserver.kubernetes.io/identity": "kube-apiserver"}},
+        "spec": {"holderIdentity": format!("{name}_1"), "leaseDurationSeconds": 3600,
+            "renewTime": "2026-01-01T00:00:00.000000Z"}})
+}
+
+/// A Lease that a proxy keeps, renewed at `second`.
+fn of_proxy(mut lease: Value, second: u64) -> Value {
+    let time = format!(
+        "2026-01-01T00:{:02}:{:02}.000000Z",
+        second / 60,
+        second % 60
+    );
+    lease["metadata"]["labels"][MANAGED_BY] = json!(MANAGER);
+    lease["metadata"]["annotations"][RENEWAL] = json!(renewal("other_1", &time));
+    lease["spec"]["holderIdentity"] = json!("other_1");
+    lease["spec"]["leaseDurationSeconds"] = json!(DURATION.as_secs());
+    lease["spec"]["renewTime"] = json!(time);
+    lease
+}
+
+/// Who keeps the Lease, by the status page and by the metric; what neither of them knows if they differ just now.
+async fn kept_by(proxy: &Proxy) -> Value {
+    let told = proxy.statusz().await["server"]["identityLeaseKeptBy"].clone();
+    for owner in ["proxy", "other"] {
+        let metric = proxy.metric(KEPT, &[("kept_by", owner)]).await;
+        if (metric == 1.0) != (told == owner) {
+            return json!("not settled");
+        }
+    }
+    told
+}
+
+#[tokio::test]
+async fn an_operator_who_wants_no_lease_gets_none_and_none_collected() {
+    let ground = Ground::new().await;
+    let (never, always) = (ground.double(v1_20()).await, ground.double(v1_20()).await);
+    let lease = of_proxy(of_apiserver("dead"), 1);
+    let mut stored = lease.clone();
+    stored["metadata"]["uid"] = json!("u");
+    let mut etcd = ground.etcd.client().await;
+    let key = "/registry/leases/kube-system/dead";
+    etcd.put(key, stored.to_string(), None).await.unwrap();
+    let (mut a, _b) = tokio::join!(
+        Proxy::start(keeping(ground.proxy("a", never.addr()), "Never")),
+        Proxy::start(keeping(ground.proxy("b", always.addr()), "Always")),
+    );
+    let of_coordination = "/apis/coordination.k8s.io/v1/namespaces";
+    eventually("one of them collects", LONG, async || {
+        let requests = always.requests();
+        requests
+            .iter()
+            .any(|request| request.method == "DELETE" && request.path.ends_with("/dead"))
+    })
+    .await;
+    assert_eq!(never.count(of_coordination), 0);
+    assert_eq!(kept_by(&a).await, Value::Null);
+    a.terminate().await;
+    assert_eq!(never.count(of_coordination), 0);
+}
+
+#[tokio::test]
+async fn a_lease_is_always_kept_but_where_the_apiserver_keeps_one_of_that_name() {
+    let world = World::new().await;
+    let own = of_apiserver("own");
+    world.create(&own).await;
+    let mut a = Proxy::start(world.proxy("a", "Always")).await;
+    let mut b = Proxy::start(world.proxy("own", "Always")).await;
+    world.until_there("a").await;
+    eventually("A keeps its own", LONG, async || {
+        kept_by(&a).await == "proxy"
+    })
+    .await;
+    eventually("B leaves the apiserver's alone", LONG, async || {
+        kept_by(&b).await == "other"
+    })
+    .await;
+    let before = world.lease("own").await;
+    holds("for good", DURATION, async || {
+        world.lease("own").await == before
+    })
+    .await;
+    let log = std::fs::read_to_string(b.process().log()).unwrap();
+    assert_eq!(log.matches("is kept by somebody else").count(), 1, "{log}");
+
+    // Its apiserver is another one now, which keeps none.
+    let path = format!("{LEASES}/own");
+    let deleted = world.api.admin().request("DELETE", &path, String::new());
+    assert_eq!(deleted.await.code(), 200);
+    eventually("B keeps it", LONG, async || kept_by(&b).await == "proxy").await;
+    a.terminate().await;
+    b.terminate().await;
+    assert_eq!(
+        (world.lease("a").await, world.lease("own").await),
+        (None, None)
+    );
+}
+
+#[tokio::test]
+async fn a_lease_that_the_apiserver_takes_over_outlives_the_proxy() {
+    let world = World::new().await;
+    for publish in ["Auto", "Always"] {
+        let mut a = Proxy::start(world.proxy("a", publish)).await;
+        let b = Proxy::start(world.proxy("b", publish)).await;
+        let first = world.until_there("a").await;
+        eventually("it is A's", LONG, async || kept_by(&a).await == "proxy").await;
+        // As client-go does it: labels, annotations and holder are kept.
+        let taken = world.change("a", |lease| {
+            lease["spec"]["renewTime"] = json!("2026-01-01T00:00:00.000000Z");
+        });
+        let taken = taken.await;
+        assert_eq!(taken["metadata"]["labels"][MANAGED_BY], MANAGER);
+        assert_eq!(
+            taken["spec"]["holderIdentity"],
+            first["spec"]["holderIdentity"]
+        );
+        eventually("A sees it", LONG, async || {
+            let owner = kept_by(&a).await;
+            owner == "other" || owner.is_null()
+        })
+        .await;
+        holds("nobody touches it", DURATION * 2, async || {
+            world.lease("a").await.as_ref() == Some(&taken)
+        })
+        .await;
+        a.terminate().await;
+        assert_eq!(world.lease("a").await, Some(taken));
+        drop(b);
+        let path = format!("{LEASES}/a");
+        let deleted = world.api.admin().request("DELETE", &path, String::new());
+        assert_eq!(deleted.await.code(), 200);
+    }
+}
+
+#[tokio::test]
+async fn the_lease_of_a_killed_proxy_is_collected_by_another() {
+    let world = World::new().await;
+    let mut dead = Proxy::start(world.proxy("a", "Auto")).await;
+    let _alive = Proxy::start(world.proxy("b", "Auto")).await;
+    let (a, _) = (world.until_there("a").await, world.until_there("b").await);
+    let b = world.lease("b").await.unwrap();
+    let other = of_proxy(of_apiserver("other"), 0);
+    world.create(&other).await;
+    world.create(&of_apiserver("of-apiserver")).await;
+    dead.kill();
+    let mut second = 0;
+    eventually("A's is gone", LONG, async || {
+        second += 1;
+        // Whose proxy lives.
+        world
+            .change("other", |lease| *lease = of_proxy(lease.take(), second))
+            .await;
+        world.lease("a").await.is_none()
+    })
+    .await;
+    assert_eq!(a["spec"]["leaseDurationSeconds"], DURATION.as_secs());
+    assert!(world.lease("other").await.is_some(), "renewed all the time");
+    let uid = |lease: &Value| lease["metadata"]["uid"].clone();
+    assert_eq!(world.lease("b").await.map(|now| uid(&now)), Some(uid(&b)));
+    world.until_gone("other").await;
+    assert!(world.lease("of-apiserver").await.is_some());
+}
+
+#[tokio::test]
+async fn a_lease_that_was_renewed_out_of_sight_is_not_collected() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = Pki::new(&dir.path().join("pki"));
+    let middle = Loopback::new();
+    let options = EtcdOptions {
+        also: vec![middle.ip()],
+        ..EtcdOptions::default()
+    };
+    let etcd = Etcd::start_with(dir.path(), &pki, options).await;
+    let cut = Cut::start(middle, etcd.addr()).await;
+    let world = World::on(Ground { dir, pki, etcd }).await;
+    world.create(&of_proxy(of_apiserver("other"), 0)).await;
+    let through = format!("[\"https://{}\"]", cut.addr());
+    let options = world.proxy("b", "Auto").set("etcd.endpoints", &through);
+    let proxy = Proxy::start(options).await;
+    eventually("it is seen", LONG, async || {
+        let status = proxy.statusz().await;
+        let servers = status["facts"]["servers"].as_array().unwrap();
+        servers
+            .iter()
+            .any(|server| server["id"] == "other" && server["lease"]["publishedByProxy"] == true)
+    })
+    .await;
+
+    cut.cut();
+    // For the proxy nothing changes any more: it wants to delete what it believes to be expired.
+    let renewed = world
+        .change("other", |lease| *lease = of_proxy(lease.take(), 1))
+        .await;
+    holds("it stays", DURATION * 3, async || {
+        world.lease("other").await.as_ref() == Some(&renewed)
+    })
+    .await;
+    // It was refused what it tried to delete.
+    let metrics = world.api.admin().get("/metrics").await.text();
+    let refused = metrics.lines().filter(|line| {
+        let labels = ["verb=\"DELETE\"", "resource=\"leases\"", "code=\"409\""];
+        line.starts_with("apiserver_request_total{")
+            && labels.iter().all(|label| line.contains(label))
+    });
+    assert_eq!(refused.count(), 1);
+    cut.restore();
+    world.until_gone("other").await;
+}

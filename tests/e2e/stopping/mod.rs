@@ -1,0 +1,4 @@
+//! SIGTERM and the drain.
+
+pub mod drain;
+pub mod sigterm;

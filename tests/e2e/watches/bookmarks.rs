@@ -1,0 +1,287 @@
+//! The last bookmark of a watch when the proxy stops, with a real kube-apiserver v1.20.2 and etcd.
+
+use std::collections::BTreeSet;
+
+use bytes::{Bytes, BytesMut};
+use kube_interop_proxy::watches::frames::{EventKind, FrameFormat, Frames};
+use serde_json::{Value, json};
+
+use crate::routing::real_apiservers::options;
+use testkit::client::{Client, Streaming};
+use testkit::cluster::{Ground, LONG};
+use testkit::etcd::Etcd;
+use testkit::kube::KubeApiServer;
+use testkit::process::Signal;
+use testkit::proxy::{Proxy, Until};
+
+pub const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+pub const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+const EVENTS: &str = "/api/v1/namespaces/default/events";
+pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;stream=watch";
+
+pub async fn proxy(ground: &Ground, server: &KubeApiServer, drain: &str) -> Proxy {
+    let options = ground
+        .proxy("a", server.addr())
+        .set("watch.bookmarkOnShutdown", "true")
+        .set("shutdown.drain", drain)
+        .env(
+            "RUST_LOG",
+            "info,kube_interop_proxy::watches=debug,kube_interop_proxy::relay::final_bookmark=debug",
+        );
+    Proxy::start(options.until(Until::Ready)).await
+}
+
+/// Writes an object, whether it was there or not; its resource version.
+pub async fn write(admin: &Client, collection: &str, name: &str, more: &Value) -> i64 {
+    let kind = match collection {
+        EVENTS => "Event",
+        path if path.ends_with("secrets") => "Secret",
+        _ => "ConfigMap",
+    };
+    let mut object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}});
+    for (key, value) in more.as_object().unwrap() {
+        object[key] = value.clone();
+    }
+    object["metadata"]["name"] = name.into();
+    let path = format!("{collection}/{name}");
+    let mut answer = admin.request("PUT", &path, object.to_string()).await;
+    if answer.code() == 404 {
+        answer = admin.request("POST", collection, object.to_string()).await;
+    }
+    assert!(
+        matches!(answer.code(), 200 | 201),
+        "{path}: {}",
+        answer.text()
+    );
+    revision_of(&answer.json())
+}
+
+fn revision_of(object: &Value) -> i64 {
+    let revision = object["metadata"]["resourceVersion"].as_str();
+    revision
+        .unwrap_or_else(|| panic!("{object}"))
+        .parse()
+        .unwrap()
+}
+
+pub async fn list_revision(admin: &Client, collection: &str) -> i64 {
+    revision_of(&admin.get(collection).await.json())
+}
+
+pub fn watch_path(collection: &str, from: i64) -> String {
+    format!("{collection}?watch=true&allowWatchBookmarks=true&resourceVersion={from}")
+}
+
+/// One event: what it is, its revision and the object's name.
+pub type Seen = (EventKind, i64, String);
+
+/// The events of a watch, in either format.
+pub struct Events {
+    stream: Streaming,
+    frames: Frames,
+    pub seen: Vec<Seen>,
+    bytes: BytesMut,
+}
+
+impl Events {
+    pub async fn open(client: &Client, path: &str) -> Self {
+        let stream = client.open(path).await;
+        assert_eq!(stream.status, 200, "{path}");
+        let format = FrameFormat::of_answer(&stream.headers).unwrap();
+        Self {
+            stream,
+            frames: Frames::new(format),
+            seen: Vec::new(),
+            bytes: BytesMut::new(),
+        }
+    }
+
+    /// Reads once; whether there may be more.
+    async fn read(&mut self) -> bool {
+        let Some(piece) = self.stream.next_chunk(LONG).await.expect("a clean end") else {
+            return false;
+        };
+        let seen = &mut self.seen;
+        self.bytes.extend_from_slice(&piece);
+        let read = self.frames.take(&piece, |event| {
+            seen.push((
+                event.kind,
+                event.revision,
+                format!("{}/{}", event.namespace, event.name),
+            ));
+            Ok(())
+        });
+        read.unwrap_or_else(|_| panic!("not understood: {piece:?}"));
+        true
+    }
+
+    pub async fn until(&mut self, revision: i64) {
+        while self.seen.iter().all(|(_, seen, _)| *seen < revision) {
+            assert!(
+                self.read().await,
+                "ended before {revision}: {:?}",
+                self.seen
+            );
+        }
+    }
+
+    pub async fn rest(mut self) -> (Vec<Seen>, Bytes) {
+        while self.read().await {}
+        assert!(self.frames.at_boundary(), "cut in the middle of a frame");
+        (self.seen, self.bytes.freeze())
+    }
+}
+
+pub fn last_bookmark(seen: &[Seen]) -> Option<i64> {
+    let (kind, revision, _) = seen.last()?;
+    (*kind == EventKind::Bookmark).then_some(*revision)
+}
+
+#[tokio::test]
+async fn a_quiet_watch_is_told_the_newest_revision_and_goes_on_from_there() {
+    let ground = Ground::new().await;
+    let server = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
+    let admin = server.admin();
+    let mut proxy = proxy(&ground, &server, "4s").await;
+    write(admin, CONFIG_MAPS, "a", &json!({})).await;
+    let from = list_revision(admin, CONFIG_MAPS).await;
+    let client = proxy.client(&ground.pki).cert("admin");
+    let mut watches = Vec::new();
+    for client in [
+        client.http1(),
+        client.http2(),
+        client.header("accept", PROTOBUF),
+    ] {
+        for collection in [CONFIG_MAPS, "/api/v1/configmaps"] {
+            watches.push(Events::open(&client, &watch_path(collection, from)).await);
+        }
+    }
+    let plain = format!("{CONFIG_MAPS}?watch=true&resourceVersion={from}");
+    let without = Events::open(&client, &plain).await;
+    let change = write(admin, CONFIG_MAPS, "a", &json!({"data": {"x": "1"}})).await;
+    for watch in &mut watches {
+        watch.until(change).await;
+    }
+    let mut newest = 0;
+    for name in ["x", "y", "x"] {
+        newest = write(admin, SECRETS, name, &json!({})).await;
+    }
+    assert_eq!(open_watches(&proxy, "true").await, 6.0);
+    assert_eq!(open_watches(&proxy, "false").await, 1.0);
+    proxy.process().signal(Signal::Term);
+    let mut bookmarks = BTreeSet::new();
+    for watch in watches {
+        let (seen, bytes) = watch.rest().await;
+        let revision = last_bookmark(&seen)
+            .unwrap_or_else(|| panic!("no bookmark: {seen:?}\n{}", proxy.log_tail()));
+        assert!(revision >= newest, "{revision} < {newest}");
+        assert!(contains(&bytes, revision.to_string().as_bytes()) && contains(&bytes, b"BOOKMARK"));
+        bookmarks.insert(revision);
+    }
+    let (seen, _) = without.rest().await;
+    assert!(
+        seen.iter().all(|(kind, ..)| *kind == EventKind::Change),
+        "{seen:?}"
+    );
+    assert_eq!(proxy.process().wait(LONG).await.code(), Some(0));
+
+    let next = write(admin, CONFIG_MAPS, "a", &json!({"data": {"x": "2"}})).await;
+    for revision in bookmarks {
+        let mut again = Events::open(admin, &watch_path(CONFIG_MAPS, revision)).await;
+        again.until(next).await;
+        assert_eq!(
+            again.seen,
+            [(EventKind::Change, next, "default/a".to_owned())]
+        );
+    }
+}
+
+async fn open_watches(proxy: &Proxy, followed: &str) -> f64 {
+    proxy
+        .metric("kube_interop_proxy_watches", &[("bookmarks", followed)])
+        .await
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
+}
+
+#[tokio::test]
+async fn bookmarks_of_a_real_apiserver_are_understood_and_followed_by_ours() {
+    let ground = Ground::new().await;
+    let server = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
+    let admin = server.admin();
+    let mut proxy = Proxy::start(
+        ground
+            .proxy("a", server.addr())
+            .set("watch.bookmarkOnShutdown", "true")
+            .set("shutdown.delay", "10s")
+            .until(Until::Ready),
+    )
+    .await;
+    write(admin, CONFIG_MAPS, "a", &json!({})).await;
+    let client = proxy.client(&ground.pki).cert("admin");
+    let mut watches = Vec::new();
+    for client in [client.fresh(), client.header("accept", PROTOBUF)] {
+        // kube-apiserver sends a bookmark two seconds before the end.
+        let path = format!("{CONFIG_MAPS}?watch=true&allowWatchBookmarks=true&timeoutSeconds=6");
+        for from in ["&resourceVersion=0", ""] {
+            watches.push(Events::open(&client, &format!("{path}{from}")).await);
+        }
+    }
+    // 1.20 sends none to a watch that nothing happened in.
+    write(admin, CONFIG_MAPS, "a", &json!({"data": {"x": "1"}})).await;
+    let other = write(admin, SECRETS, "x", &json!({})).await;
+    proxy.process().signal(Signal::Term);
+    let mut ended = Vec::new();
+    for watch in watches {
+        let (seen, _) = watch.rest().await;
+        let first = seen.iter().find(|(kind, ..)| *kind == EventKind::Bookmark);
+        ended.push(match (first, last_bookmark(&seen)) {
+            (Some(first), Some(last)) => last >= other && first.1 < other,
+            _ => panic!("{seen:?}"),
+        });
+    }
+    assert_eq!(ended, [true; 4]);
+    assert_eq!(proxy.process().wait(LONG).await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn no_revision_of_one_etcd_is_given_for_what_is_in_another() {
+    let ground = Ground::new().await;
+    let other = Etcd::start(ground.dir.path(), &ground.pki).await;
+    let overrides = format!("--etcd-servers-overrides=/events#{}", other.endpoint());
+    let kube = options(&ground, "cp-a").arg(&overrides);
+    let server = KubeApiServer::start(kube, &ground.pki).await;
+    let admin = server.admin();
+    let event = |count| json!({"involvedObject": {"namespace": "default"}, "count": count});
+    for (id, named) in [("a", "[events]"), ("b", "[]")] {
+        let options = ground
+            .proxy(id, server.addr())
+            .set("watch.bookmarkOnShutdown", "true")
+            .set("etcd.otherResources", named)
+            .set("shutdown.drain", "4s");
+        let mut proxy = Proxy::start(options.until(Until::Ready)).await;
+        write(admin, EVENTS, "e", &event(1)).await;
+        write(admin, CONFIG_MAPS, "a", &json!({})).await;
+        let client = proxy.client(&ground.pki).cert("admin");
+        let mut watches = Vec::new();
+        for collection in [EVENTS, "/apis/events.k8s.io/v1/events", CONFIG_MAPS] {
+            let list = admin.get(collection).await.json();
+            watches.push(Events::open(&client, &watch_path(collection, revision_of(&list))).await);
+        }
+        let in_other = write(admin, EVENTS, "e", &event(2)).await;
+        let change = write(admin, CONFIG_MAPS, "a", &json!({"data": {"id": id}})).await;
+        for (watch, revision) in watches.iter_mut().zip([in_other, in_other, change]) {
+            watch.until(revision).await;
+        }
+        write(admin, SECRETS, "x", &json!({})).await;
+        proxy.process().signal(Signal::Term);
+        let mut bookmarks = Vec::new();
+        for watch in watches {
+            bookmarks.push(last_bookmark(&watch.rest().await.0).is_some());
+        }
+        assert_eq!(bookmarks, [false, false, true], "otherResources: {named}");
+        assert_eq!(proxy.process().wait(LONG).await.code(), Some(0));
+    }
+}

@@ -1,0 +1,11 @@
+//! Watches across restarts (KEP-1904): last bookmarks, resumption, storms.
+
+pub mod bookmark_proofs;
+pub mod bookmark_rounds;
+pub mod bookmarks;
+pub mod compaction;
+pub mod progress;
+pub mod quiet;
+pub mod resume;
+pub mod rollout;
+pub mod stampede;
