@@ -27,6 +27,7 @@ use kube_interop_proxy::relay::route::{Action, RouteRequest, ServerKind};
 use kube_interop_proxy::relay::shared::Shared;
 use kube_interop_proxy::request::caller::Caller;
 use kube_interop_proxy::request::info;
+use kube_interop_proxy::routing::decide::NoSuchResource;
 use tokio::task::JoinSet;
 
 use content::{Peer, path, write_definitions};
@@ -330,7 +331,7 @@ fn goes(shared: &Shared, path: &str) -> Option<Option<SocketAddr>> {
         Action::Forward(route) if route.server_kind == ServerKind::Peer => {
             Some(Some(route.address))
         }
-        Action::Forward(route) if route.pass_no_such_resource => Some(None),
+        Action::Forward(route) if route.no_such_resource == NoSuchResource::Pass => Some(None),
         _ => None,
     }
 }

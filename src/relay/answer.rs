@@ -34,6 +34,8 @@ pub enum Refusal {
     },
     /// The server answered "no such resource", which is in doubt.
     DoubtfulNotFound,
+    /// A peer asks whether the local apiserver knows a custom resource, and it does not.
+    NotServed,
     /// An invalid client certificate, and no token.
     Unauthorized,
     /// To `/readyz`: the proxy is stopping, or the apiserver's `/readyz` is not 200.
@@ -99,6 +101,7 @@ impl Refusal {
                 maybe_executed: true,
             } => "failed_maybe_executed",
             Refusal::DoubtfulNotFound => "doubtful_not_found",
+            Refusal::NotServed => "not_served",
             Refusal::Unauthorized => "unauthorized",
             Refusal::NotReady => "not_ready",
             Refusal::NotBelieved => "not_believed",
@@ -127,7 +130,7 @@ impl Refusal {
                 "no apiserver that serves the requested resource can be reached at the moment"
             }
             Refusal::Failed { .. } => "Error while proxying request to destination apiserver",
-            Refusal::DoubtfulNotFound => {
+            Refusal::DoubtfulNotFound | Refusal::NotServed => {
                 "it is not known at the moment which apiserver serves the requested resource"
             }
             Refusal::Unauthorized => "Unauthorized",
@@ -145,7 +148,7 @@ impl Refusal {
     /// The value that tells a peer's proxy that nothing was executed: because of this resource, or for any request.
     fn not_executed(self) -> HeaderValue {
         match self {
-            Refusal::DoubtfulNotFound => OF_RESOURCE,
+            Refusal::DoubtfulNotFound | Refusal::NotServed => OF_RESOURCE,
             _ => HeaderValue::from_static("true"),
         }
     }
@@ -279,7 +282,9 @@ mod tests {
             header.headers.get(NOT_EXECUTED).cloned()
         };
         let failed = |maybe_executed| Refusal::Failed { maybe_executed };
-        assert_eq!(said(Refusal::DoubtfulNotFound, true), Some(OF_RESOURCE));
+        for refusal in [Refusal::DoubtfulNotFound, Refusal::NotServed] {
+            assert_eq!(said(refusal, true), Some(OF_RESOURCE), "{refusal:?}");
+        }
         for refusal in [
             Refusal::PeerNotInitialized,
             Refusal::Terminating,

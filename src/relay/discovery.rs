@@ -24,7 +24,7 @@ use crate::discovery::peer_union::PeerUnion;
 use crate::kube::gvr::Gvr;
 use crate::relay::overlay::metrics::DocumentOutcome;
 use crate::request::info::Target;
-use crate::routing::decide::Row;
+use crate::routing::decide::{NoSuchResource, Row};
 use crate::routing::documents::{DocumentRequest, RouteStop, merged, newest};
 use crate::routing::table::Snapshot;
 
@@ -153,7 +153,10 @@ fn action(
     };
     let document_route = |route, peer_discovery, is_gone: bool| Route {
         rerouted_as: listed.clone(),
-        pass_no_such_resource: is_openapi || is_gone,
+        no_such_resource: match is_openapi || is_gone {
+            true => NoSuchResource::Pass,
+            false => NoSuchResource::Doubt,
+        },
         overlay: Some(Overlay {
             document: document.clone(),
             peer_discovery,

@@ -6,6 +6,7 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -28,11 +29,13 @@ use super::unread::outflow::Outflow;
 use super::upload::{Disconnected, Upload, UploadInterest};
 use super::upstream::{ConnectionChoice, PoolChoice, RequestKind, UpstreamGroup};
 use crate::relay::final_bookmark::FinalBookmark;
+use crate::relay::kept_answer::KeptAnswer;
 use crate::relay::revalidate::Revalidation;
 use crate::relay::route::ServerKind;
 use crate::request::caller::Caller;
 use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE};
 use crate::request::info::{RequestInfo, Target, Verb};
+use crate::routing::decide::NoSuchResource;
 use crate::watches::samples::sampler::ListSampler;
 
 /// The parameters of one exchange.
@@ -57,8 +60,8 @@ pub struct Exchange<'a> {
     pub server_kind: ServerKind,
     /// `X-Kubernetes-Ready` for the client.
     pub ready: Option<bool>,
-    /// Whether "no such resource" may be passed on.
-    pub pass_no_such_resource: bool,
+    /// What becomes of "no such resource".
+    pub no_such_resource: NoSuchResource,
     /// Set if something is to be added to a discovery document.
     pub merge_request: Option<MergeRequest>,
     pub started: Instant,
@@ -151,7 +154,8 @@ impl Exchange<'_> {
                 .send_merged(merge_request, down, up, response, &method, upload)
                 .await;
         }
-        if response.status == StatusCode::NOT_FOUND && !self.pass_no_such_resource {
+        if response.status == StatusCode::NOT_FOUND && self.no_such_resource != NoSuchResource::Pass
+        {
             return self
                 .check_not_found(down, up, response, &method, upload)
                 .await;
@@ -295,7 +299,13 @@ impl Exchange<'_> {
         let unknown = *method == Method::HEAD && body.is_empty();
         if *complete && (unknown || not_found::is_no_such_resource(&response.headers, body)) {
             self.release(up, upload).await;
-            return Err(ExchangeFailure::DoubtfulNotFound);
+            let body = prefix.body.into();
+            return Err(match self.no_such_resource {
+                NoSuchResource::IfUnanimous => {
+                    ExchangeFailure::NoSuchResource(Arc::new(KeptAnswer { response, body }))
+                }
+                _ => ExchangeFailure::DoubtfulNotFound,
+            });
         }
         Ok(self.pass(down, up, response, prefix, method, upload).await)
     }

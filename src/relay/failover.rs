@@ -4,23 +4,23 @@
 //! server. A request that was certainly not executed is tried again whatever its verb, as long as its body can be sent
 //! again.
 //!
-//! When no server is left, and an apiserver that is shutting down has turned the request away, the client gets that
-//! answer ([`super::terminating`]). Otherwise it gets a 503. client-go repeats any request whose answer has
+//! When no server is left, the client gets an answer that was kept ([`super::kept_answer`]). Otherwise it gets a 503. client-go repeats any request whose answer has
 //! `Retry-After`, so a write that may have been executed gets a 503 without it.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::Method;
 use pingora_core::ErrorType;
 use pingora_core::protocols::http::ServerSession;
 use pingora_http::RequestHeader;
+use tokio::time::timeout;
 
 use super::answer::Refusal;
 use super::downstream::{Downstream, VerificationPermit};
 use super::framing::RedactedError;
-use super::outcome::{ExchangeFailure, Outcome, TerminatingAnswer};
+use super::kept_answer::{KeptAnswer, KeptAnswers};
+use super::outcome::{ExchangeFailure, Outcome};
 use super::plan;
 use super::shared::Shared;
 use super::tokens::{Token, Tokens};
@@ -38,6 +38,8 @@ use crate::request::caller::Caller;
 /// for each request that waits before it.
 const VERIFICATION_TIMEOUT: Duration = Duration::from_secs(1);
 const VERIFICATION_TIMEOUT_EACH: Duration = Duration::from_millis(100);
+/// How long a request waits until it may ask other servers whether they know a custom resource.
+const OPINION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request that is forwarded.
 pub struct ForwardedRequest<'a> {
@@ -108,7 +110,8 @@ impl<'a> ForwardedRequest<'a> {
         };
         let known = certificate || token.is_some_and(|token| self.tokens.is_known(token));
         let unverified = !known && route.details.ends_anonymous;
-        let mut terminating: Option<(Route, Arc<TerminatingAnswer>)> = None;
+        let mut kept = KeptAnswers::default();
+        let mut another_opinion = None;
         let mut tried: Vec<SocketAddr> = Vec::new();
         // A body may be too long to be sent again, and a peer's users do not know each other. A request that failed on
         // its own connection has failed: no other request can have closed it.
@@ -124,7 +127,7 @@ impl<'a> ForwardedRequest<'a> {
             token,
             permit,
         };
-        let refused = loop {
+        let end = loop {
             let (exchange, header) =
                 self.exchange(shared, upstreams, &authentication, &route, exclusive)?;
             let failure = match exchange.run(session, header, &mut upload).await {
@@ -140,57 +143,66 @@ impl<'a> ForwardedRequest<'a> {
                 }
                 Err(failure) => failure,
             };
+            let custom = self.is_custom(shared);
             exclusive = failure.is_of_the_connection() && !exclusive;
             if !exclusive {
-                report(shared, &route, &failure);
+                report(shared, &route, &failure, custom);
                 tried.push(route.address);
+                kept.add(&route, &failure);
             }
-            if let ExchangeFailure::Terminating(answer) = &failure {
-                terminating = Some((route.clone(), answer.clone()));
+            if kept.asks_for_another_opinion() && another_opinion.is_none() {
+                match timeout(OPINION_TIMEOUT, shared.other_opinions.acquire()).await {
+                    Ok(permit) => another_opinion = permit.ok(),
+                    Err(_) => break RouteEnd::Refused(Refusal::DoubtfulNotFound),
+                }
             }
-            match self.next_route(shared, &failure, terminating.is_some(), &tried, &upload) {
+            let terminating = kept.terminating.is_some();
+            let last = self.refusal(&failure, custom);
+            match self.next_route(shared, last, terminating, &tried, &upload) {
                 Ok(next) => {
                     if next.address != route.address {
-                        shared.metrics.failed_over(&failure);
+                        shared.metrics.failed_over(&failure, custom);
                     }
                     route = next;
                 }
-                Err(refusal) => break refusal,
+                Err(end) => break end,
             }
         };
-        match terminating {
+        let passed = match end {
             // A peer's proxy tries other servers itself.
-            Some((from, terminating))
-                if refused == Refusal::Terminating && !self.route_request.rerouted =>
-            {
-                let (exchange, _) =
-                    self.exchange(shared, upstreams, &authentication, &from, false)?;
-                Ok(Box::pin(self.pass(&exchange, session, &upload, &from, &terminating)).await)
+            RouteEnd::Exhausted(Refusal::Terminating) | RouteEnd::Refused(Refusal::Terminating) => {
+                kept.terminating.filter(|_| !self.route_request.rerouted)
             }
-            _ => Err(Refused {
-                refusal: refused,
+            RouteEnd::Exhausted(_) => kept.unanimous(),
+            RouteEnd::Refused(_) => None,
+        };
+        let Some((from, answer)) = passed else {
+            return Err(Refused {
+                refusal: end.refusal(),
                 server: Some(route.address),
-            }),
-        }
+            });
+        };
+        let (exchange, _) = self.exchange(shared, upstreams, &authentication, &from, false)?;
+        Ok(Box::pin(self.pass(&exchange, session, &upload, &from, &answer)).await)
     }
 
-    /// The route to try after `failure`. An error: no other server can be tried. `terminating`: a server that is
-    /// shutting down has turned the request away.
+    /// The next route. `last`: the refusal if no other server can be tried; `terminating`: a server that is shutting
+    /// down has turned the request away.
     fn next_route(
         &mut self,
         shared: &Shared,
-        failure: &ExchangeFailure,
+        last: Refusal,
         terminating: bool,
         tried: &[SocketAddr],
         upload: &Upload,
-    ) -> Result<Route, Refusal> {
-        let last = match self.refusal(failure) {
-            last if last.forbids_repetition() => return Err(last),
+    ) -> Result<Route, RouteEnd> {
+        let last = match last {
+            last if last.forbids_repetition() => return Err(RouteEnd::Refused(last)),
             _ if terminating => Refusal::Terminating,
             last => last,
         };
         if !upload.can_begin_again() {
-            return Err(last);
+            return Err(RouteEnd::Refused(last));
         }
         let Plan { ready, action } = plan::next(shared, self.route_request, tried, last);
         match action {
@@ -198,21 +210,22 @@ impl<'a> ForwardedRequest<'a> {
                 self.ready = ready;
                 Ok(next)
             }
-            Action::Answer(refusal) => Err(refusal),
+            Action::Answer(refusal) if refusal == last => Err(RouteEnd::Exhausted(last)),
+            Action::Answer(refusal) => Err(RouteEnd::Refused(refusal)),
         }
     }
 
-    /// Passes on the answer of a server that is shutting down.
+    /// Passes on an answer that was kept.
     async fn pass(
         &self,
         exchange: &Exchange<'_>,
         session: &mut ServerSession,
         upload: &Upload,
         from: &Route,
-        terminating: &TerminatingAnswer,
+        answer: &KeptAnswer,
     ) -> Outcome {
         let method = self.route_request.method;
-        let passing = exchange.pass_terminating(terminating, session, method, upload);
+        let passing = exchange.pass_kept(answer, session, method, upload);
         let outcome = passing.await;
         self.count_answer(exchange.shared, from, outcome);
         outcome
@@ -312,7 +325,7 @@ impl<'a> ForwardedRequest<'a> {
             ends_anonymous: route.details.ends_anonymous,
             server_kind: route.server_kind,
             ready: self.ready,
-            pass_no_such_resource: route.pass_no_such_resource,
+            no_such_resource: route.no_such_resource,
             merge_request: merge_request.transpose()?.flatten(),
             started: self.started,
         };
@@ -363,10 +376,22 @@ impl<'a> ForwardedRequest<'a> {
         }
     }
 
+    /// Whether the request is about a resource of a CRD or an aggregated API.
+    fn is_custom(&self, shared: &Shared) -> bool {
+        let gvr = plan::gvr(self.route_request.info);
+        gvr.is_some_and(|gvr| shared.published.snapshot.load().custom.contains(gvr))
+    }
+
     /// The refusal after `failure` if no other server can be tried.
-    fn refusal(&self, failure: &ExchangeFailure) -> Refusal {
+    fn refusal(&self, failure: &ExchangeFailure, custom: bool) -> Refusal {
         match failure {
-            ExchangeFailure::DoubtfulNotFound => Refusal::DoubtfulNotFound,
+            // A peer asks whether this apiserver knows the resource, too.
+            failure if failure.is_no_such_resource() && self.route_request.rerouted && custom => {
+                Refusal::NotServed
+            }
+            ExchangeFailure::DoubtfulNotFound | ExchangeFailure::NoSuchResource(_) => {
+                Refusal::DoubtfulNotFound
+            }
             ExchangeFailure::Terminating(_) => Refusal::Terminating,
             _ => Refusal::Failed {
                 maybe_executed: failure.maybe_executed() && !self.is_safe(),
@@ -383,8 +408,26 @@ fn unwritable(error: &pingora_core::Error) -> Refused {
     Refused::untried(Refusal::BadTarget)
 }
 
-/// Reports a server's failure to the local state, the peer health and the log.
-fn report(shared: &Shared, route: &Route, failure: &ExchangeFailure) {
+/// Why no other server is tried.
+#[derive(Debug, Clone, Copy)]
+enum RouteEnd {
+    /// No other server is left.
+    Exhausted(Refusal),
+    /// The request cannot be sent again, or may not pass now.
+    Refused(Refusal),
+}
+
+impl RouteEnd {
+    fn refusal(self) -> Refusal {
+        match self {
+            RouteEnd::Exhausted(refusal) | RouteEnd::Refused(refusal) => refusal,
+        }
+    }
+}
+
+/// Reports a server's failure to the local state, the peer health and the log. `custom`: the request is about a
+/// resource that every server is to serve.
+fn report(shared: &Shared, route: &Route, failure: &ExchangeFailure, custom: bool) {
     static PACE: LogRateLimit = LogRateLimit::new();
     let refused = failure.is_refused();
     let worth_a_line = match (route.server_kind, failure) {
@@ -392,6 +435,8 @@ fn report(shared: &Shared, route: &Route, failure: &ExchangeFailure) {
             shared.local.refused();
             None
         }
+        // It may not know a new CRD yet. Its discovery of built-in resources is as it was.
+        (_, failure) if custom && failure.is_no_such_resource() => None,
         // The server was not expected to have this document; other servers have it.
         (ServerKind::Local, ExchangeFailure::DoubtfulNotFound) if route.overlay.is_some() => None,
         // The server responds, but serves something else than expected.

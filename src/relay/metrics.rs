@@ -95,9 +95,13 @@ impl Metrics {
         self.refusals.with_label_values(&[refusal.name()]).inc();
     }
 
-    /// A request goes on to another server.
-    pub fn failed_over(&self, failure: &ExchangeFailure) {
-        self.failovers.with_label_values(&[failure.name()]).inc();
+    /// A request goes on to another server. `custom`: it is about a custom resource.
+    pub fn failed_over(&self, failure: &ExchangeFailure, custom: bool) {
+        let reason = match custom && failure.is_no_such_resource() {
+            true => "no_such_resource",
+            false => failure.name(),
+        };
+        self.failovers.with_label_values(&[reason]).inc();
     }
 
     /// A rerouted request was answered with `code`; `gvr` is a name from the snapshot.

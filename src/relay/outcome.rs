@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use pingora_core::ErrorType;
-use pingora_http::ResponseHeader;
+
+use crate::relay::kept_answer::KeptAnswer;
 
 /// How a request ended for its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,9 @@ pub enum ExchangeFailure {
         of_resource: bool,
     },
     /// The apiserver is shutting down and accepts no requests.
-    Terminating(Arc<TerminatingAnswer>),
+    Terminating(Arc<KeptAnswer>),
+    /// "No such resource", from an apiserver that may not know a new custom resource yet.
+    NoSuchResource(Arc<KeptAnswer>),
     /// "No such resource", from a server that is listed as serving it.
     DoubtfulNotFound,
     /// A discovery document could not be merged.
@@ -53,17 +55,20 @@ pub enum ExchangeFailure {
     },
 }
 
-/// An answer of an apiserver that is shutting down, with its whole body.
-#[derive(Debug, Clone)]
-pub struct TerminatingAnswer {
-    pub(super) response: Box<ResponseHeader>,
-    pub(super) body: Bytes,
-}
-
 impl ExchangeFailure {
     /// Whether the request may have been executed.
     pub fn maybe_executed(&self) -> bool {
         matches!(self, ExchangeFailure::BrokeOff { .. })
+    }
+
+    /// Whether the server does not know the resource, as it says.
+    pub fn is_no_such_resource(&self) -> bool {
+        matches!(
+            self,
+            ExchangeFailure::NoSuchResource(_)
+                | ExchangeFailure::DoubtfulNotFound
+                | ExchangeFailure::NotExecuted { of_resource: true }
+        )
     }
 
     /// Whether the connection was refused.
@@ -86,6 +91,7 @@ impl ExchangeFailure {
             ExchangeFailure::Unprocessed(_) => "unprocessed",
             ExchangeFailure::NotExecuted { .. } => "not_executed",
             ExchangeFailure::Terminating(_) => "terminating",
+            ExchangeFailure::NoSuchResource(_) => "no_such_resource",
             ExchangeFailure::DoubtfulNotFound => "doubtful_not_found",
             ExchangeFailure::Unmerged => "unmerged",
             ExchangeFailure::BrokeOff { .. } => "broke_off",
@@ -100,6 +106,7 @@ impl ExchangeFailure {
             | ExchangeFailure::BrokeOff { error, .. } => Some(error),
             ExchangeFailure::NotExecuted { .. }
             | ExchangeFailure::Terminating(_)
+            | ExchangeFailure::NoSuchResource(_)
             | ExchangeFailure::DoubtfulNotFound
             | ExchangeFailure::Unmerged => None,
         }

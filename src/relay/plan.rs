@@ -17,7 +17,9 @@ use super::shared::Shared;
 use crate::kube::gvr::GvrRef;
 use crate::request::caller::Caller;
 use crate::request::info::{RequestInfo, Target, Verb};
-use crate::routing::decide::{Decision, LocalServer, RoutingInput, Row, ServerChoice, decide};
+use crate::routing::decide::{
+    Decision, LocalServer, NoSuchResource, RoutingInput, Row, ServerChoice, decide,
+};
 use crate::routing::table::Snapshot;
 
 /// Plans a request. No effect but on counters.
@@ -142,7 +144,7 @@ fn route(
         seed: request.seed,
         row: decision.row,
     };
-    let to = |place: &ServerChoice<'_>, pass| {
+    let to = |place: &ServerChoice<'_>, no_such_resource| {
         let (route, gvr) = match *place {
             ServerChoice::Local => (candidates.local()?, None),
             ServerChoice::Peers(indices, gvr) => (candidates.peer(indices, None, None)?, gvr),
@@ -156,17 +158,21 @@ fn route(
         };
         Some(Route {
             rerouted_as: gvr.cloned(),
-            pass_no_such_resource: pass,
+            no_such_resource,
             ..route
         })
     };
-    let proxied = is_proxied_path(request.info, snapshot);
-    to(&decision.to, decision.pass_no_such_resource || proxied)
-        .or_else(|| to(&decision.then, proxied))
-        .or_else(|| to(&decision.finally, proxied))
+    let (first, later) = match is_proxied_path(request.info, snapshot) {
+        true => (NoSuchResource::Pass, NoSuchResource::Pass),
+        false => (decision.no_such_resource, NoSuchResource::Doubt),
+    };
+    to(&decision.to, first)
+        .or_else(|| to(&decision.then, later))
+        .or_else(|| to(&decision.finally, later))
 }
 
-fn gvr<'a>(info: &'a RequestInfo<'_>) -> Option<GvrRef<'a>> {
+/// The resource of a resource request.
+pub(super) fn gvr<'a>(info: &'a RequestInfo<'_>) -> Option<GvrRef<'a>> {
     match &info.target {
         Target::Resource(resource) => Some(resource.into()),
         _ => None,

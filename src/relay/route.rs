@@ -18,7 +18,7 @@ use crate::kube::version::{KubernetesVersion, MalformedVersion};
 use crate::request::caller::Caller;
 use crate::request::credential::{self, CredentialFeatures};
 use crate::request::info::RequestInfo;
-use crate::routing::decide::Row;
+use crate::routing::decide::{NoSuchResource, Row};
 use crate::routing::fit::Fit;
 use crate::routing::table::{Server, Snapshot};
 
@@ -76,8 +76,8 @@ pub struct Route {
     pub address: SocketAddr,
     /// For the counter of rerouted requests: the resource's name as listed, if it is.
     pub rerouted_as: Option<Gvr>,
-    /// Whether "no such resource" may be passed on.
-    pub pass_no_such_resource: bool,
+    /// What becomes of "no such resource".
+    pub no_such_resource: NoSuchResource,
     /// For discovery documents to which other servers may add something.
     pub overlay: Option<Overlay>,
     /// Which details of certificate users the apiserver there knows.
@@ -152,7 +152,7 @@ impl<'a> Candidates<'a> {
             server_kind,
             address,
             rerouted_as: None,
-            pass_no_such_resource: false,
+            no_such_resource: NoSuchResource::Doubt,
             overlay: None,
             details,
             row: self.row,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use http::Method;
 use rand::Rng;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use super::answer::Refusal;
 use super::health::Health;
@@ -59,10 +59,15 @@ pub struct Shared {
     pub control_panicked: Arc<AtomicBool>,
     /// The budget for answers that clients do not read.
     pub unread: Arc<UnreadBudget>,
+    /// For requests that are sent to another server because the local apiserver does not know a custom resource.
+    pub other_opinions: Semaphore,
     pub metrics: Metrics,
     /// How far a shutdown has come.
     pub phase: watch::Receiver<ShutdownPhase>,
 }
+
+/// At most so many requests at a time ask other servers whether they know a custom resource.
+pub const OTHER_OPINIONS: usize = 64;
 
 /// The part of `shutdown.drain` within which long-running requests end.
 pub const DRAIN_TURNS: f64 = 0.9;

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use super::health;
 use super::metrics::Metrics;
 use super::overlay::cache::Cache;
 use super::recent::RecentEvents;
-use super::shared::{Shared, ShutdownPhase};
+use super::shared::{OTHER_OPINIONS, Shared, ShutdownPhase};
 use super::unread::UnreadBudget;
 use crate::client::MakerError;
 use crate::cluster::catalog::{OwnServer, Published};
@@ -68,6 +68,7 @@ pub fn start(
         control_panicked: Arc::default(),
         recent: RecentEvents::default(),
         unread: Arc::new(UnreadBudget::new(inputs.metrics.unread.clone())),
+        other_opinions: Semaphore::new(OTHER_OPINIONS),
         metrics: inputs.metrics,
         phase: inputs.phase,
         config,

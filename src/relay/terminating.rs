@@ -22,8 +22,10 @@ use pingora_http::ResponseHeader;
 
 use super::upload::Upload;
 use crate::relay::exchange::Exchange;
-use crate::relay::outcome::{ExchangeFailure, Outcome, TerminatingAnswer};
+use crate::relay::kept_answer::KeptAnswer;
+use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::relay::route::ServerKind;
+use crate::routing::decide::NoSuchResource;
 
 /// kube-apiserver's text, without the full stop that it has since 1.23.
 const WORDS: &[u8] = b"The apiserver is shutting down, please try again later";
@@ -40,7 +42,7 @@ impl Exchange<'_> {
     pub(super) fn may_be_terminating(&self, response: &ResponseHeader) -> bool {
         let is_possible = match self.server_kind {
             ServerKind::Local => !self.info.is_proxied(),
-            ServerKind::Native => !self.pass_no_such_resource,
+            ServerKind::Native => self.no_such_resource != NoSuchResource::Pass,
             ServerKind::Peer => false,
         };
         is_possible && looks_like_it(response)
@@ -67,10 +69,8 @@ impl Exchange<'_> {
         }
         self.release(up, upload).await;
         let body = prefix.body.into();
-        Err(ExchangeFailure::Terminating(Arc::new(TerminatingAnswer {
-            response,
-            body,
-        })))
+        let answer = KeptAnswer { response, body };
+        Err(ExchangeFailure::Terminating(Arc::new(answer)))
     }
 
     async fn is_confirmed(&self) -> bool {
@@ -78,30 +78,6 @@ impl Exchange<'_> {
             ServerKind::Local => self.shared.local.has_turned_away(PATIENCE).await,
             ServerKind::Native => true,
             ServerKind::Peer => false,
-        }
-    }
-
-    /// Passes on the answer of a server that is shutting down, after other servers could not answer.
-    pub(super) async fn pass_terminating(
-        &self,
-        answer: &TerminatingAnswer,
-        down: &mut ServerSession,
-        method: &Method,
-        upload: &Upload,
-    ) -> Outcome {
-        let TerminatingAnswer { response, body } = answer.clone();
-        let code = response.status.as_u16();
-        let end = body.is_empty();
-        let passing = async {
-            self.start_response(down, response, method, end).await?;
-            if !end {
-                down.write_response_body(body, true).await?;
-            }
-            Ok::<(), Box<pingora_core::Error>>(())
-        };
-        match passing.await {
-            Ok(()) => upload.answered(code),
-            Err(_) => Outcome::Broken,
         }
     }
 }

@@ -111,8 +111,19 @@ pub struct Decision<'s> {
     pub then: ServerChoice<'s>,
     /// The destination after that: the local apiserver may come between peers that fit better and peers that fit worse.
     pub finally: ServerChoice<'s>,
-    /// Whether an apiserver's "no such resource" may reach the client.
-    pub pass_no_such_resource: bool,
+    /// What becomes of the destination's "no such resource".
+    pub no_such_resource: NoSuchResource,
+}
+
+/// What becomes of an apiserver's "no such resource". A false one makes controllers delete things.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoSuchResource {
+    /// It is passed on.
+    Pass,
+    /// It is passed on if every other target answers the same.
+    IfUnanimous,
+    /// It is in doubt: the next candidate is asked, and without one the answer is 503.
+    Doubt,
 }
 
 impl<'s> Decision<'s> {
@@ -154,10 +165,10 @@ pub fn decide<'s>(
         to,
         then: ServerChoice::Nowhere,
         finally: ServerChoice::Nowhere,
-        pass_no_such_resource: false,
+        no_such_resource: NoSuchResource::Doubt,
     };
     let open = |row, to| Decision {
-        pass_no_such_resource: true,
+        no_such_resource: NoSuchResource::Pass,
         ..guarded(row, to)
     };
 
@@ -185,9 +196,15 @@ pub fn decide<'s>(
     }
     if snapshot.custom.contains(gvr) {
         let targets = ServerChoice::Peers(&snapshot.targets, None);
+        let is_alone = snapshot.targets.is_empty();
         return match initialized {
-            true => open(Row::Custom, ServerChoice::Local).or(targets),
-            false if snapshot.targets.is_empty() => guarded(Row::Custom, ServerChoice::Local),
+            true if is_alone => open(Row::Custom, ServerChoice::Local),
+            // An apiserver learns of a CRD, or of a version of one, later than others.
+            true => Decision {
+                no_such_resource: NoSuchResource::IfUnanimous,
+                ..guarded(Row::Custom, ServerChoice::Local).or(targets)
+            },
+            false if is_alone => guarded(Row::Custom, ServerChoice::Local),
             false => guarded(Row::Custom, targets).or(ServerChoice::Local),
         };
     }

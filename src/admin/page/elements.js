@@ -92,7 +92,7 @@ function clock(moment) {
 const REASONS = {
   peers: "listed by a peer, and not here or not in the version asked for",
   resume: "a watch that begins before the history of the apiserver here",
-  custom: "a custom resource, while the apiserver here is not initialized",
+  custom: "a custom resource, while the apiserver here is not initialized or does not know it yet",
   not_a_resource: "a document that the apiserver here lacks",
   local: "the apiserver here could not answer",
   local_uninitialized: "the apiserver here could not answer",
@@ -104,6 +104,7 @@ const REASONS = {
   failed: "the server asked could not answer",
   failed_maybe_executed: "the connection broke; a write that may have been done",
   doubtful_not_found: "“no such resource” from a server that lists it",
+  not_served: "a peer asked for a custom resource that the apiserver here does not know",
   unauthorized: "a client certificate that proves nothing",
   not_ready: "a load balancer was told that this server is not ready",
   not_believed: "not ready: the apiserver does not believe this proxy",

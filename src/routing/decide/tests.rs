@@ -88,10 +88,14 @@ fn ask<'s>(gvr: GvrRef<'_>, initialized: bool, snapshot: &'s Snapshot) -> Decisi
 }
 
 #[track_caller]
-fn expect(decision: &Decision<'_>, row: Row, to: &ServerChoice<'_>, pass_no_such_resource: bool) {
+fn expect(decision: &Decision<'_>, row: Row, to: &ServerChoice<'_>, passes: bool) {
+    let no_such_resource = match passes {
+        true => NoSuchResource::Pass,
+        false => NoSuchResource::Doubt,
+    };
     assert_eq!(
-        (decision.row, &decision.to, decision.pass_no_such_resource),
-        (row, to, pass_no_such_resource)
+        (decision.row, &decision.to, decision.no_such_resource),
+        (row, to, no_such_resource)
     );
 }
 
@@ -211,8 +215,15 @@ fn row_5_custom_resources_and_aggregated_apis_are_everywhere() {
         },
         METRICS,
     ] {
+        let decision = ask(gvr, true, &with_peer);
+        assert_eq!(
+            (decision.row, &decision.to),
+            (Row::Custom, &ServerChoice::Local)
+        );
+        assert_eq!(decision.then, ServerChoice::Peers(&[0], None));
+        assert_eq!(decision.no_such_resource, NoSuchResource::IfUnanimous);
         expect(
-            &ask(gvr, true, &with_peer),
+            &ask(gvr, true, &alone),
             Row::Custom,
             &ServerChoice::Local,
             true,
@@ -439,14 +450,18 @@ fn without_a_target_nobody_is_asked_next() {
         ..peer("b", &[PODS, HPA])
     };
     let alone = snapshot(Some(&[PODS]), vec![gone]);
-    for (gvr, initialized) in [(PODS, false), (HPA, true), (HPA, false), (WIDGETS, false)] {
+    for (gvr, initialized) in [
+        (PODS, false),
+        (HPA, true),
+        (HPA, false),
+        (WIDGETS, false),
+        (WIDGETS, true),
+    ] {
         let then = ask(gvr, initialized, &alone).then;
         assert_eq!(then, ServerChoice::Nowhere, "{gvr:?} {initialized}");
     }
-    for gvr in [PODS, WIDGETS] {
-        let then = ask(gvr, true, &alone).then;
-        assert!(matches!(then, ServerChoice::Peers(&[], _)), "{gvr:?}");
-    }
+    let then = ask(PODS, true, &alone).then;
+    assert!(matches!(then, ServerChoice::Peers(&[], _)));
 }
 
 #[test]
@@ -509,7 +524,7 @@ fn row_6_a_watch_that_is_older_than_the_local_history_goes_where_the_history_is(
         };
         assert_eq!((all, at), (&[0, 1][..], since));
         assert_eq!(decision.then, ServerChoice::Local);
-        assert!(!decision.pass_no_such_resource);
+        assert_eq!(decision.no_such_resource, NoSuchResource::Doubt);
     }
     // A history that the local server or no server has makes no difference.
     for since in [1, 499, 1000, i64::MAX] {

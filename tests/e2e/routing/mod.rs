@@ -2,6 +2,7 @@
 
 pub mod absent_servers;
 pub mod controllers;
+pub mod custom_resources;
 pub mod false_404;
 pub mod misconfigured;
 pub mod real_apiservers;

@@ -1,13 +1,10 @@
 //! Requests that the local apiserver cannot serve, served through a peer (KEP-4020).
 
-use std::time::Duration;
-
 use serde_json::json;
 
 use testkit::cluster::{Cluster, HPAS, HPAS_IN_DEFAULT, LONG, REROUTED, assert_refused};
 use testkit::double::ServedResource;
-use testkit::registry::Registry;
-use testkit::wait::{eventually, holds};
+use testkit::wait::eventually;
 
 #[tokio::test]
 async fn what_only_the_peer_serves_is_served_through_it() {
@@ -309,41 +306,6 @@ async fn a_group_that_the_peer_gains_is_routed_to_it() {
         .get("/apis/late.example/v1/things")
         .await;
     assert_eq!(answer.code(), 200, "{}", answer.text());
-}
-
-#[tokio::test]
-async fn custom_resources_are_always_local() {
-    let cluster = Cluster::new().await;
-    // The definition is in etcd, and for a while only B has noticed.
-    let registry = Registry::new(cluster.ground.etcd.client().await, "/registry");
-    registry.put_definition("widgets.example.com").await;
-    cluster.b.add_resource(ServedResource::custom(
-        "example.com",
-        "v1",
-        "widgets",
-        "Widget",
-    ));
-    let path = "/apis/example.com/v1/widgets";
-    let admin = cluster.client().cert("admin");
-    holds(
-        "a custom resource is not rerouted",
-        Duration::from_secs(3),
-        async || admin.get(path).await.code() == 404,
-    )
-    .await;
-    assert_eq!(cluster.b.count(path), 0);
-    cluster.a.add_resource(ServedResource::custom(
-        "example.com",
-        "v1",
-        "widgets",
-        "Widget",
-    ));
-    assert_eq!(admin.get(path).await.code(), 200);
-    assert!(!testkit::cluster::lists(
-        &cluster.proxy_a.statusz().await,
-        "b",
-        "example.com"
-    ));
 }
 
 #[tokio::test]

@@ -142,7 +142,7 @@ fn row_8_who_fits_better_comes_before_the_local_server_and_the_others_after_it()
         let decision = asked(version(wanted), true, &cluster);
         assert_eq!(decision.row, Row::Peers, "{wanted} {own} {peers:?}");
         assert_eq!(order(&decision, &cluster), expected, "{wanted} {own}");
-        assert!(!decision.pass_no_such_resource);
+        assert_eq!(decision.no_such_resource, NoSuchResource::Doubt);
     }
 }
 

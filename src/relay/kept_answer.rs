@@ -1,0 +1,86 @@
+//! Answers that are kept while other servers are tried, and passed on if none of them answers otherwise.
+//!
+//! An apiserver that is shutting down turns requests away ([`super::terminating`]). An apiserver may learn of a
+//! CustomResourceDefinition, or of a version of one, later than others: its "no such resource" counts when every target
+//! has answered the same. Neither request was executed, so any verb may be sent again.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Method;
+use pingora_core::protocols::http::ServerSession;
+use pingora_http::ResponseHeader;
+
+use super::upload::Upload;
+use crate::relay::exchange::Exchange;
+use crate::relay::outcome::{ExchangeFailure, Outcome};
+use crate::relay::route::Route;
+
+/// An answer with its whole body.
+#[derive(Debug, Clone)]
+pub struct KeptAnswer {
+    pub(super) response: Box<ResponseHeader>,
+    pub(super) body: Bytes,
+}
+
+/// The answers that were kept for one request, each with where it came from.
+#[derive(Default)]
+pub(super) struct KeptAnswers {
+    /// Of a server that is shutting down.
+    pub(super) terminating: Option<(Route, Arc<KeptAnswer>)>,
+    /// "No such resource", of the local apiserver.
+    no_such_resource: Option<(Route, Arc<KeptAnswer>)>,
+    /// A server failed for another reason, so it may serve the resource.
+    contradicted: bool,
+}
+
+impl KeptAnswers {
+    pub(super) fn add(&mut self, route: &Route, failure: &ExchangeFailure) {
+        match failure {
+            ExchangeFailure::Terminating(answer) => {
+                self.terminating = Some((route.clone(), answer.clone()));
+            }
+            ExchangeFailure::NoSuchResource(answer) => {
+                self.no_such_resource = Some((route.clone(), answer.clone()));
+            }
+            _ => {}
+        }
+        self.contradicted |= !failure.is_no_such_resource();
+    }
+
+    /// Whether the next server is asked only because one has answered "no such resource".
+    pub(super) fn asks_for_another_opinion(&self) -> bool {
+        self.no_such_resource.is_some()
+    }
+
+    /// "No such resource", if all servers that were asked have answered so.
+    pub(super) fn unanimous(self) -> Option<(Route, Arc<KeptAnswer>)> {
+        self.no_such_resource.filter(|_| !self.contradicted)
+    }
+}
+
+impl Exchange<'_> {
+    /// Passes on an answer that was kept.
+    pub(super) async fn pass_kept(
+        &self,
+        answer: &KeptAnswer,
+        down: &mut ServerSession,
+        method: &Method,
+        upload: &Upload,
+    ) -> Outcome {
+        let KeptAnswer { response, body } = answer.clone();
+        let code = response.status.as_u16();
+        let end = body.is_empty();
+        let passing = async {
+            self.start_response(down, response, method, end).await?;
+            if !end {
+                down.write_response_body(body, true).await?;
+            }
+            Ok::<(), Box<pingora_core::Error>>(())
+        };
+        match passing.await {
+            Ok(()) => upload.answered(code),
+            Err(_) => Outcome::Broken,
+        }
+    }
+}
