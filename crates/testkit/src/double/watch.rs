@@ -153,7 +153,10 @@ impl Watch {
 
     async fn send(&self, kind: &str, object: Value) -> Result<(), Gone> {
         let line = format!("{}\n", json!({"type": kind, "object": object}));
-        self.sender.send(Ok(line.into())).await.map_err(|_| Gone)
+        self.sender.send(Ok(line.into())).await.map_err(|_| Gone)?;
+        // Thousands of watches must not keep the double from answering pings.
+        tokio::task::yield_now().await;
+        Ok(())
     }
 
     fn typed(&self, mut object: Value) -> Value {
