@@ -57,6 +57,8 @@ pub struct Exchange<'a> {
     pub server_kind: ServerKind,
     /// `X-Kubernetes-Ready` for the client.
     pub ready: Option<bool>,
+    /// Whether the answer names this server ([`SERVER_ID`](crate::request::headers::SERVER_ID)).
+    pub names_server: bool,
     /// Whether "no such resource" may be passed on.
     pub pass_no_such_resource: bool,
     /// Set if something is to be added to a discovery document.

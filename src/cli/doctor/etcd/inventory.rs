@@ -71,14 +71,14 @@ pub async fn read(config: &Config, connector: &Connector, client: &Client) -> Et
     for (topic, below, listing) in lists {
         match listing {
             Ok(items) => inventory.stored.take(topic, &below, &items),
-            Err(error) if is_denied(&error) => inventory.unreadable.push(below),
+            Err(error) if error.is_denied() => inventory.unreadable.push(below),
             Err(error) => inventory.failed("read", below, &error),
         }
     }
     for (below, written) in writes {
         match written {
             Ok(()) => {}
-            Err(error) if is_denied(&error) => inventory.unwritable.push(below),
+            Err(error) if error.is_denied() => inventory.unwritable.push(below),
             Err(error) => inventory.failed("write", below, &error),
         }
     }
@@ -131,10 +131,6 @@ async fn try_to_write(mut client: Client, below: &str) -> Result<(), SourceError
         .or_else([TxnOp::get(key.as_str(), None)]);
     within(client.txn(txn)).await?;
     Ok(())
-}
-
-fn is_denied(error: &SourceError) -> bool {
-    error.said().contains("permission denied")
 }
 
 /// First path segments of some keys that are not the proxy's; empty without permission.
