@@ -80,6 +80,13 @@ impl ProxyOptions {
         self.merge(tree)
     }
 
+    /// It serves at this address and advertises it; only its admin port is at an address of its own.
+    pub fn at(self, address: SocketAddr) -> Self {
+        let address = format!("\"{address}\"");
+        self.set("serving.bindAddress", &address)
+            .set("peer.advertiseAddress", &address)
+    }
+
     /// Lays a tree over the configuration: mappings are merged, everything else is replaced, null removes a key.
     pub fn merge(mut self, overrides: Value) -> Self {
         self.overrides.push(overrides);

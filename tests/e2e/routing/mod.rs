@@ -1,6 +1,7 @@
 //! Which server gets a request, and the answer if there is none.
 
 pub mod absent_servers;
+pub mod bare;
 pub mod controllers;
 pub mod false_404;
 pub mod misconfigured;
