@@ -157,7 +157,10 @@ async fn a_bare_apiserver_is_served_from() {
     let asked = b.take_requests();
     let users = asked.iter().filter(|request| request.path == HPAS);
     let users: Vec<_> = users.map(|request| request.user.as_str()).collect();
-    assert_eq!(users, ["kubernetes-admin", "token-admin", "bob", "system:anonymous"]);
+    assert_eq!(
+        users,
+        ["kubernetes-admin", "token-admin", "bob", "system:anonymous"]
+    );
     for request in asked.iter().filter(|request| request.path == HPAS) {
         assert_eq!(request.header("x-kubernetes-apiserver-rerouted"), "true");
         assert_eq!(request.header("x-kubernetes-peer-proxied"), "true");

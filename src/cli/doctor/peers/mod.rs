@@ -229,7 +229,7 @@ fn unreachable(about: &str, failure: &ConnectionFailure) -> Finding {
     Finding::warning(
         about,
         format!(
-            "an apiserver advertises this address, has no proxy, and cannot be reached there: {why}"
+            "an apiserver without a proxy lives, and nobody can ask it at the address that it advertises: {why}"
         ),
         "start its proxy; or let it listen there, and let control plane nodes reach each other's port",
     )
