@@ -51,16 +51,19 @@ impl Registry {
     /// What a kube-apiserver that advertises this address writes, and nobody lets expire: its key below `masterleases/`,
     /// and the Endpoints of the `kubernetes` Service, which all of a cluster share.
     pub async fn advertise(&self, address: SocketAddr) {
-        let endpoints = json!({
+        let value = r#"{"apiVersion":"v1","kind":"Endpoints"}"#;
+        self.put(&self.master_lease(address.ip()), value).await;
+        self.put_kubernetes_port(address.port()).await;
+    }
+
+    /// The Endpoints of the `kubernetes` Service, as far as anybody reads them.
+    pub async fn put_kubernetes_port(&self, port: u16) {
+        let value = json!({
             "apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "kubernetes", "namespace": "default"},
-            "subsets": [{
-                "addresses": [{"ip": address.ip().to_string()}],
-                "ports": [{"name": "https", "port": address.port(), "protocol": "TCP"}],
-            }],
+            "subsets": [{"ports": [{"name": "https", "port": port, "protocol": "TCP"}]}],
         });
-        let value = endpoints.to_string();
-        self.put(&self.master_lease(address.ip()), &value).await;
-        self.put(&self.kubernetes_endpoints(), &value).await;
+        self.put(&self.kubernetes_endpoints(), &value.to_string())
+            .await;
     }
 
     pub fn master_lease(&self, address: impl std::fmt::Display) -> String {
