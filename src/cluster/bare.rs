@@ -171,7 +171,8 @@ impl BareServers {
         self.leases().any(|(_, at)| at.value == ip)
     }
 
-    /// The address of each living apiserver in their order; none while the port is unknown.
+    /// The address of each living apiserver in their order; none while the port is unknown. What advertises our own IP
+    /// address is our own apiserver.
     pub fn addresses(&self) -> BTreeSet<SocketAddr> {
         let port = self.port.current.values().next().map(|at| at.value);
         let Some(port) = port else {
@@ -180,7 +181,7 @@ impl BareServers {
         let leases = self.leases();
         leases
             .map(|(_, at)| SocketAddr::new(at.value, port))
-            .filter(|address| *address != self.own)
+            .filter(|address| address.ip() != self.own.ip())
             .collect()
     }
 
