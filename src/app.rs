@@ -107,7 +107,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         custom.clone(),
         &mut control,
     );
-    let leases = cluster::start(
+    let cluster = cluster::start(
         &config,
         cluster::ClusterInputs {
             own: own.clone(),
@@ -141,7 +141,8 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
             local: local_state.clone(),
             view,
             custom,
-            leases,
+            leases: cluster.leases,
+            unreachable_records: cluster.unreachable_records,
             identity_metrics: IdentityMetrics::new(&registry)?,
             lease_metrics: lease_metrics.clone(),
         },

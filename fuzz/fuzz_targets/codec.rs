@@ -3,7 +3,8 @@
 
 use k8s_pb::apimachinery::pkg::runtime::{TypeMeta, Unknown};
 use kube_interop_proxy::cluster::codec::{
-    encode_endpoints, endpoints, is_aggregated, lease, storage_version, stored_resource,
+    encode_endpoints, endpoints, is_aggregated, is_endpoints, lease, service_port, storage_version,
+    stored_resource,
 };
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
@@ -43,6 +44,9 @@ fn read_endpoints(value: &[u8]) {
     if let Ok(endpoint) = endpoints(value) {
         let written = encode_endpoints(&endpoint, 1);
         assert_eq!(endpoints(&written).expect("own value"), endpoint);
+    }
+    if let Ok(port) = service_port(value) {
+        assert!(port > 0 && is_endpoints(value).is_ok());
     }
 }
 

@@ -96,6 +96,8 @@ sections! {
     }
 
     pub struct PeerStatus {
+        /// Without a proxy and without a native one.
+        pub bare: bool,
         pub binary_version: Option<String>,
         pub compatibility_version: Option<String>,
         pub endpoint: String,
@@ -144,6 +146,13 @@ impl StatusDocument {
     /// get their default.
     pub fn read(value: &Value) -> Self {
         Self::lenient(value).unwrap_or_default()
+    }
+
+    /// What of etcd is not followed because its role does not permit to read it.
+    pub fn not_followed(&self) -> String {
+        let topics = self.facts["notFollowed"].as_array().into_iter().flatten();
+        let names: Vec<_> = topics.filter_map(Value::as_str).collect();
+        names.join(", ")
     }
 
     /// Second proxies that claim a server ID, as `<server ID>/<address>`.

@@ -20,10 +20,12 @@ pub struct GaugeValues {
     pub etcd_restores: u64,
     /// Everything was listed at least once.
     pub etcd_synced: bool,
-    /// Peers that requests may be sent to.
+    /// Peers that requests may be sent to, without bare ones.
     pub targets: usize,
     /// Peers with a live key that are no targets.
     pub live: usize,
+    /// Live apiservers without a proxy.
+    pub bare: usize,
     /// Known servers without a live key.
     pub absent: usize,
     pub initialized: bool,
@@ -61,7 +63,7 @@ impl Gauges {
         let peers = gauge_vec(
             registry,
             "kube_interop_proxy_peers",
-            "Other servers by state: target, live, absent.",
+            "Other servers by state: target, live, bare, absent.",
             &["state"],
         )?;
         let gauge = |name: &str, help: &str| int_gauge(registry, name, help);
@@ -112,6 +114,7 @@ impl Gauges {
         for (state, count) in [
             ("target", values.targets),
             ("live", values.live),
+            ("bare", values.bare),
             ("absent", values.absent),
         ] {
             self.peers

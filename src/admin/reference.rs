@@ -70,7 +70,7 @@ fn values(metric: &str, label: &str) -> String {
         ("last_bookmarks_withheld_total", "reason") => code(Withheld::ALL.map(Withheld::name)),
         ("unread_resets_total", "reason") => code(ResetReason::ALL.map(ResetReason::name)),
         ("watches", "bookmarks") => code(["false", "true"]),
-        ("peers", "state") => code(["target", "live", "absent"]),
+        ("peers", "state") => code(["target", "live", "bare", "absent"]),
         ("discovery_sources", "state") => code(["read", "failing", "unreachable"]),
         ("discovery_reads_total", "result") => code(["ok", "failed"]),
         (_, "files") => code(["serving", "upstream", "etcd"]),

@@ -20,7 +20,7 @@ use crate::publish::metrics::LeaseMetrics;
 use crate::relay::health::Health;
 use crate::relay::recent::unix;
 use crate::relay::shared::{Shared, ShutdownPhase};
-use crate::routing::table::{Holders, Server, Snapshot};
+use crate::routing::table::{Holders, PeerKind, Server, Snapshot};
 use crate::tls::metrics::{CertificateMetrics, rfc3339};
 
 /// Reads what the serving threads share.
@@ -110,8 +110,9 @@ impl StatusReader {
             etcd_undecodable: published.counters.undecodable.load(Relaxed),
             etcd_restores: published.counters.restores.load(Relaxed),
             etcd_synced: snapshot.synced,
-            targets: snapshot.targets.len(),
-            live: count(|server| server.live && !server.target),
+            targets: count(|server| server.target && server.kind != PeerKind::Bare),
+            live: count(|server| server.live && !server.target && server.kind != PeerKind::Bare),
+            bare: count(|server| server.live && server.kind == PeerKind::Bare),
             absent: count(|server| !server.live),
             initialized: self.shared.local.is_initialized(),
             control_panicked: self.shared.control_panicked.load(Relaxed),
@@ -262,6 +263,7 @@ fn source(source: &SourceStatus) -> DiscoverySourceStatus {
 
 fn peer(server: &Server, health: &Health) -> PeerStatus {
     PeerStatus {
+        bare: server.kind == PeerKind::Bare,
         binary_version: server.binary_version.clone(),
         compatibility_version: server.version.map(|version| version.to_string()),
         endpoint: server.endpoint.to_string(),
@@ -270,7 +272,7 @@ fn peer(server: &Server, health: &Health) -> PeerStatus {
         initialized: server.initialized,
         known: Some(server.known),
         live: server.live,
-        native: server.native,
+        native: server.kind == PeerKind::Native,
         resources: server.served.as_ref().map(|served| served.len() as u64),
         target: server.target,
         unhealthy: health.is_suspect(server.endpoint),

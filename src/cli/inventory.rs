@@ -4,6 +4,9 @@
 //! refuses a whole transaction if one of its ranges may not be read, and `check --live` names just those prefixes, and
 //! shows what it could read of the others. `forget` must not act on such a part.
 
+use std::net::IpAddr;
+
+use crate::cluster::bare::usable_address;
 use crate::cluster::codec::{self, Lease, PeerEndpoint};
 use crate::cluster::json;
 use crate::cluster::keys::Topic;
@@ -24,6 +27,10 @@ pub struct Inventory {
     pub entries: Vec<(String, PeerEndpoint)>,
     /// `<server ID>/<address>` of proxies that may not use their ID.
     pub claims: Vec<String>,
+    /// Addresses of living apiservers, as keys below `masterleases/` name them.
+    pub advertised: Vec<IpAddr>,
+    /// Port of the `kubernetes` Service's Endpoints.
+    pub port: Option<u16>,
     /// Leases of all namespaces, by name.
     pub leases: Vec<(String, Lease)>,
 }
@@ -40,6 +47,25 @@ impl Inventory {
             Topic::Claims => self.claims = items.iter().map(|item| item.key.clone()).collect(),
             // Every kube-apiserver writes APIServices, and nothing else does.
             Topic::ApiServices => self.has_apiserver_keys = Some(!items.is_empty()),
+            Topic::MasterLeases => {
+                for item in items {
+                    match usable_address(&item.key, true) {
+                        Some(ip) => self.advertised.push(ip),
+                        None => bad.push((
+                            format!("{below}{}", item.key),
+                            "it names no address that a server can have".to_owned(),
+                        )),
+                    }
+                }
+            }
+            Topic::KubernetesEndpoints => {
+                let read = |item: &EtcdItem| codec::service_port(&item.value);
+                match items.first().map(read) {
+                    Some(Ok(port)) => self.port = Some(port),
+                    Some(Err(error)) => bad.push((below.to_owned(), error.to_string())),
+                    None => {}
+                }
+            }
             Topic::StorageVersions | Topic::Definitions => {}
         }
     }

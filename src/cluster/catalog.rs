@@ -3,7 +3,7 @@
 //! Readers ([`crate::relay`], the status page) load the snapshot without locks. A new one is compiled after a change, once
 //! for all waiting messages, up to a limit, so that no burst delays a change for long.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -13,6 +13,7 @@ use arc_swap::ArcSwap;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::bare::BareAnswer;
 use super::codec::Lease;
 use super::freshness::Freshness;
 use super::prefix::Versioned;
@@ -106,6 +107,8 @@ pub struct Catalog {
     pub local: watch::Receiver<LocalView>,
     /// Discovery of native peers, by server ID.
     pub natives: mpsc::Receiver<(String, NativePeer)>,
+    /// What may be bare servers answered.
+    pub bare_answers: mpsc::Receiver<(SocketAddr, BareAnswer)>,
     /// See [`Published::refused`].
     pub refused: mpsc::Receiver<SocketAddr>,
     /// See [`Published::reports`].
@@ -114,6 +117,10 @@ pub struct Catalog {
     pub custom: watch::Sender<Option<Arc<Custom>>>,
     /// Native peers whose discovery is to be read, by server ID.
     pub native_peers: watch::Sender<BTreeMap<String, SocketAddr>>,
+    /// Addresses of what may be bare servers.
+    pub bare_candidates: watch::Sender<BTreeSet<SocketAddr>>,
+    /// Records that must not end, with their revisions ([`ClusterState::unreachable_records`]).
+    pub unreachable_records: watch::Sender<BTreeMap<String, i64>>,
     /// Identity leases; `None` until they were listed.
     pub leases: watch::Sender<Option<Arc<Vec<NamedLease>>>>,
     pub published: Published,
@@ -146,6 +153,9 @@ impl Catalog {
                     self.state.native_read(id, native, Instant::now());
                     true
                 }
+                Some((address, answer)) = self.bare_answers.recv() => {
+                    self.state.bare_answered(address, answer, Instant::now())
+                }
                 Some(address) = self.refused.recv() => self.state.refused(address),
                 Some(reply) = self.reports.recv() => {
                     // The receiver may be gone.
@@ -166,7 +176,10 @@ impl Catalog {
         let (mut snapshot, mut leases) = (false, false);
         let waiting = std::iter::from_fn(|| self.messages.try_recv().ok());
         for message in std::iter::once(first).chain(waiting).take(BATCH) {
-            self.published.freshness.touch(message.0.index());
+            match message.1 {
+                Event::Forbidden => self.published.freshness.exempt(message.0.index()),
+                _ => self.published.freshness.touch(message.0.index()),
+            }
             let listed = matches!(message.1, Event::InitDone(_));
             counters.lists.fetch_add(listed.into(), Ordering::Relaxed);
             let other = matches!(message.1, Event::OtherHistory);
@@ -191,9 +204,13 @@ impl Catalog {
         let view = self.local.borrow_and_update().clone();
         let own = self.own.id.borrow_and_update().clone();
         self.state.settle(view.reads);
+        self.state.expire_bare(Instant::now());
         let custom = self.state.synced().then(|| self.state.custom().clone());
         send_if_changed(&self.custom, custom);
         send_if_changed(&self.native_peers, self.state.native_peers(own.as_deref()));
+        send_if_changed(&self.bare_candidates, self.state.bare_candidates());
+        let records = self.state.unreachable_records(own.as_deref());
+        send_if_changed(&self.unreachable_records, records);
         let snapshot = self.state.compile(own.as_deref(), &view);
         let snapshot = Arc::new(snapshot);
         let before = self.published.snapshot.swap(snapshot.clone());
@@ -241,10 +258,13 @@ mod tests {
             messages,
             local: watch::channel(LocalView::default()).1,
             natives: mpsc::channel(1).1,
+            bare_answers: mpsc::channel(1).1,
             refused: ends.refused,
             reports: ends.reports,
             custom: watch::channel(None).0,
             native_peers: watch::channel(BTreeMap::new()).0,
+            bare_candidates: watch::channel(BTreeSet::new()).0,
+            unreachable_records: watch::channel(BTreeMap::new()).0,
             leases: watch::channel(None).0,
             published,
             state: ClusterState::new(endpoint, 0, ttl, ttl),

@@ -66,10 +66,12 @@ impl WatchSource for EtcdSource {
         let version = within(client.status()).await;
         let version = version.map_or_else(|_| String::new(), |status| status.version().to_owned());
         let mut watcher = client.watch_client().max_decoding_message_size(MAX_MESSAGE);
-        let options = WatchOptions::new()
-            .with_range(range_end(prefix))
+        let mut options = WatchOptions::new()
             .with_start_revision(from)
             .with_progress_notify();
+        if !is_one_key(prefix) {
+            options = options.with_range(range_end(prefix));
+        }
         let stream = within(watcher.watch(prefix, Some(options))).await?;
         let mut changes = EtcdChanges {
             prefix: prefix.to_owned(),
@@ -92,12 +94,15 @@ pub async fn list(
     keys_only: bool,
 ) -> Result<(Listing, u64), SourceError> {
     let mut kv = kv.max_decoding_message_size(MAX_MESSAGE);
-    let end = range_end(prefix);
+    let end = (!is_one_key(prefix)).then(|| range_end(prefix));
     let mut listing = Listing::default();
     let mut listed = 0;
     let mut from = prefix.as_bytes().to_vec();
     loop {
-        let options = GetOptions::new().with_range(end.clone());
+        let options = match &end {
+            Some(end) => GetOptions::new().with_range(end.clone()),
+            None => GetOptions::new(),
+        };
         let mut options = match keys_only {
             true => options.with_limit(KEYS_PAGE).with_keys_only(),
             false => options.with_limit(PAGE),
@@ -274,12 +279,19 @@ fn item(prefix: &str, kv: &etcd_client::KeyValue) -> Option<EtcdItem> {
     })
 }
 
-/// The key below the prefix; keys that are not UTF-8 are nobody's.
+/// The key below the prefix, for a single key its last segment; keys that are not UTF-8 are nobody's.
 fn relative(prefix: &str, key: &[u8]) -> Option<String> {
-    std::str::from_utf8(key)
-        .ok()?
-        .strip_prefix(prefix)
-        .map(str::to_owned)
+    let key = std::str::from_utf8(key).ok()?;
+    if is_one_key(prefix) {
+        let (_, name) = key.rsplit_once('/')?;
+        return (key == prefix).then(|| name.to_owned());
+    }
+    key.strip_prefix(prefix).map(str::to_owned)
+}
+
+/// Whether it is not a prefix, but the only key.
+pub fn is_one_key(prefix: &str) -> bool {
+    !prefix.ends_with('/')
 }
 
 /// The first key after everything that starts with `prefix`, which ends in a slash.
@@ -313,6 +325,19 @@ mod tests {
         ] {
             assert_eq!(orders_requested_progress(version), ordered, "{version}");
         }
+    }
+
+    #[test]
+    fn a_single_key_is_no_prefix_of_others() {
+        let key = "/registry/services/endpoints/default/kubernetes";
+        assert_eq!(relative(key, key.as_bytes()).as_deref(), Some("kubernetes"));
+        let other = format!("{key}-foo");
+        assert_eq!(relative(key, other.as_bytes()), None);
+        let below = relative(
+            "/registry/masterleases/",
+            b"/registry/masterleases/10.0.0.1",
+        );
+        assert_eq!(below.as_deref(), Some("10.0.0.1"));
     }
 
     #[test]

@@ -37,6 +37,13 @@ impl Freshness {
         self.start.elapsed().saturating_sub(heard)
     }
 
+    /// A topic is not followed: it does not count.
+    pub fn exempt(&self, topic: usize) {
+        if let Some(at) = self.heard.get(topic) {
+            at.store(u64::MAX, Ordering::Relaxed);
+        }
+    }
+
     /// A topic had an event.
     pub fn touch(&self, topic: usize) {
         let millis = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -49,6 +56,18 @@ impl Freshness {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_topic_that_is_not_followed_decides_nothing() {
+        let freshness = Freshness::new(2);
+        freshness.exempt(1);
+        assert_eq!(freshness.age_of(1), Duration::ZERO);
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(
+            freshness.age() >= Duration::from_millis(20),
+            "the other one does"
+        );
+    }
 
     #[test]
     fn the_quietest_topic_decides() {

@@ -26,12 +26,16 @@ pub enum Topic {
     ApiServices,
     /// Which proxies may not use their server ID, because another one does; bound to an etcd lease.
     Claims,
+    /// Advertised addresses of living apiservers, as their keys name them; bound to an etcd lease of 15 s.
+    MasterLeases,
+    /// The Endpoints of the `kubernetes` Service: one key.
+    KubernetesEndpoints,
     /// Leases of one namespace, by its place in `identity.leaseNamespaces`.
     Leases(u8),
 }
 
 /// Topics without those of lease namespaces.
-const FIXED: [Topic; 7] = [
+const FIXED: [Topic; 9] = [
     Topic::Servers,
     Topic::Live,
     Topic::PeerEndpoints,
@@ -39,6 +43,8 @@ const FIXED: [Topic; 7] = [
     Topic::Definitions,
     Topic::ApiServices,
     Topic::Claims,
+    Topic::MasterLeases,
+    Topic::KubernetesEndpoints,
 ];
 
 impl Topic {
@@ -58,6 +64,8 @@ impl Topic {
             Topic::Definitions => 4,
             Topic::ApiServices => 5,
             Topic::Claims => 6,
+            Topic::MasterLeases => 7,
+            Topic::KubernetesEndpoints => 8,
             Topic::Leases(namespace) => FIXED.len() + usize::from(namespace),
         }
     }
@@ -72,8 +80,16 @@ impl Topic {
             Topic::Definitions => "customresourcedefinitions",
             Topic::ApiServices => "apiservices",
             Topic::Claims => "claims",
+            Topic::MasterLeases => "masterleases",
+            Topic::KubernetesEndpoints => "endpoints",
             Topic::Leases(_) => "leases",
         }
+    }
+
+    /// Whether it tells only of apiservers without a proxy. An etcd role from before may not include it: then it is not
+    /// followed.
+    pub fn is_of_bare_servers(self) -> bool {
+        matches!(self, Topic::MasterLeases | Topic::KubernetesEndpoints)
     }
 }
 
@@ -91,7 +107,7 @@ impl EtcdKeys {
         Topic::all(self.namespaces.len())
     }
 
-    /// The key prefix of a topic, with a trailing slash. Ours have the cluster's prefix in them, so that two clusters
+    /// The key prefix of a topic, with a trailing slash; without one it is a single key. Ours have the cluster's prefix in them, so that two clusters
     /// in one etcd stay apart.
     pub fn of(&self, topic: Topic) -> String {
         let prefix = &self.prefix;
@@ -105,6 +121,8 @@ impl EtcdKeys {
             }
             Topic::ApiServices => format!("{prefix}/apiregistration.k8s.io/apiservices/"),
             Topic::Claims => format!("/kube-interop-proxy{prefix}/claims/"),
+            Topic::MasterLeases => format!("{prefix}/masterleases/"),
+            Topic::KubernetesEndpoints => format!("{prefix}/services/endpoints/default/kubernetes"),
             Topic::Leases(namespace) => {
                 let namespace = self.namespaces.get(usize::from(namespace));
                 format!("{prefix}/leases/{}/", namespace.map_or("", String::as_str))
@@ -165,6 +183,6 @@ mod tests {
     #[test]
     fn topics_are_numbered_in_their_order() {
         let numbers: Vec<_> = Topic::all(2).map(Topic::index).collect();
-        assert_eq!(numbers, (0..9).collect::<Vec<_>>());
+        assert_eq!(numbers, (0..11).collect::<Vec<_>>());
     }
 }

@@ -1,13 +1,16 @@
 //! Compiles the cluster's state into a snapshot: which servers exist, which are live, and what each serves. Pure.
 //!
 //! A server is live if it has a live key or, without a proxy, a `peerserverleases` entry. Leases and StorageVersions
-//! name servers but do not prove that they are live. A server serves what its record lists; without a record, what its
+//! name servers but do not prove that they are live. An apiserver with neither is live if it answers at the address that
+//! its key below `masterleases/` names ([`super::bare`]). A server serves what its record lists; without a record, what its
 //! discovery lists; while neither is known, the last known set and what StorageVersions list. A proxy that was refused
 //! its ID has only a claim key: what it serves is unknown.
 //!
 //! A known record or discovery is complete, so StorageVersions add nothing to it. They can be outdated: a server that
 //! returns under its ID as another release leaves resources in them that it no longer serves. If they were added to its
 //! discovery, requests for such resources would go to it again and again.
+
+mod bare;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -20,7 +23,7 @@ use super::record::LiveKey;
 use super::state::{ClusterState, UnpackedRecord, canonical};
 use crate::kube::gvr::{Gvr, ServedSet};
 use crate::local::discovery::LocalView;
-use crate::routing::table::{Server, Snapshot};
+use crate::routing::table::{PeerKind, Server, Snapshot};
 
 impl ClusterState {
     /// The snapshot for requests. `own`: our server ID, once it is known.
@@ -29,14 +32,16 @@ impl ClusterState {
         let others = ids
             .into_iter()
             .filter(|id| Some(*id) != own || self.is_elsewhere(id));
-        let servers = others.filter_map(|id| self.server(id)).collect();
+        let servers = others.filter_map(|id| self.server(id));
+        let mut servers: Vec<_> = servers.chain(self.bare_servers()).collect();
+        servers.sort_by(|one, other| one.id.cmp(&other.id));
         let mut snapshot = Snapshot::new(
             self.synced(),
             servers,
             view.served.as_deref(),
             self.custom().clone(),
         );
-        snapshot.peer_unknown |= self.has_unpublished_server();
+        snapshot.peer_unknown |= self.has_unpublished_server() || self.has_unasked_server();
         snapshot.local_version = view.versions.as_ref().and_then(|it| it.compatibility);
         snapshot
     }
@@ -130,7 +135,9 @@ impl ClusterState {
             .map(|live| live.value.endpoint)
             .or(record.map(|record| record.value.record.endpoint))?;
         let endpoint = canonical(endpoint);
-        if live.is_none() && self.is_replaced(endpoint, record?.revision) {
+        let replaced =
+            |revision| self.is_replaced(endpoint, revision) || self.bare.reads(endpoint.ip());
+        if live.is_none() && replaced(record?.revision) {
             return None;
         }
         let newest = live.is_some_and(|live| !self.has_newer_live(live));
@@ -144,7 +151,7 @@ impl ClusterState {
         Some(Server {
             id: id.into(),
             endpoint,
-            native: false,
+            kind: PeerKind::Proxied,
             live: live.is_some(),
             initialized,
             target: initialized && newest && endpoint != self.own_endpoint,
@@ -178,7 +185,7 @@ impl ClusterState {
         Some(Server {
             id: id.into(),
             endpoint: address,
-            native: true,
+            kind: PeerKind::Native,
             live: entry.is_some(),
             initialized: entry.is_some(),
             target: newest,
@@ -226,13 +233,13 @@ impl ClusterState {
     }
 
     /// Whether a newer record has the same address: then the former server is gone for good.
-    fn is_replaced(&self, endpoint: SocketAddr, revision: i64) -> bool {
+    pub(super) fn is_replaced(&self, endpoint: SocketAddr, revision: i64) -> bool {
         self.servers.current.values().any(|other| {
             canonical(other.value.record.endpoint) == endpoint && other.revision > revision
         })
     }
 
-    fn is_taken(&self, address: SocketAddr) -> bool {
+    pub(super) fn is_taken(&self, address: SocketAddr) -> bool {
         let live = |(_, at): (_, &Versioned<LiveKey>)| canonical(at.value.endpoint) == address;
         let entry = |(_, at): (_, &Versioned<PeerEndpoint>)| at.value.address == address;
         self.live_keys().any(live) || self.entries().any(entry)

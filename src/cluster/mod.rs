@@ -1,5 +1,7 @@
 //! The state of the cluster in etcd: watched below a few prefixes, kept in memory, published as one snapshot.
 
+pub mod bare;
+pub mod bare_reader;
 pub mod catalog;
 pub mod codec;
 pub mod connector;
@@ -21,7 +23,7 @@ mod transitions;
 pub mod undecodable;
 pub mod watch;
 
-pub use self::start::{ClusterInputs, IdentityLeases, start};
+pub use self::start::{ClusterInputs, ClusterOutputs, start};
 
 #[cfg(test)]
 pub(crate) mod fake;

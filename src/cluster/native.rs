@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 
 use super::state::NativePeer;
 use crate::client::{self, ClientMaker, MakerError};
@@ -27,16 +27,25 @@ pub const GROUP: &str = "system:authenticated";
 /// Longest wait for one document.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Wait for a proxy's other keys, which come on other watches than its `peerserverleases` entry.
-const SETTLE: Duration = Duration::from_millis(250);
+pub(super) const SETTLE: Duration = Duration::from_millis(250);
 
 /// Clients for native peers.
 pub fn maker(config: &Config, credentials: Current) -> Result<ClientMaker, MakerError> {
+    maker_for(config, credentials, GROUP)
+}
+
+/// Clients that ask as [`USER`] in `group`.
+pub(super) fn maker_for(
+    config: &Config,
+    credentials: Current,
+    group: &str,
+) -> Result<ClientMaker, MakerError> {
     let names = &config.serving.request_headers;
     ClientMaker::new(
         &config.peer.server_name,
         credentials,
         |credentials| &credentials.peers,
-        client::identity(names, USER, &[GROUP])?,
+        client::identity(names, USER, &[group])?,
         TIMEOUT,
     )
 }
@@ -56,7 +65,7 @@ pub async fn run(
             asking.entry((id.clone(), address)).or_insert_with(|| {
                 let reader = Reader::new(maker.client(address));
                 let task = tokio::spawn(ask(reader, every, id, address, found.clone()));
-                Asking(task.abort_handle())
+                Asking::new(&task)
             });
         }
         if peers.changed().await.is_err() {
@@ -66,7 +75,13 @@ pub async fn run(
 }
 
 /// Ends its task when it is dropped.
-struct Asking(AbortHandle);
+pub(super) struct Asking(AbortHandle);
+
+impl Asking {
+    pub(super) fn new(task: &JoinHandle<()>) -> Self {
+        Self(task.abort_handle())
+    }
+}
 
 impl Drop for Asking {
     fn drop(&mut self) {

@@ -98,7 +98,7 @@ impl<T: Clone + PartialEq> PrefixState<T> {
                     removed,
                 };
             }
-            Event::Progress(_) | Event::OtherHistory => {}
+            Event::Progress(_) | Event::OtherHistory | Event::Forbidden => {}
         }
         PrefixChange::default()
     }

@@ -1,15 +1,20 @@
 //! The report of the whole state for operators: each fact with its source, revision and age. Pure.
 
 use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
+use super::bare::MAX_ASKED;
 use super::catalog::NamedLease;
 use super::freshness::Freshness;
 use super::keys::Topic;
 use super::prefix::Versioned;
-use super::state::ClusterState;
+use super::state::{ClusterState, NativePeer};
+
+/// Most advertised addresses that are named.
+const NAMED: usize = 100;
 
 impl ClusterState {
     /// All identity leases; `None` until they were listed.
@@ -50,21 +55,48 @@ impl ClusterState {
         });
         json!({
             "topics": topics.collect::<Vec<_>>(),
+            "advertised": self.advertised(),
+            "notFollowed": self.bare.forbidden().map(Topic::name).collect::<Vec<_>>(),
             "claims": self.claims().collect::<Vec<_>>(),
             "undecodable": self.undecodables.list(),
-            "servers": self.named().into_iter().map(|id| self.facts(id)).collect::<Vec<_>>(),
+            "servers": self.named().iter().map(|id| self.facts(id)).collect::<Vec<_>>(),
         })
     }
 
+    /// The addresses that living apiservers advertise, and what those answered that no proxy explains.
+    fn advertised(&self) -> Value {
+        let unexplained = self.unexplained();
+        let state = |ip: IpAddr| {
+            let found = unexplained.iter().position(|address| address.ip() == ip);
+            let (place, address) = found.map(|place| (place, unexplained[place]))?;
+            Some(match self.bare.state(address) {
+                Some(state) => state.name(),
+                None if place < MAX_ASKED => "not asked yet",
+                None => "not asked, there are too many",
+            })
+        };
+        let leases = self.bare.leases().take(NAMED);
+        let advertised = leases.map(|(_, at)| {
+            let ip = at.value;
+            fact(
+                at,
+                json!({"address": ip.to_string(), "withoutProxy": state(ip)}),
+            )
+        });
+        advertised.collect()
+    }
+
     /// Every server that any key names.
-    fn named(&self) -> BTreeSet<&str> {
+    fn named(&self) -> BTreeSet<String> {
         let leases = self.leases.iter().flat_map(|leases| &leases.current);
         let leases = leases.filter(|(_, at)| at.value.is_some());
         let stored = self.storage.current.values().flat_map(|at| &at.value);
         let mut ids = self.ids();
         ids.extend(leases.map(|(name, _)| name.as_str()));
         ids.extend(stored.map(|versions| versions.server.as_str()));
-        ids
+        let bare = self.bare_servers();
+        ids.extend(bare.iter().map(|server| &*server.id));
+        ids.into_iter().map(str::to_owned).collect()
     }
 
     fn facts(&self, id: &str) -> Value {
@@ -100,7 +132,8 @@ impl ClusterState {
                 }),
             )
         });
-        let discovery = self.natives.get(id).map(|(native, _)| {
+        let native = self.natives.get(id).map(|(native, _)| native);
+        let discovery = native.or_else(|| self.bare_discovery(id)).map(|native| {
             json!({
                 "endpoint": native.address,
                 "binaryVersion": native.binary_version,
@@ -128,6 +161,12 @@ impl ClusterState {
             "lease": leases.into_iter().next(),
             "storageVersions": self.stored_facts(id),
         })
+    }
+
+    fn bare_discovery(&self, id: &str) -> Option<&NativePeer> {
+        let address: SocketAddr = id.parse().ok()?;
+        let mut asked = self.bare.asked();
+        asked.find(|(known, _)| **known == address)?.1.read.as_ref()
     }
 
     /// How many resources StorageVersions list for a server, as of the newest one that names it.

@@ -71,6 +71,11 @@ impl SourceError {
             other => other.to_string(),
         }
     }
+
+    /// Whether etcd's role does not permit it.
+    pub fn is_denied(&self) -> bool {
+        self.said().contains("permission denied")
+    }
 }
 
 /// Lists and watches keys.

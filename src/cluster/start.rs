@@ -1,11 +1,12 @@
 //! Starts what follows etcd and native peers, and the catalog that reads both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use super::bare_reader;
 use super::catalog::{Catalog, CatalogInputs, NamedLease, OwnServer, Published};
 use super::connector::Connector;
 use super::etcd::EtcdSource;
@@ -14,7 +15,7 @@ use super::native;
 use super::state::ClusterState;
 use super::watch::follow;
 use crate::client::MakerError;
-use crate::config::Config;
+use crate::config::{BareServersMode, Config};
 use crate::kube::gvr::Custom;
 use crate::local::discovery::LocalView;
 use crate::tls::credentials::Current;
@@ -34,45 +35,69 @@ pub struct ClusterInputs {
     pub custom: watch::Sender<Option<Arc<Custom>>>,
 }
 
-/// Identity Leases; `None` until they were listed.
-pub type IdentityLeases = watch::Receiver<Option<Arc<Vec<NamedLease>>>>;
+/// What the catalog tells others besides the snapshot.
+pub struct ClusterOutputs {
+    /// Identity Leases; `None` until they were listed.
+    pub leases: watch::Receiver<Option<Arc<Vec<NamedLease>>>>,
+    /// Records of other servers that must not end, with their revisions.
+    pub unreachable_records: watch::Receiver<BTreeMap<String, i64>>,
+}
 
 /// Spawns one follower of etcd for each topic, the reader of native peers' discovery and the catalog.
 pub fn start(
     config: &Config,
     inputs: ClusterInputs,
     control: &mut JoinSet<()>,
-) -> Result<IdentityLeases, MakerError> {
+) -> Result<ClusterOutputs, MakerError> {
     let messages = follow_etcd(config, &inputs, control);
     let (peers_sender, native_peers) = watch::channel(BTreeMap::new());
     let (natives_sender, natives) = mpsc::channel(QUEUE);
+    let (candidates_sender, bare_candidates) = watch::channel(BTreeSet::new());
+    let (answers_sender, bare_answers) = mpsc::channel(QUEUE);
+    let (records_sender, unreachable_records) = watch::channel(BTreeMap::new());
     let (leases_sender, leases) = watch::channel(None);
     control.spawn(native::run(
-        Arc::new(native::maker(config, inputs.credentials)?),
+        Arc::new(native::maker(config, inputs.credentials.clone())?),
         config.api_server.discovery_interval,
         native_peers,
         natives_sender,
     ));
+    control.spawn(bare_reader::run(
+        Arc::new(bare_reader::maker(config, inputs.credentials)?),
+        config.api_server.discovery_interval,
+        bare_candidates,
+        answers_sender,
+    ));
+    let mut state = ClusterState::new(
+        inputs.own.endpoint,
+        config.identity.lease_namespaces.len(),
+        config.peer.lease_ttl,
+        config.rerouting.absent_server_grace,
+    );
+    if config.rerouting.bare_servers == BareServersMode::Ignore {
+        state.ignore_bare_servers();
+    }
     let catalog = Catalog {
-        state: ClusterState::new(
-            inputs.own.endpoint,
-            config.identity.lease_namespaces.len(),
-            config.peer.lease_ttl,
-            config.rerouting.absent_server_grace,
-        ),
+        state,
         own: inputs.own,
         messages,
         local: inputs.local,
         natives,
+        bare_answers,
         refused: inputs.ends.refused,
         reports: inputs.ends.reports,
         custom: inputs.custom,
         native_peers: peers_sender,
+        bare_candidates: candidates_sender,
+        unreachable_records: records_sender,
         leases: leases_sender,
         published: inputs.published,
     };
     control.spawn(catalog.run());
-    Ok(leases)
+    Ok(ClusterOutputs {
+        leases,
+        unreachable_records,
+    })
 }
 
 /// Each follower starts at another member of etcd.
@@ -84,7 +109,12 @@ fn follow_etcd(
     let keys = &inputs.keys;
     let (sink, messages) = mpsc::channel(QUEUE);
     let log_throttle = Arc::default();
+    let ignored = config.rerouting.bare_servers == BareServersMode::Ignore;
     for topic in keys.topics() {
+        if ignored && topic.is_of_bare_servers() {
+            inputs.published.freshness.exempt(topic.index());
+            continue;
+        }
         let connector = inputs.connector.starting_at(topic.index());
         let source = EtcdSource::new(connector, config.peer.lease_ttl);
         let keys_only = topic == Topic::Definitions;

@@ -4,11 +4,12 @@
 //! [`super::report`] to the report for operators.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::codec::{self, Lease, PeerEndpoint, ServerVersions};
+use super::bare::{BareAnswer, BareServers, usable_address};
+use super::codec::{self, Lease, PeerEndpoint, ServerVersions, Undecodable};
 use super::custom::CustomTracker;
 use super::json;
 use super::keys::Topic;
@@ -91,6 +92,7 @@ pub struct ClusterState {
     /// One for each namespace; leases of others than apiservers and proxies are `None`.
     pub(super) leases: Vec<PrefixState<Option<IdentityLease>>>,
     pub(super) natives: BTreeMap<String, (NativePeer, Instant)>,
+    pub(super) bare: BareServers,
     pub(super) undecodables: Undecodables,
     /// How far each topic is known, by [`Topic::index`].
     pub(super) positions: Vec<TopicProgress>,
@@ -125,6 +127,7 @@ impl ClusterState {
             api_services: PrefixState::default(),
             leases: (0..namespaces).map(|_| PrefixState::default()).collect(),
             natives: BTreeMap::new(),
+            bare: BareServers::new(canonical(own_endpoint), ttl, grace),
             undecodables: Undecodables::default(),
             positions: vec![TopicProgress::default(); Topic::all(namespaces).count()],
             sets: Vec::new(),
@@ -157,6 +160,7 @@ impl ClusterState {
         if topic == Topic::Live {
             self.gap.heard(now);
         }
+        let permitted = topic.is_of_bare_servers() && self.bare.permitted(topic, &event);
         let mut changes = StateChanges::default();
         let mut decoder = Decoder {
             topic,
@@ -213,6 +217,15 @@ impl ClusterState {
                 let current = &self.claims.current;
                 self.suspended_claims.take(effect, current, &self.gap, now)
             }
+            Topic::MasterLeases => {
+                let loopback = self.own_endpoint.ip().is_loopback();
+                let decode = |item: &EtcdItem| decoder.master_lease(item, loopback);
+                self.bare.take_lease(event, now, &self.gap, decode) || permitted
+            }
+            Topic::KubernetesEndpoints => {
+                let decode = |item: &EtcdItem| decoder.decode(item, codec::service_port);
+                self.bare.take_port(event, now, decode) || permitted
+            }
             Topic::Leases(namespace) => {
                 // It may have been the last missing list.
                 let listed = matches!(event, Event::InitDone(_));
@@ -239,6 +252,7 @@ impl ClusterState {
             && self.claims.complete
             && self.definitions.complete
             && self.api_services.complete
+            && self.bare.is_complete()
             && self.leases.iter().all(|leases| leases.complete)
     }
 
@@ -280,6 +294,18 @@ impl ClusterState {
         self.natives.insert(id, (native, now + self.grace));
     }
 
+    /// A candidate for a bare server answered. Returns whether readers see a change.
+    pub fn bare_answered(&mut self, from: SocketAddr, answer: BareAnswer, now: Instant) -> bool {
+        let answer = match answer {
+            BareAnswer::Read(mut native) => {
+                native.served = shared(native.served, &mut self.sets);
+                BareAnswer::Read(native)
+            }
+            other => other,
+        };
+        self.bare.answered(from, answer, now)
+    }
+
     /// A connection to `address` was refused. Returns whether readers see a change.
     pub fn refused(&mut self, address: SocketAddr) -> bool {
         let live = self
@@ -288,7 +314,8 @@ impl ClusterState {
         let native = self
             .suspended_endpoints
             .refused(address, |endpoint| endpoint.address);
-        live || native
+        let bare = self.bare.refused(address);
+        live || native || bare
     }
 
     /// When the next entry expires.
@@ -298,6 +325,7 @@ impl ClusterState {
             .chain(self.suspended_live.next())
             .chain(self.suspended_endpoints.next())
             .chain(self.suspended_claims.next())
+            .chain(self.bare.next_expiry())
             .min()
     }
 
@@ -312,7 +340,9 @@ impl ClusterState {
         self.natives.retain(|_, (_, until)| *until > now);
         let live = self.suspended_live.expire(now);
         let claims = self.suspended_claims.expire(now);
-        self.suspended_endpoints.expire(now) || live || claims || self.natives.len() != natives
+        let bare = self.expire_bare(now);
+        let endpoints = self.suspended_endpoints.expire(now);
+        endpoints || live || claims || bare || self.natives.len() != natives
     }
 }
 
@@ -349,6 +379,23 @@ impl Decoder<'_> {
                 None
             }
         }
+    }
+}
+
+impl Decoder<'_> {
+    /// The key names the address. The value is only looked at; kube-apiserver may encrypt it.
+    fn master_lease(&mut self, item: &EtcdItem, loopback: bool) -> Option<IpAddr> {
+        let Some(ip) = usable_address(&item.key, loopback) else {
+            let unusable = |_: &[u8]| Err::<(), _>(Undecodable::Field("the address in its key"));
+            self.decode(item, unusable);
+            return None;
+        };
+        let value = |value: &[u8]| match codec::is_endpoints(value) {
+            Err(Undecodable::Encrypted) => Ok(()),
+            looked_at => looked_at,
+        };
+        self.decode(item, value);
+        Some(ip)
     }
 }
 

@@ -101,7 +101,7 @@ impl<T: Clone + PartialEq> Suspended<T> {
         let mut changed = effect.changed;
         self.own.heard(now);
         if gap.is_recent(now) || self.own.is_recent(now) {
-            let until = gap.suspended_until(now);
+            let until = gap.suspended_until(now).max(self.own.suspended_until(now));
             for (key, at) in effect.removed {
                 self.keys.insert(key, (at, until));
             }

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use super::keys::Topic;
 use super::source::{EtcdItem, KeyChange, SourceError, WatchSource};
 use crate::log_throttle::{LogThrottle, chain};
-use crate::retry::Backoff;
+use crate::retry::{Backoff, jittered};
 
 /// The events of one topic, in this order: `Init`, any number of `InitApply`, `InitDone`, then the rest in any order
 /// until the next `Init`, before which `OtherHistory` may come.
@@ -33,10 +33,15 @@ pub enum Event {
     Progress(i64),
     /// etcd was restored or replaced: earlier events may be void. A new list follows.
     OtherHistory,
+    /// etcd's role does not permit to read it ([`Topic::is_of_bare_servers`] only). It is tried again.
+    Forbidden,
 }
 
 /// An event and its topic.
 pub type Message = (Topic, Event);
+
+/// Until a prefix that may not be read is tried again.
+const FORBIDDEN_PAUSE: Duration = Duration::from_secs(60);
 
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_millis(100),
@@ -87,7 +92,15 @@ pub async fn follow(
                     }
                 }
                 failures = failures.saturating_add(1);
-                tokio::time::sleep(BACKOFF.random_pause(failures)).await;
+                let mut pause = BACKOFF.random_pause(failures);
+                if topic.is_of_bare_servers() && error.is_denied() {
+                    position = None;
+                    pause = jittered(FORBIDDEN_PAUSE);
+                    if sink.send((topic, Event::Forbidden)).await.is_err() {
+                        return;
+                    }
+                }
+                tokio::time::sleep(pause).await;
             }
         }
     }

@@ -207,6 +207,16 @@ pub struct ReroutingConfig {
     /// How long requests for resources that only an absent server served get 503 instead of 404; at least 1s. Default
     /// 1h.
     pub absent_server_grace: Duration,
+    pub bare_servers: BareServersMode,
+}
+
+/// What apiservers without a proxy count as. Default `Auto`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BareServersMode {
+    /// They are peers.
+    Auto,
+    /// They are not looked for.
+    Ignore,
 }
 
 /// What happens to requests before etcd was read completely for the first time. Default `Reject`.

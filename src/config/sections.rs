@@ -13,10 +13,10 @@ use super::facts::Facts;
 use super::files::{self, CertAndKey, KeyedFile};
 use super::section::Section;
 use super::{
-    AdminConfig, ApiServerConfig, DiscoveryConfig, DiscoveryMode, Enforce, EtcdConfig,
-    IdentityConfig, IfReadyConfig, IfReadyMode, KeyPair, PeerConfig, PublishLease, RequestHeaders,
-    ReroutingConfig, ServingConfig, ShutdownConfig, Unsynced, VersionAwarenessConfig, WatchConfig,
-    etcd, headers, values,
+    AdminConfig, ApiServerConfig, BareServersMode, DiscoveryConfig, DiscoveryMode, Enforce,
+    EtcdConfig, IdentityConfig, IfReadyConfig, IfReadyMode, KeyPair, PeerConfig, PublishLease,
+    RequestHeaders, ReroutingConfig, ServingConfig, ShutdownConfig, Unsynced,
+    VersionAwarenessConfig, WatchConfig, etcd, headers, values,
 };
 
 /// `serving`
@@ -272,6 +272,10 @@ pub(super) fn rerouting(s: &mut Section<'_, '_>) -> Option<ReroutingConfig> {
         ("Reject", Unsynced::Reject),
         ("ServeLocal", Unsynced::ServeLocal),
     ];
+    const BARE_SERVERS: &[(&str, BareServersMode)] = &[
+        ("Auto", BareServersMode::Auto),
+        ("Ignore", BareServersMode::Ignore),
+    ];
     let enabled = s.or("enabled", true, values::flag);
     let unsynced = s.or("unsynced", "Reject", values::choice(UNSYNCED));
     let absent_server_grace = s.or(
@@ -279,10 +283,12 @@ pub(super) fn rerouting(s: &mut Section<'_, '_>) -> Option<ReroutingConfig> {
         "1h",
         values::duration(Duration::from_secs(1)),
     );
+    let bare_servers = s.or("bareServers", "Auto", values::choice(BARE_SERVERS));
     Some(ReroutingConfig {
         enabled: enabled?,
         unsynced: unsynced?,
         absent_server_grace: absent_server_grace?,
+        bare_servers: bare_servers?,
     })
 }
 

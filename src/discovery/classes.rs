@@ -106,7 +106,7 @@ pub(super) fn classes(servers: &[Server], local: &ServedSet, custom: &Custom) ->
         };
         let rank = Rank::of(server);
         let same = |class: &&mut ServerClass| {
-            class.native == server.native
+            class.native != server.kind.has_proxy()
                 && class.rank == rank
                 && class.version == server.binary_version
                 && class.served == *served
@@ -125,7 +125,7 @@ pub(super) fn classes(servers: &[Server], local: &ServedSet, custom: &Custom) ->
             served: served.clone(),
             version: server.binary_version.clone(),
             rank,
-            native: server.native,
+            native: !server.kind.has_proxy(),
             members: vec![member],
             lacking,
         });
@@ -153,7 +153,7 @@ pub(super) fn cover<'a>(classes: impl Iterator<Item = &'a ServerClass>) -> Vec<b
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::routing::table::things;
+    use crate::routing::table::{PeerKind, things};
 
     fn server(id: &str, version: &str, target: bool, served: &[(&str, &str)]) -> Server {
         Server::listing(id, Some(version), target, served)
@@ -182,7 +182,7 @@ mod tests {
             server("b", "v1.36.0", false, NEW),
             server("c", "v1.36.1", true, NEW),
             Server {
-                native: true,
+                kind: PeerKind::Bare,
                 ..server("d", "v1.36.0", true, NEW)
             },
         ];

@@ -16,6 +16,7 @@ use crate::kube::gvr::{Custom, Gvr, GvrRef, ServedSet};
 use crate::kube::media_type;
 use crate::kube::version::Versions;
 use crate::log_throttle::{LogThrottle, chain};
+use crate::request::headers::SERVER_ID;
 
 /// Deadline for one document, retries included.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -27,6 +28,9 @@ pub enum ReadError {
     Client(#[from] ClientError),
     #[error("{path} answered {status}")]
     Status { path: String, status: StatusCode },
+    /// Only where an apiserver is expected.
+    #[error("a proxy answers there")]
+    Proxy,
     #[error("{path} cannot be parsed")]
     Parse {
         path: String,
@@ -37,6 +41,8 @@ pub enum ReadError {
 /// Reads one server's discovery and caches it.
 pub struct Reader {
     client: Client,
+    /// A proxy's answers are errors.
+    no_proxy: bool,
     /// Resources of each group version, as last read from its own document.
     known: BTreeMap<GroupVersion, BTreeSet<Gvr>>,
     /// ETag and contents of the aggregated documents.
@@ -49,10 +55,24 @@ impl Reader {
     pub fn new(client: Client) -> Self {
         Self {
             client,
+            no_proxy: false,
             known: BTreeMap::new(),
             aggregated: BTreeMap::new(),
             throttle: LogThrottle::default(),
         }
+    }
+
+    /// Of an apiserver: a proxy in its place is an error.
+    pub fn of_apiserver(client: Client) -> Self {
+        Self {
+            no_proxy: true,
+            ..Self::new(client)
+        }
+    }
+
+    /// An error: the server says that it is not ready.
+    pub async fn check_ready(&mut self) -> Result<(), ReadError> {
+        self.get("/readyz").await.map(|_| ())
     }
 
     /// Clears the cache: the server may be another process now.
@@ -120,7 +140,7 @@ impl Reader {
                     }
                     self.known.insert(group_version.clone(), set);
                 }
-                Err(ReadError::Client(error)) => return Err(error.into()),
+                Err(error @ (ReadError::Client(_) | ReadError::Proxy)) => return Err(error),
                 // Never read before: an error is better than a set without this group version.
                 Err(error) if !self.known.contains_key(&group_version) => return Err(error),
                 Err(error) => {
@@ -159,11 +179,16 @@ impl Reader {
         &mut self,
         path: &str,
         headers: &[(HeaderName, HeaderValue)],
-    ) -> Result<ClientResponse, ClientError> {
+    ) -> Result<ClientResponse, ReadError> {
         let deadline = Instant::now() + PATIENCE;
-        self.client
+        let answer = self
+            .client
             .call(Method::GET, path, headers, None, deadline)
-            .await
+            .await?;
+        match self.no_proxy && answer.headers.contains_key(SERVER_ID) {
+            true => Err(ReadError::Proxy),
+            false => Ok(answer),
+        }
     }
 
     async fn get(&mut self, path: &str) -> Result<bytes::Bytes, ReadError> {

@@ -3,6 +3,7 @@
 pub mod etcd_key;
 pub mod identify;
 pub mod identity;
+pub mod kept_records;
 pub mod lease;
 pub mod metrics;
 pub mod record;

@@ -1,5 +1,6 @@
 //! Starts what publishes this server's identity, record and Lease.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::{oneshot, watch};
@@ -7,6 +8,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::identify::Identify;
 use super::identity::host_name;
+use super::kept_records::RecordKeeper;
 use super::lease::{LeaseKeeper, ObservedLease};
 use super::metrics::{IdentityMetrics, LeaseMetrics};
 use super::record::Publisher;
@@ -33,6 +35,8 @@ pub struct PublishInputs {
     pub view: watch::Receiver<LocalView>,
     pub custom: watch::Receiver<Option<Arc<Custom>>>,
     pub leases: watch::Receiver<Option<Arc<Vec<NamedLease>>>>,
+    /// Records of other servers that must not end.
+    pub unreachable_records: watch::Receiver<BTreeMap<String, i64>>,
     pub identity_metrics: IdentityMetrics,
     pub lease_metrics: LeaseMetrics,
 }
@@ -87,6 +91,13 @@ pub fn start(config: &Config, inputs: PublishInputs, control: &mut JoinSet<()>) 
         metrics: inputs.identity_metrics.clone(),
     };
     control.spawn(identify.run());
+    let record_keeper = RecordKeeper {
+        connector: inputs.connector.clone(),
+        keys: inputs.keys.clone(),
+        records: inputs.unreachable_records,
+        ttl: config.rerouting.absent_server_grace,
+    };
+    control.spawn(record_keeper.run());
     let publisher = Publisher {
         connector: inputs
             .connector

@@ -11,7 +11,7 @@ use pingora_http::{RequestHeader, ResponseHeader};
 
 use super::accept::StatusFormat;
 use super::status::StatusObject;
-use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE, READY};
+use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE, READY, SERVER_ID};
 
 /// Why the proxy answers instead of an apiserver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,15 +61,23 @@ pub struct ResponseOptions {
     pub head: bool,
     /// The request comes from a peer's proxy, which may try other servers.
     pub peer: bool,
+    /// For a peer that may not know that a proxy answers ([`SERVER_ID`]).
+    pub server_id: Option<HeaderValue>,
     /// The first `Accept` header.
     pub accept: Option<HeaderValue>,
 }
 
 impl ResponseOptions {
-    pub fn of(request: &RequestHeader, ready: Option<bool>, peer: bool) -> Self {
+    pub fn of(
+        request: &RequestHeader,
+        ready: Option<bool>,
+        peer: bool,
+        server_id: Option<HeaderValue>,
+    ) -> Self {
         Self {
             ready,
             peer,
+            server_id,
             head: request.method == Method::HEAD,
             accept: request.headers.get(ACCEPT).cloned(),
         }
@@ -219,7 +227,10 @@ pub async fn refuse(
     let ready = options
         .ready
         .map(|ready| ready && refusal != Refusal::NotInitialized);
-    let (header, body) = refusal.response(retry_after_seconds, ready, form, options.peer)?;
+    let (mut header, body) = refusal.response(retry_after_seconds, ready, form, options.peer)?;
+    if let Some(id) = &options.server_id {
+        header.insert_header(SERVER_ID, id.clone())?;
+    }
     if let ServerSession::H2(session) = down
         && options.head
     {

@@ -60,6 +60,8 @@ pub struct Exchange<'a> {
     pub server_kind: ServerKind,
     /// `X-Kubernetes-Ready` for the client.
     pub ready: Option<bool>,
+    /// Whether the answer names this server ([`SERVER_ID`](crate::request::headers::SERVER_ID)).
+    pub names_server: bool,
     /// What becomes of "no such resource".
     pub no_such_resource: NoSuchResource,
     /// Set if something is to be added to a discovery document.

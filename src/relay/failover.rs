@@ -325,6 +325,7 @@ impl<'a> ForwardedRequest<'a> {
             ends_anonymous: route.details.ends_anonymous,
             server_kind: route.server_kind,
             ready: self.ready,
+            names_server: self.route_request.may_seek_a_proxy(),
             no_such_resource: route.no_such_resource,
             merge_request: merge_request.transpose()?.flatten(),
             started: self.started,

@@ -43,6 +43,13 @@ pub struct RouteRequest<'a> {
     pub seed: u64,
 }
 
+impl RouteRequest<'_> {
+    /// Whether a peer may have sent it to find out whether a proxy is here: it takes this server for an apiserver.
+    pub fn may_seek_a_proxy(&self) -> bool {
+        *self.caller == Caller::Peer && !self.rerouted
+    }
+}
+
 /// What to do with a request.
 pub struct Plan {
     /// `X-Kubernetes-Ready` on the answer, for a client that asked.
@@ -135,9 +142,9 @@ impl<'a> Candidates<'a> {
 
     /// To this server.
     pub(super) fn to(&self, server: &Server) -> Route {
-        let server_kind = match server.native {
-            true => ServerKind::Native,
-            false => ServerKind::Peer,
+        let server_kind = match server.kind.has_proxy() {
+            true => ServerKind::Peer,
+            false => ServerKind::Native,
         };
         self.route(server_kind, server.endpoint, details(server))
     }

@@ -218,7 +218,10 @@ impl RelayService {
             },
             None => plan(&self.shared, &route_request),
         };
-        let options = ResponseOptions::of(&header, ready, route_request.rerouted);
+        let server_id = route_request
+            .may_seek_a_proxy()
+            .then(|| self.shared.server_id_header());
+        let options = ResponseOptions::of(&header, ready, route_request.rerouted, server_id);
         let kind = match info.long_running {
             _ if upgrade => RequestKind::Upgrade,
             true => RequestKind::Long,

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use http::Method;
+use http::{HeaderValue, Method};
 use rand::Rng;
 use tokio::sync::{Semaphore, watch};
 
@@ -119,6 +119,14 @@ impl Shared {
         let (code, reason) = (refusal.code(), refusal.name());
         let event = || RequestEvent::new(request, server, code, reason);
         self.recent.refused.add(event);
+    }
+
+    /// Our server ID for peers that may not know that a proxy answers; empty while there is none.
+    pub(super) fn server_id_header(&self) -> HeaderValue {
+        let id = self.own.id.borrow();
+        let id = id.as_deref().map(HeaderValue::from_str);
+        id.and_then(Result::ok)
+            .unwrap_or(HeaderValue::from_static(""))
     }
 
     /// Seconds for `Retry-After`, with new jitter for each answer.

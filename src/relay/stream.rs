@@ -21,7 +21,7 @@ use crate::relay::exchange::Exchange;
 use crate::relay::final_bookmark::FinalBookmark;
 use crate::relay::outcome::Outcome;
 use crate::request::caller::Caller;
-use crate::request::headers::{NOT_EXECUTED, READY};
+use crate::request::headers::{NOT_EXECUTED, READY, SERVER_ID};
 use crate::watches::samples::sampler::ListSampler;
 
 const SWITCHING: u16 = 101;
@@ -53,6 +53,13 @@ impl Exchange<'_> {
         // Only for peers' proxies: an apiserver must not forge it.
         if response.status == StatusCode::SERVICE_UNAVAILABLE {
             response.remove_header(&NOT_EXECUTED);
+        }
+        // The same.
+        if response.headers.contains_key(SERVER_ID) {
+            response.remove_header(&SERVER_ID);
+        }
+        if self.names_server {
+            response.insert_header(SERVER_ID, self.shared.server_id_header())?;
         }
         // Only this proxy sets it: the value of another proxy is about another apiserver.
         if self.shared.config.if_ready.enabled && response.headers.contains_key(READY) {

@@ -25,6 +25,8 @@ pub const READY: HeaderName = HeaderName::from_static("x-kubernetes-ready");
 pub const NOT_EXECUTED: HeaderName = HeaderName::from_static("x-kube-interop-proxy-not-executed");
 /// Its value if only the requested resource is the reason; the server may execute other requests.
 pub const OF_RESOURCE: HeaderValue = HeaderValue::from_static("resource");
+/// Between proxies, on answers to requests that were not rerouted: the ID of the server whose proxy answers.
+pub const SERVER_ID: HeaderName = HeaderName::from_static("x-kube-interop-proxy-server-id");
 /// The client's address, for the apiserver's audit log.
 pub const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");

@@ -13,6 +13,24 @@ use hashbrown::HashMap;
 use crate::kube::version::KubernetesVersion;
 use crate::routing::fit::Fit;
 
+/// What is known of a server because of where it was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerKind {
+    /// Beside a proxy.
+    Proxied,
+    /// Without a proxy, with the native mixed version proxy of Kubernetes.
+    Native,
+    /// Without either: only its key below `masterleases/` says that it lives. Its ID is its address.
+    Bare,
+}
+
+impl PeerKind {
+    /// Whether a proxy of ours answers there.
+    pub fn has_proxy(self) -> bool {
+        self == Self::Proxied
+    }
+}
+
 /// A known server, alive or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Server {
@@ -20,11 +38,11 @@ pub struct Server {
     pub id: Arc<str>,
     /// Where its proxy can be reached.
     pub endpoint: SocketAddr,
-    /// A kube-apiserver with the native feature and without a proxy.
-    pub native: bool,
-    /// Its live key exists (for a native server, its `peerserverleases` entry).
+    pub kind: PeerKind,
+    /// Its live key exists (for a native server, its `peerserverleases` entry; a bare server has answered).
     pub live: bool,
-    /// Its apiserver is initialized, according to its live key (a native server has an entry only then).
+    /// Its apiserver is initialized, according to its live key (a native server has an entry only then, and a bare one
+    /// says so itself).
     pub initialized: bool,
     /// Live, initialized, and not at our own address: requests may be sent there.
     pub target: bool,
@@ -47,7 +65,7 @@ impl Server {
         Self {
             id: id.into(),
             endpoint: ([10, 0, 0, 1], 6443).into(),
-            native: false,
+            kind: PeerKind::Proxied,
             live: true,
             initialized: true,
             target: true,
@@ -147,8 +165,8 @@ impl Snapshot {
             for gvr in class.served.iter() {
                 let known = match holders.get_mut(&gvr.borrow()) {
                     Some(holders) => holders,
-                    // Records leave custom resources out, a native server's discovery does not.
-                    None if class.native && custom.contains(gvr.borrow()) => continue,
+                    // Records leave custom resources out, discovery does not.
+                    None if !class.kind.has_proxy() && custom.contains(gvr.borrow()) => continue,
                     None => holders.entry(gvr.clone()).or_default(),
                 };
                 known.targets.extend(&class.targets);
@@ -197,7 +215,7 @@ impl Snapshot {
 /// Servers that share one served set. Most servers of a cluster do, so each set is processed once.
 struct Class<'a> {
     served: &'a Arc<ServedSet>,
-    native: bool,
+    kind: PeerKind,
     version: Option<KubernetesVersion>,
     targets: Vec<usize>,
     absent: bool,
@@ -211,7 +229,7 @@ fn classes(servers: &[Server]) -> Vec<Class<'_>> {
             continue;
         };
         let same = |class: &&mut Class<'_>| {
-            class.native == server.native
+            class.kind == server.kind
                 && class.version == server.version
                 && Arc::ptr_eq(class.served, served)
         };
@@ -226,7 +244,7 @@ fn classes(servers: &[Server]) -> Vec<Class<'_>> {
             }
             None => classes.push(Class {
                 served,
-                native: server.native,
+                kind: server.kind,
                 version: server.version,
                 targets,
                 absent,

@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::command::run;
 use testkit::cluster::{Cluster, Ground, HPAS, LONG};
 use testkit::double::v1_20;
 use testkit::missing;
 use testkit::pki::LeafOptions;
-use testkit::proxy::Proxy;
+use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
 
 const USER: &str = "kube-interop-proxy";
@@ -70,6 +71,54 @@ async fn guarded() -> Ground {
     ground
 }
 
+/// The role that earlier versions needed: apiservers without a proxy are not seen, and everything else is as before.
+async fn a_role_from_before_is_enough(ground: &Ground, cluster: &Cluster) {
+    let lacks = [
+        &["--prefix=true", USER, "/registry/masterleases/"][..],
+        &[USER, "/registry/services/endpoints/default/kubernetes"],
+    ];
+    for arguments in lacks {
+        let revoke = [&["role", "revoke-permission"], arguments].concat();
+        let (good, said) = etcdctl(ground, "etcd-root", &revoke);
+        assert!(good, "{said}");
+    }
+    let file = |end: &str| ground.pki.file(&format!("etcd-{USER}.{end}"));
+    let options = ground
+        .proxy("before", cluster.a.addr())
+        .set("etcd.certFile", &file("crt"))
+        .set("etcd.keyFile", &file("key"));
+    let proxy = Proxy::start(options.until(Until::Ready)).await;
+    let admin = proxy.client(&ground.pki).cert("admin");
+    eventually("it knows the others", LONG, async || {
+        admin.get(HPAS).await.code() == 200
+    })
+    .await;
+    let nowhere = admin.get("/apis/no.such.group/v1/things").await;
+    assert_eq!(nowhere.code(), 404, "nothing is unknown");
+    let status = proxy.statusz().await;
+    let not_followed = &status["facts"]["notFollowed"];
+    assert_eq!(not_followed.to_string(), r#"["masterleases","endpoints"]"#);
+    let age = proxy.metric("kube_interop_proxy_etcd_state_age_seconds", &[]);
+    assert!(age.await < 6.0, "what is not followed is not old");
+    let log = std::fs::read_to_string(proxy.config_file().with_extension("log")).unwrap();
+    assert_eq!(log.matches("ermission denied").count(), 1, "{log}");
+    let ended = run(&[
+        "check",
+        "--live",
+        "--config",
+        &proxy.config_file().display().to_string(),
+    ])
+    .await;
+    let said = "may not read below /registry/masterleases/, /registry/services/endpoints/default/kubernetes: \
+                apiservers without a proxy are not seen";
+    assert!(ended.stdout.contains(said), "{}", ended.stdout);
+    assert!(
+        !ended.stdout.contains("problem etcd permissions"),
+        "{}",
+        ended.stdout
+    );
+}
+
 #[tokio::test]
 async fn the_role_is_enough_to_find_each_other_and_for_nothing_else() {
     let ground = guarded().await;
@@ -104,6 +153,18 @@ async fn the_role_is_enough_to_find_each_other_and_for_nothing_else() {
         &["get", "/registry/secrets/default/token"][..],
         &["get", "--prefix", "/registry/secrets/"],
         &["get", "--prefix", "/registry/leases/default/"],
+        &["get", "/registry/services/endpoints/default/kubernetes-foo"],
+        &[
+            "get",
+            "--prefix",
+            "/registry/services/endpoints/default/kubernetes",
+        ],
+        &["put", "/registry/masterleases/10.0.0.1", "x"],
+        &[
+            "put",
+            "/registry/services/endpoints/default/kubernetes",
+            "x",
+        ],
         &["get", "--prefix", "/registry/"],
         &["get", "--prefix", ""],
         &["put", "/registry/leases/kube-system/a", "x"],
@@ -138,6 +199,7 @@ async fn the_role_is_enough_to_find_each_other_and_for_nothing_else() {
     .await;
     assert!(!other.is_ready().await);
     assert!(other.terminate().await.success());
+    a_role_from_before_is_enough(ground, &cluster).await;
     assert!(cluster.proxy_b.terminate().await.success());
     eventually("its live key is gone", LONG, async || {
         keys(&own("live/")) == [own("live/a")]

@@ -3,7 +3,7 @@
 //! Several run on one machine: each has a unique host name (in a UTS namespace) and address, and leaves the Endpoints
 //! of the `kubernetes` Service alone.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -25,6 +25,7 @@ pub struct KubeOptions {
     pki: PathBuf,
     etcd: String,
     host_name: String,
+    bind: Option<IpAddr>,
     advertise: Option<SocketAddr>,
     authorization: String,
     runtime_config: Vec<String>,
@@ -42,6 +43,7 @@ impl KubeOptions {
             pki: pki.dir().to_owned(),
             etcd: etcd.endpoint(),
             host_name: host_name.to_owned(),
+            bind: None,
             advertise: None,
             authorization: "RBAC".to_owned(),
             runtime_config: Vec::new(),
@@ -70,6 +72,12 @@ impl KubeOptions {
         self
     }
 
+    /// `--bind-address`, in place of an address of its own.
+    pub fn bind(mut self, address: IpAddr) -> Self {
+        self.bind = Some(address);
+        self
+    }
+
     /// `--advertise-address`; its port is not published.
     pub fn advertise(mut self, address: SocketAddr) -> Self {
         self.advertise = Some(address);
@@ -93,13 +101,11 @@ impl KubeOptions {
         self
     }
 
-    fn flags(&self, address: &Loopback) -> Vec<String> {
+    fn flags(&self, address: IpAddr) -> Vec<String> {
         let file = |flag: &str, name: &str| format!("--{flag}={}", self.pki.join(name).display());
-        let advertise = self
-            .advertise
-            .map_or(address.ip(), |advertised| advertised.ip());
+        let advertise = self.advertise.map_or(address, |advertised| advertised.ip());
         let mut flags = vec![
-            format!("--bind-address={}", address.ip()),
+            format!("--bind-address={address}"),
             format!("--secure-port={PORT}"),
             format!("--advertise-address={advertise}"),
             "--endpoint-reconciler-type=none".to_owned(),
@@ -139,7 +145,9 @@ impl KubeOptions {
 }
 
 pub struct KubeApiServer {
-    address: Loopback,
+    address: SocketAddr,
+    /// Held for as long as it may listen there; `None` if the address was given.
+    _own: Option<Loopback>,
     process: Process,
     options: KubeOptions,
     admin: Client,
@@ -148,11 +156,14 @@ pub struct KubeApiServer {
 impl KubeApiServer {
     /// Returns when `/readyz` is 200.
     pub async fn start(options: KubeOptions, pki: &Pki) -> Self {
-        let address = Loopback::new();
-        let admin = Client::new(address.socket(PORT), pki).cert("admin");
-        let process = spawn(&options, &address);
+        let own = options.bind.is_none().then(Loopback::new);
+        let ip = own.as_ref().map(Loopback::ip).or(options.bind);
+        let address = SocketAddr::new(ip.expect("one of both"), PORT);
+        let admin = Client::new(address, pki).cert("admin");
+        let process = spawn(&options, address.ip());
         let mut server = Self {
             address,
+            _own: own,
             process,
             options,
             admin,
@@ -164,7 +175,7 @@ impl KubeApiServer {
     }
 
     pub fn addr(&self) -> SocketAddr {
-        self.address.socket(PORT)
+        self.address
     }
 
     /// Asks the server itself, as the cluster's administrator.
@@ -196,7 +207,7 @@ impl KubeApiServer {
     /// Starts it again without waiting; see [`KubeApiServer::wait_ready`].
     pub fn start_again(&mut self) {
         self.process.kill();
-        self.process = spawn(&self.options, &self.address);
+        self.process = spawn(&self.options, self.address.ip());
     }
 }
 
@@ -226,7 +237,7 @@ pub fn caches() -> PathBuf {
     base.join("kube-interop-proxy")
 }
 
-fn spawn(options: &KubeOptions, address: &Loopback) -> Process {
+fn spawn(options: &KubeOptions, address: IpAddr) -> Process {
     let binary = cache().join("kube-apiserver");
     if !binary.is_file() {
         let what = format!("kube-apiserver v1.20.2 ({})", binary.display());

@@ -43,6 +43,7 @@ pub struct ProxyOptions {
     api_server: SocketAddr,
     etcd: String,
     server_id: String,
+    at: Option<SocketAddr>,
     overrides: Vec<Value>,
     env: Vec<(String, String)>,
     files: Option<usize>,
@@ -59,6 +60,7 @@ impl ProxyOptions {
             api_server,
             etcd: etcd.to_owned(),
             server_id: String::new(),
+            at: None,
             overrides: Vec::new(),
             env: Vec::new(),
             files: None,
@@ -78,6 +80,14 @@ impl ProxyOptions {
             Value::Mapping([(Value::from(name), inner)].into_iter().collect())
         });
         self.merge(tree)
+    }
+
+    /// It serves at this address and advertises it; only its admin port is at an address of its own.
+    pub fn at(mut self, address: SocketAddr) -> Self {
+        self.at = Some(address);
+        let address = format!("\"{address}\"");
+        self.set("serving.bindAddress", &address)
+            .set("peer.advertiseAddress", &address)
     }
 
     /// Lays a tree over the configuration: mappings are merged, everything else is replaced, null removes a key.
@@ -139,7 +149,8 @@ impl Proxy {
 
     /// Where clients connect.
     pub fn addr(&self) -> SocketAddr {
-        self.address.socket(PORT)
+        let own = || self.address.socket(PORT);
+        self.options.at.unwrap_or_else(own)
     }
 
     pub fn admin(&self) -> SocketAddr {

@@ -64,6 +64,8 @@ function showEtcd() {
   const { etcd, facts } = latest;
   const undecodable = facts?.undecodable ?? [];
   const claims = facts?.claims ?? [];
+  const notFollowed = facts?.notFollowed ?? [];
+  const unexplained = (facts?.advertised ?? []).filter((known) => known.withoutProxy);
   fill(byId("etcd"), pairs(
     ["State", etcd.synced ? word("ok", "synced") : word("bad", "never read completely")],
     ["Revision", number(etcd.revision)],
@@ -72,6 +74,10 @@ function showEtcd() {
     ["Restores", number(etcd.restores)],
     ["Undecodable", undecodable.length ? word("bad", count(undecodable.length, "value")) : "none",
       undecodable.slice(0, ROWS).map((value) => quiet(clip(value.key), `: ${value.error}`))],
+    ["Not followed", notFollowed.length ? word("warn", notFollowed.join(", ")) : "none",
+      quiet(notFollowed.length ? "not permitted: apiservers without a proxy are not seen" : "")],
+    ["Without proxy", unexplained.length ? count(unexplained.length, "advertised address", "advertised addresses") : "none",
+      unexplained.slice(0, ROWS).map(({ address, withoutProxy }) => quiet(address, `: ${withoutProxy}`))],
     ["Claims", claims.length ? word("bad", "a server ID is used twice") : "none",
       claims.slice(0, ROWS).map((claim) => quiet(claim))],
   ));
@@ -85,11 +91,11 @@ function showPeers() {
   const rows = latest.peers.map((peer) => {
     const [kind, text, meaning] = stateOf(peer);
     const known = facts.get(peer.id);
-    const alive = known?.live ?? known?.peerServerLease;
+    const alive = known?.live ?? known?.peerServerLease ?? known?.discovery;
     const said = known?.record ?? known?.discovery;
     const listed = peer.resources === null ? "not known what it lists" : count(peer.resources, "resource");
     return [
-      [h("strong", null, peer.id), quiet(peer.endpoint, peer.native ? ", without a proxy" : "")],
+      [h("strong", null, peer.id), quiet(peer.endpoint, peer.bare ? ", bare: without a proxy" : peer.native ? ", without a proxy" : "")],
       [word(kind, text), quiet(meaning)],
       [peer.binaryVersion ?? "not known", quiet(peer.compatibilityVersion ? `as ${peer.compatibilityVersion}` : "")],
       [listed, quiet(said ? `said ${time(said.ageSeconds)} ago` : "")],

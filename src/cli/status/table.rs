@@ -47,6 +47,13 @@ fn this_server(status: &StatusDocument) -> String {
         }
     }
     line("etcd", &etcd(&status.etcd));
+    let not_followed = status.not_followed();
+    if !not_followed.is_empty() {
+        line(
+            "Forbidden",
+            &format!("etcd's role lacks {not_followed}: apiservers without a proxy are not seen"),
+        );
+    }
     for claim in status.claims() {
         let claim = text(claim, "?");
         line(
@@ -132,6 +139,9 @@ fn state(peer: &PeerStatus) -> String {
     }
     if peer.native {
         words.push("without a proxy");
+    }
+    if peer.bare {
+        words.push("bare: without a proxy");
     }
     words.join(", ")
 }

@@ -186,6 +186,10 @@ fn wrong_settings_are_named_with_key_line_and_remedy() {
             "rerouting.absentServerGrace (line 21): must be at least 1s",
         ),
         (
+            "rerouting: {bareServers: On}",
+            "rerouting.bareServers (line 21): expected one of Auto, Ignore, found \"On\"",
+        ),
+        (
             "identity: {leaseDuration: 1500ms, renewInterval: 1s}",
             "identity.leaseDuration (line 21): must be whole seconds",
         ),

@@ -7,12 +7,13 @@ use std::time::Duration;
 use etcd_client::WatchOptions;
 use serde_json::{Value, json};
 
-use crate::routing::real_apiservers::options;
+use crate::routing::real_apiservers::{options, without_autoscaling};
 use testkit::client::Client;
 use testkit::cluster::{Ground, REROUTED, lists};
 use testkit::kcm::ControllerManager;
 use testkit::kube::KubeApiServer;
 use testkit::proxy::{Proxy, Until};
+use testkit::registry::Registry;
 use testkit::wait::eventually;
 
 /// The garbage collector looks at discovery every 30 seconds.
@@ -31,7 +32,8 @@ struct World {
     a: KubeApiServer,
     b: KubeApiServer,
     proxy_a: Proxy,
-    _proxy_b: Proxy,
+    /// `None`: B is bare.
+    _proxy_b: Option<Proxy>,
     ground: Ground,
 }
 
@@ -87,12 +89,34 @@ impl World {
         };
         let options = lacking.iter().fold(options(&ground, "cp-a"), without);
         let a = KubeApiServer::start(options, &ground.pki).await;
-        let (proxy_a, proxy_b) = tokio::join!(
-            Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)),
-            Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)),
-        );
+        let proxy_b = Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)).await;
+        Self::with_a_proxy_before_a(ground, a, b, Some(proxy_b), "b").await
+    }
+
+    /// A serves nothing of autoscaling, and only A has a proxy. B's key below `masterleases/` is its own.
+    async fn where_b_is_bare() -> Self {
+        let ground = Ground::new().await;
+        let bare = options(&ground, "cp-b").without("endpoint-reconciler-type");
+        let b = KubeApiServer::start(bare, &ground.pki).await;
+        let a = without_autoscaling(options(&ground, "cp-a"));
+        let a = KubeApiServer::start(a, &ground.pki).await;
+        let registry = Registry::new(ground.etcd.client().await, "/registry");
+        registry.put_kubernetes_port(b.addr().port()).await;
+        let id = b.addr().to_string();
+        Self::with_a_proxy_before_a(ground, a, b, None, &id).await
+    }
+
+    /// `id`: by which A's proxy knows B.
+    async fn with_a_proxy_before_a(
+        ground: Ground,
+        a: KubeApiServer,
+        b: KubeApiServer,
+        proxy_b: Option<Proxy>,
+        id: &str,
+    ) -> Self {
+        let proxy_a = Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)).await;
         eventually("A's proxy knows what B serves", LONG, async || {
-            lists(&proxy_a.statusz().await, "b", "autoscaling")
+            lists(&proxy_a.statusz().await, id, "autoscaling")
         })
         .await;
         Self {
@@ -355,4 +379,18 @@ async fn what_every_server_serves_is_collected_with_its_owner() {
     world
         .what_is_owned_goes_with_its_owner(&autoscaler(), &config_map(), &controllers)
         .await;
+}
+
+#[tokio::test]
+async fn one_proxy_is_enough_for_the_controllers() {
+    let world = World::where_b_is_bare().await;
+    let controllers = world.controllers().await;
+    let kind = autoscaler();
+    world
+        .a_namespace_goes_after_its_object(&kind, &controllers)
+        .await;
+    world
+        .what_is_owned_goes_with_its_owner(&config_map(), &kind, &controllers)
+        .await;
+    assert!(world.rerouted("autoscaling").await >= 1.0);
 }

@@ -1,6 +1,8 @@
 //! Which server gets a request, and the answer if there is none.
 
 pub mod absent_servers;
+pub mod bare;
+pub mod bare_apiservers;
 pub mod controllers;
 pub mod custom_resources;
 pub mod false_404;

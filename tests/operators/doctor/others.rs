@@ -8,11 +8,13 @@ use tokio::net::TcpListener;
 
 use super::{doctor, file_of, ground, pair, serving};
 use testkit::addr::Loopback;
+use testkit::balancer::Balancer;
 use testkit::cluster::LONG;
 use testkit::double::{Fault, ScriptedAnswer, v1_20};
 use testkit::pki::SERVER_NAME;
 use testkit::process::Signal;
 use testkit::proxy::{Proxy, Until};
+use testkit::registry::Registry;
 use testkit::wait::eventually;
 
 #[tokio::test]
@@ -118,6 +120,49 @@ async fn clocks_that_are_off_are_told_with_whose_and_by_how_much() {
         &[&[&about, " s behind this machine's"]],
         &[],
     );
+}
+
+#[tokio::test]
+async fn apiservers_without_a_proxy_are_named_with_whether_they_can_be_reached() {
+    let cluster = pair().await;
+    let config = file_of(&cluster.proxy_a);
+    let dir = cluster.ground.dir.path();
+    let mut bare = cluster.ground.double(v1_20()).await;
+    let registry = Registry::new(cluster.ground.etcd.client().await, "/registry");
+    for address in [cluster.proxy_a.addr(), cluster.proxy_b.addr(), bare.addr()] {
+        registry.advertise(address).await;
+    }
+    let said = doctor(dir, &config, &[]).await;
+    said.is_healthy();
+    let about = format!("peer bare {}: ", bare.addr());
+    let reached = format!("ok      {about}kube-apiserver of unknown version without a proxy, bare");
+    assert!(said.all().contains(&reached), "{}", said.all());
+    assert_eq!(said.all().matches("peer bare").count(), 1, "{}", said.all());
+
+    bare.stop().await;
+    let said = doctor(dir, &config, &[]).await;
+    said.is(
+        "a bare apiserver cannot be reached",
+        &[],
+        &[&[&about, "connection refused"]],
+    );
+    let ignored = [("rerouting.bareServers", "Ignore".to_owned())];
+    doctor(dir, &config, &ignored).await.is_healthy();
+
+    // A balancer before both proxies.
+    let pki = &cluster.ground.pki;
+    let proxies = [&cluster.proxy_a, &cluster.proxy_b];
+    let servers = proxies.map(|proxy| (proxy.addr(), proxy.client(pki)));
+    let balancer = Balancer::start(servers.into()).await;
+    eventually("both are ready", LONG, async || balancer.ready() == 2).await;
+    registry
+        .delete(&registry.master_lease(bare.addr().ip()))
+        .await;
+    registry.advertise(balancer.addr()).await;
+    let said = doctor(dir, &config, &[]).await;
+    said.is_healthy();
+    let about = format!("peer bare {}: an apiserver advertises", balancer.addr());
+    assert!(said.all().contains(&about), "{}", said.all());
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use crate::cluster::connector::{Connector, REQUEST_TIMEOUT, within};
 use crate::cluster::etcd;
 use crate::cluster::keys::{EtcdKeys, Topic};
 use crate::cluster::source::{EtcdItem, SourceError};
-use crate::config::Config;
+use crate::config::{BareServersMode, Config};
 
 /// A key name below each prefix that nothing writes: neither a server ID nor a Lease can have it.
 pub const UNUSED_NAME: &str = ".check";
@@ -20,8 +20,10 @@ const MAX_OTHER_PREFIXES: usize = 4;
 
 #[derive(Debug, Default)]
 pub struct EtcdInventory {
-    /// Prefixes that this proxy may not read.
+    /// Prefixes that this proxy may not read and must.
     pub unreadable: Vec<String>,
+    /// What tells only of apiservers without a proxy: it works without.
+    pub unreadable_of_bare_servers: Vec<String>,
     /// Prefixes that this proxy may not write.
     pub unwritable: Vec<String>,
     /// Requests that failed for other reasons.
@@ -47,7 +49,10 @@ pub struct FailedRequests {
 pub async fn read(config: &Config, connector: &Connector, client: &Client) -> EtcdInventory {
     let keys = EtcdKeys::new(&config.etcd.prefix, &config.identity.lease_namespaces);
     let mut inventory = EtcdInventory::default();
-    let lists = keys.topics().map(|topic| {
+    let ignored = config.rerouting.bare_servers == BareServersMode::Ignore;
+    let topics = keys.topics();
+    let topics = topics.filter(|topic| !(ignored && topic.is_of_bare_servers()));
+    let lists = topics.map(|topic| {
         let (below, connector) = (keys.of(topic), connector.clone());
         async move {
             let listing = list(connector, topic, &below).await;
@@ -71,14 +76,17 @@ pub async fn read(config: &Config, connector: &Connector, client: &Client) -> Et
     for (topic, below, listing) in lists {
         match listing {
             Ok(items) => inventory.stored.take(topic, &below, &items),
-            Err(error) if is_denied(&error) => inventory.unreadable.push(below),
+            Err(error) if error.is_denied() && topic.is_of_bare_servers() => {
+                inventory.unreadable_of_bare_servers.push(below);
+            }
+            Err(error) if error.is_denied() => inventory.unreadable.push(below),
             Err(error) => inventory.failed("read", below, &error),
         }
     }
     for (below, written) in writes {
         match written {
             Ok(()) => {}
-            Err(error) if is_denied(&error) => inventory.unwritable.push(below),
+            Err(error) if error.is_denied() => inventory.unwritable.push(below),
             Err(error) => inventory.failed("write", below, &error),
         }
     }
@@ -131,10 +139,6 @@ async fn try_to_write(mut client: Client, below: &str) -> Result<(), SourceError
         .or_else([TxnOp::get(key.as_str(), None)]);
     within(client.txn(txn)).await?;
     Ok(())
-}
-
-fn is_denied(error: &SourceError) -> bool {
-    error.said().contains("permission denied")
 }
 
 /// First path segments of some keys that are not the proxy's; empty without permission.

@@ -181,6 +181,17 @@ pub fn stored(config: &EtcdConfig, user: Option<&str>, inventory: &EtcdInventory
             ));
         }
     }
+    let unseen = &inventory.unreadable_of_bare_servers;
+    if !unseen.is_empty() {
+        findings.push(Finding::warning(
+            "etcd permissions",
+            format!(
+                "{subject} may not read below {}: apiservers without a proxy are not seen",
+                unseen.join(", ")
+            ),
+            "grant it a role that may read there (deploy/etcd-role.sh), or set rerouting.bareServers: Ignore",
+        ));
+    }
     if inventory.unreadable.is_empty()
         && inventory.unwritable.is_empty()
         && inventory.failed.is_empty()

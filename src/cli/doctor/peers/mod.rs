@@ -13,6 +13,7 @@ use super::finding::Finding;
 use super::http_probe::Readiness;
 use crate::cli::inventory::Inventory;
 use crate::cluster::state::canonical;
+use crate::routing::table::PeerKind;
 
 const KEYS: ConfigKeys = ConfigKeys {
     server: "the proxy",
@@ -31,8 +32,7 @@ pub const MAX_PEERS: usize = 64;
 pub struct PeerServer {
     pub id: String,
     pub address: SocketAddr,
-    /// A kube-apiserver without a proxy.
-    pub native: bool,
+    pub kind: PeerKind,
     /// `gitVersion` of its apiserver, if known.
     pub version: Option<String>,
 }
@@ -76,7 +76,7 @@ pub fn live_peers(inventory: &Inventory, mine: &[SocketAddr]) -> Vec<PeerServer>
     let proxies = lives.map(|(id, live)| PeerServer {
         id: id.clone(),
         address: live.endpoint,
-        native: false,
+        kind: PeerKind::Proxied,
         version: version(inventory, id),
     });
     let entries = inventory.entries.iter().filter(|(id, entry)| {
@@ -88,10 +88,34 @@ pub fn live_peers(inventory: &Inventory, mine: &[SocketAddr]) -> Vec<PeerServer>
     let natives = entries.map(|(id, entry)| PeerServer {
         id: id.clone(),
         address: entry.address,
-        native: true,
+        kind: PeerKind::Native,
         version: None,
     });
-    proxies.chain(natives).collect()
+    let known: Vec<_> = proxies.chain(natives).collect();
+    let addresses: Vec<_> = known.iter().map(|peer| canonical(peer.address)).collect();
+    let bare = advertised(inventory, mine).filter(|address| !addresses.contains(address));
+    known.into_iter().chain(bare.map(bare_server)).collect()
+}
+
+/// Addresses of living apiservers, unless `mine`. Loopback ones only if mine is one.
+fn advertised(inventory: &Inventory, mine: &[SocketAddr]) -> impl Iterator<Item = SocketAddr> {
+    let loopback = mine.iter().any(|address| address.ip().is_loopback());
+    let addresses = inventory
+        .advertised
+        .iter()
+        .zip(inventory.port.into_iter().cycle());
+    addresses
+        .map(|(ip, port)| SocketAddr::new(*ip, port))
+        .filter(move |address| !mine.contains(address) && (loopback || !address.ip().is_loopback()))
+}
+
+fn bare_server(address: SocketAddr) -> PeerServer {
+    PeerServer {
+        id: "bare".to_owned(),
+        address,
+        kind: PeerKind::Bare,
+        version: None,
+    }
 }
 
 fn version(inventory: &Inventory, id: &str) -> Option<String> {
@@ -146,11 +170,19 @@ fn of_peer(
     observed: &Result<PeerObservations, ConnectionFailure>,
 ) -> Vec<Finding> {
     let about = peer.about();
+    let bare = peer.kind == PeerKind::Bare;
     let observed = match observed {
+        Ok(observed) if bare && observed.proxy == Ok(true) => {
+            return vec![Finding::info(
+                about,
+                "an apiserver advertises this address, and it leads to a proxy",
+            )];
+        }
         Ok(observed) => observed,
+        Err(failure) if bare => return vec![unreachable(&about, failure)],
         Err(failure) => return vec![failure.finding(&about, &KEYS)],
     };
-    if observed.proxy == Ok(false) && !peer.native {
+    if observed.proxy == Ok(false) && peer.kind.has_proxy() {
         return vec![Finding::problem(
             about,
             "what listens there is no kube-interop-proxy",
@@ -191,11 +223,24 @@ fn of_peer(
     findings
 }
 
+/// An apiserver lives, and nobody answers at the address that it advertises.
+fn unreachable(about: &str, failure: &ConnectionFailure) -> Finding {
+    let why = failure.description(&KEYS);
+    Finding::warning(
+        about,
+        format!(
+            "an apiserver without a proxy lives, and nobody can ask it at the address that it advertises: {why}"
+        ),
+        "start its proxy; or let it listen there, and let control plane nodes reach each other's port",
+    )
+}
+
 /// Only 503 means not ready: an apiserver may answer 401 or 403 to a request without a user.
 fn readiness(about: &str, peer: &PeerServer, ready: &Readiness) -> Finding {
-    let kind = match peer.native {
-        true => "without a proxy",
-        false => "behind its proxy",
+    let kind = match peer.kind {
+        PeerKind::Proxied => "behind its proxy",
+        PeerKind::Native => "without a proxy",
+        PeerKind::Bare => "without a proxy, bare",
     };
     let version = peer.version.as_deref().unwrap_or("of unknown version");
     if ready.status == StatusCode::SERVICE_UNAVAILABLE {
@@ -258,6 +303,8 @@ mod tests {
                 record("old-b", 2),
             ],
             entries: vec![entry("b", 2), entry("native", 4), entry("behind-b", 2)],
+            advertised: [1, 2, 4, 5].map(|last| address(last).ip()).into(),
+            port: Some(6443),
             ..Inventory::default()
         }
     }
@@ -265,15 +312,13 @@ mod tests {
     #[test]
     fn those_are_looked_at_who_live_elsewhere() {
         let live_peers = live_peers(&inventory(), &[address(1)]);
-        let live_peers: Vec<_> = live_peers
-            .iter()
-            .map(|it| (it.about(), it.native))
-            .collect();
+        let live_peers: Vec<_> = live_peers.iter().map(|it| (it.about(), it.kind)).collect();
         assert_eq!(
             live_peers,
             [
-                ("peer b 10.0.0.2:6443".to_owned(), false),
-                ("peer native 10.0.0.4:6443".to_owned(), true)
+                ("peer b 10.0.0.2:6443".to_owned(), PeerKind::Proxied),
+                ("peer native 10.0.0.4:6443".to_owned(), PeerKind::Native),
+                ("peer bare 10.0.0.5:6443".to_owned(), PeerKind::Bare)
             ]
         );
     }
@@ -293,7 +338,7 @@ mod tests {
         let peer = PeerServer {
             id: "b".to_owned(),
             address: address(2),
-            native: false,
+            kind: PeerKind::Proxied,
             version: None,
         };
         let observed = PeerObservations {

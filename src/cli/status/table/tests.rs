@@ -56,6 +56,7 @@ fn status() -> Value {
             peer("cp-5", 5, json!({"target": false, "initialized": false, "known": false})),
             peer("cp-6", 6, json!({"native": true, "binaryVersion": null, "compatibilityVersion": null})),
             peer("cp-7", 7, json!({"target": false})),
+            peer("10.0.0.8:6443", 8, json!({"bare": true, "target": false, "initialized": false, "known": false})),
         ],
         "resources": [
             resource("", "pods", true, json!(["cp-2", "cp-3", "cp-6"])),
@@ -115,6 +116,10 @@ fn the_state_of_a_peer_is_in_words() {
         ("cp-5", "v1.20.2 starting, what it serves is not known"),
         ("cp-6", "- serving, without a proxy"),
         ("cp-7", "v1.20.2 another one is at its address"),
+        (
+            "10.0.0.8:6443",
+            "v1.20.2 starting, what it serves is not known, bare: without a proxy",
+        ),
     ] {
         let line = line(&page, id);
         assert_eq!(line[2..].join(" "), words);

@@ -1,0 +1,261 @@
+//! Bare apiservers: those that live without a proxy. Pure; [`super::bare_reader`] asks them.
+//!
+//! Every kube-apiserver of every version keeps a key below `masterleases/` that is named by its advertised address; API
+//! users cannot write there. Its port is that of the `kubernetes` Service's Endpoints. An address that no proxy, no
+//! native peer and not this server explains is a candidate: it is asked for its discovery, and until it has answered
+//! nobody knows what it serves. It is no bare server if nobody with an apiserver's certificate answers, or a proxy.
+//!
+//! What a bare server served is remembered for `rerouting.absentServerGrace` after it was last there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use super::keys::Topic;
+use super::prefix::{PrefixChange, PrefixState, Versioned};
+use super::source::EtcdItem;
+use super::state::NativePeer;
+use super::suspended::{Gap, Suspended};
+use super::watch::Event;
+
+/// Most addresses that are asked, in their order. What the others serve counts as unknown.
+pub const MAX_ASKED: usize = 64;
+
+/// Lifetime of a key below `masterleases/`, which its apiserver writes every 10 s.
+const MASTER_LEASE_TTL: Duration = Duration::from_secs(15);
+
+/// What an address answered.
+#[derive(Debug)]
+pub enum BareAnswer {
+    /// The discovery of a ready apiserver.
+    Read(NativePeer),
+    /// An apiserver's certificate, and no discovery: it is starting, or does not accept us.
+    Unreadable,
+    /// Nobody with an apiserver's certificate.
+    Nobody,
+    /// A proxy, this one included.
+    Proxy,
+}
+
+/// The same without what was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BareState {
+    Read,
+    Unreadable,
+    Nobody,
+    Proxy,
+}
+
+impl BareState {
+    /// Whether a server without a proxy lives there.
+    pub fn is_bare(self) -> bool {
+        matches!(self, Self::Read | Self::Unreadable)
+    }
+
+    /// Name for the report and the log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "bare",
+            Self::Unreadable => "bare, its discovery cannot be read",
+            Self::Nobody => "no apiserver answers",
+            Self::Proxy => "leads to a proxy",
+        }
+    }
+}
+
+/// What is known of an address that was asked.
+#[derive(Debug)]
+pub struct AskedAddress {
+    pub state: BareState,
+    /// The discovery that was read last.
+    pub read: Option<NativePeer>,
+    /// Until when it is remembered.
+    until: Instant,
+}
+
+/// The addresses of living apiservers, and what those answered that were asked.
+#[derive(Debug)]
+pub struct BareServers {
+    own: SocketAddr,
+    grace: Duration,
+    leases: PrefixState<IpAddr>,
+    suspended: Suspended<IpAddr>,
+    port: PrefixState<u16>,
+    /// `rerouting.bareServers` is `Ignore`.
+    ignored: bool,
+    /// What etcd's role does not permit to read.
+    forbidden: BTreeSet<Topic>,
+    asked: BTreeMap<SocketAddr, AskedAddress>,
+}
+
+impl BareServers {
+    /// `own`: our address; `ttl`: of live keys; `grace`: how long an absent server is remembered.
+    pub fn new(own: SocketAddr, ttl: Duration, grace: Duration) -> Self {
+        Self {
+            own,
+            grace,
+            leases: PrefixState::default(),
+            suspended: Suspended::new(ttl.max(MASTER_LEASE_TTL)),
+            port: PrefixState::default(),
+            ignored: false,
+            forbidden: BTreeSet::new(),
+            asked: BTreeMap::new(),
+        }
+    }
+
+    /// Nothing is followed: there are no bare servers.
+    pub fn ignore(&mut self) {
+        self.ignored = true;
+    }
+
+    /// Both topics were listed, or cannot be.
+    pub fn is_complete(&self) -> bool {
+        let known = |topic, complete| complete || self.forbidden.contains(&topic);
+        self.ignored
+            || (known(Topic::MasterLeases, self.leases.complete)
+                && known(Topic::KubernetesEndpoints, self.port.complete))
+    }
+
+    /// Topics that etcd's role does not permit to read.
+    pub fn forbidden(&self) -> impl Iterator<Item = Topic> {
+        self.forbidden.iter().copied()
+    }
+
+    /// An event of a topic. `forbidden`: it may not be read. Returns whether readers see a change.
+    pub fn permitted(&mut self, topic: Topic, event: &Event) -> bool {
+        match event {
+            Event::Forbidden => {
+                if topic == Topic::MasterLeases {
+                    self.leases = PrefixState::default();
+                } else {
+                    self.port = PrefixState::default();
+                }
+                self.forbidden.insert(topic)
+            }
+            Event::InitDone(_) => self.forbidden.remove(&topic),
+            _ => false,
+        }
+    }
+
+    /// An event of `masterleases/`. `decode`: the address that a key names.
+    pub fn take_lease(
+        &mut self,
+        event: Event,
+        now: Instant,
+        gap: &Gap,
+        decode: impl FnMut(&EtcdItem) -> Option<IpAddr>,
+    ) -> bool {
+        let effect = self.leases.take(event, now, decode);
+        let current = &self.leases.current;
+        self.suspended.take(effect, current, gap, now)
+    }
+
+    /// An event of the Endpoints.
+    pub fn take_port(
+        &mut self,
+        event: Event,
+        now: Instant,
+        decode: impl FnMut(&EtcdItem) -> Option<u16>,
+    ) -> bool {
+        let PrefixChange { changed, .. } = self.port.take(event, now, decode);
+        changed
+    }
+
+    /// All living addresses, with their keys.
+    pub fn leases(&self) -> impl Iterator<Item = (&String, &Versioned<IpAddr>)> {
+        self.leases.current.iter().chain(self.suspended.iter())
+    }
+
+    /// Whether an apiserver that advertises this address lives.
+    pub fn lives(&self, ip: IpAddr) -> bool {
+        self.leases().any(|(_, at)| at.value == ip)
+    }
+
+    /// The address of each living apiserver in their order; none while the port is unknown. What advertises our own IP
+    /// address is our own apiserver.
+    pub fn addresses(&self) -> BTreeSet<SocketAddr> {
+        let port = self.port.current.values().next().map(|at| at.value);
+        let Some(port) = port else {
+            return BTreeSet::new();
+        };
+        let leases = self.leases();
+        leases
+            .map(|(_, at)| SocketAddr::new(at.value, port))
+            .filter(|address| address.ip() != self.own.ip())
+            .collect()
+    }
+
+    /// What an address answered. Returns whether readers see a change.
+    pub fn answered(&mut self, address: SocketAddr, answer: BareAnswer, now: Instant) -> bool {
+        let (state, read) = match answer {
+            BareAnswer::Read(native) => (BareState::Read, Some(native)),
+            BareAnswer::Unreadable => (BareState::Unreadable, None),
+            BareAnswer::Nobody => (BareState::Nobody, None),
+            BareAnswer::Proxy => (BareState::Proxy, None),
+        };
+        let until = now + self.grace;
+        let before = self.asked.remove(&address);
+        let changed = read.is_some() || before.as_ref().map(|it| it.state) != Some(state);
+        let read = read.or(before.and_then(|before| before.read));
+        self.asked
+            .insert(address, AskedAddress { state, read, until });
+        changed
+    }
+
+    pub fn asked(&self) -> impl Iterator<Item = (&SocketAddr, &AskedAddress)> {
+        self.asked.iter()
+    }
+
+    pub fn state(&self, address: SocketAddr) -> Option<BareState> {
+        self.asked.get(&address).map(|asked| asked.state)
+    }
+
+    /// Whether the discovery of the living apiserver that advertises this address was read.
+    pub fn reads(&self, ip: IpAddr) -> bool {
+        let mut asked = self.asked.iter();
+        self.lives(ip)
+            && asked.any(|(address, asked)| address.ip() == ip && asked.state == BareState::Read)
+    }
+
+    /// A connection to `address` was refused. Returns whether readers see a change.
+    pub fn refused(&mut self, address: SocketAddr) -> bool {
+        self.suspended
+            .refused(address, |ip| SocketAddr::new(*ip, address.port()))
+    }
+
+    /// When the next entry expires.
+    pub fn next_expiry(&self) -> Option<Instant> {
+        let asked = self.asked.values().filter(|asked| asked.read.is_some());
+        asked
+            .map(|asked| asked.until)
+            .chain(self.suspended.next())
+            .min()
+    }
+
+    /// Removes what is not needed any more: of addresses that are explained otherwise (`taken`) at once, of those that
+    /// are gone after the grace. Returns whether readers see a change.
+    pub fn expire(&mut self, now: Instant, taken: impl Fn(SocketAddr) -> bool) -> bool {
+        let suspended = self.suspended.expire(now);
+        let current = self.addresses();
+        let before = self.asked.len();
+        self.asked.retain(|address, asked| {
+            if current.contains(address) {
+                asked.until = now + self.grace;
+            }
+            let remembered = current.contains(address) || asked.read.is_some();
+            remembered && asked.until > now && !taken(*address)
+        });
+        suspended || self.asked.len() != before
+    }
+}
+
+/// The address that a key below `masterleases/` names, if an apiserver can have it. `loopback`: also on this machine.
+pub fn usable_address(key: &str, loopback: bool) -> Option<IpAddr> {
+    let ip = key.parse::<IpAddr>().ok()?.to_canonical();
+    let special = match ip {
+        IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    let usable = !ip.is_unspecified() && !ip.is_multicast() && !special;
+    (usable && (loopback || !ip.is_loopback())).then_some(ip)
+}

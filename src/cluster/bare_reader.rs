@@ -1,0 +1,266 @@
+//! Asks the addresses that may be bare apiservers' what is there ([`super::bare`]).
+//!
+//! Over mTLS with the proxy client certificate, as `system:apiserver`, and in `system:masters`: the path index `/`, which
+//! alone names everything that an apiserver before 1.26 serves, is not for others. Only a ready apiserver is read, because
+//! one that is starting lists less than it will serve. A proxy says in its answers that it is one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, watch};
+
+use super::bare::BareAnswer;
+use super::native::{Asking, SETTLE, maker_for};
+use super::state::NativePeer;
+use crate::client::{ClientError, ClientMaker, MakerError};
+use crate::config::Config;
+use crate::kube::gvr::Custom;
+use crate::local::reader::{ReadError, Reader};
+use crate::log_throttle::{LogThrottle, chain};
+use crate::retry::{Backoff, jittered};
+use crate::tls::credentials::Current;
+
+/// In `system:masters` every path may be read.
+const GROUP: &str = "system:masters";
+
+/// While nobody answers.
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(30),
+    jitter: 0.5,
+};
+
+/// So many failures in a row do not unmake what was read: a server that has much to do is still a target.
+const TOLERATED: u32 = 2;
+
+/// An address that led to a proxy may lead to several servers: it is no bare server's before so many answers in a row, each
+/// over a new connection, came from none.
+const DOUBTED: u32 = 3;
+
+/// Clients for bare servers.
+pub fn maker(config: &Config, credentials: Current) -> Result<ClientMaker, MakerError> {
+    maker_for(config, credentials, GROUP)
+}
+
+/// Asks each of `addresses` about once in `every`, over one connection at a time, until their sender is dropped.
+pub async fn run(
+    maker: Arc<ClientMaker>,
+    every: Duration,
+    mut addresses: watch::Receiver<BTreeSet<SocketAddr>>,
+    answers: mpsc::Sender<(SocketAddr, BareAnswer)>,
+) {
+    let mut asking: BTreeMap<SocketAddr, Asking> = BTreeMap::new();
+    loop {
+        let now = addresses.borrow_and_update().clone();
+        asking.retain(|address, _| now.contains(address));
+        for address in now {
+            asking.entry(address).or_insert_with(|| {
+                let task = tokio::spawn(ask(maker.clone(), every, address, answers.clone()));
+                Asking::new(&task)
+            });
+        }
+        if addresses.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn ask(
+    maker: Arc<ClientMaker>,
+    every: Duration,
+    address: SocketAddr,
+    answers: mpsc::Sender<(SocketAddr, BareAnswer)>,
+) {
+    // A proxy's live key comes on another watch.
+    tokio::time::sleep(SETTLE).await;
+    tracing::info!(%address, "asking an apiserver that seems to have no proxy");
+    let mut reader = Reader::of_apiserver(maker.client(address));
+    let throttle = LogThrottle::default();
+    let mut judge = Judge::default();
+    loop {
+        let result = read(&mut reader, address).await;
+        log(address, result.as_ref().err(), &throttle);
+        if result.is_err() || judge.doubted > 0 {
+            // The next connection may lead to another server.
+            reader = Reader::of_apiserver(maker.client(address));
+        }
+        if let Some(answer) = judge.judge(result)
+            && answers.send((address, answer)).await.is_err()
+        {
+            return;
+        }
+        tokio::time::sleep(judge.pause(every)).await;
+    }
+}
+
+fn log(address: SocketAddr, error: Option<&ReadError>, throttle: &LogThrottle<()>) {
+    match error {
+        Some(error) if throttle.should_log((), chain(error)) => {
+            let error = error as &dyn std::error::Error;
+            tracing::info!(%address, error, "no apiserver without a proxy can be read there, trying on");
+        }
+        Some(_) => {}
+        None => {
+            if let Some(after) = throttle.recovered(&()) {
+                tracing::info!(%address, ?after, "an apiserver without a proxy can be read there");
+            }
+        }
+    }
+}
+
+/// What the attempts to read an address say together. Pure.
+#[derive(Debug, Default)]
+struct Judge {
+    /// Attempts in a row that nobody answered.
+    silent: u32,
+    /// Failures that are still tolerated.
+    tolerated: u32,
+    /// Answers of no proxy that are still doubted.
+    doubted: u32,
+}
+
+impl Judge {
+    /// `None`: nothing else than before.
+    fn judge(&mut self, result: Result<NativePeer, ReadError>) -> Option<BareAnswer> {
+        let answer = match result {
+            Ok(_) if self.doubted > 0 => {
+                self.doubted -= 1;
+                return None;
+            }
+            Ok(native) => BareAnswer::Read(native),
+            Err(ReadError::Proxy) => {
+                self.doubted = DOUBTED;
+                BareAnswer::Proxy
+            }
+            // A certificate that is not an apiserver's ends the connection before anything is sent.
+            Err(ReadError::Client(
+                ClientError::Refused | ClientError::Timeout(_) | ClientError::Connect(_),
+            )) => BareAnswer::Nobody,
+            Err(_) if self.tolerated > 0 => {
+                self.tolerated -= 1;
+                return None;
+            }
+            Err(_) => BareAnswer::Unreadable,
+        };
+        self.tolerated = match answer {
+            BareAnswer::Read(_) => TOLERATED,
+            _ => 0,
+        };
+        self.silent = match answer {
+            BareAnswer::Nobody => self.silent.saturating_add(1),
+            _ => 0,
+        };
+        if !matches!(answer, BareAnswer::Proxy) {
+            self.doubted = 0;
+        }
+        Some(answer)
+    }
+
+    fn pause(&self, every: Duration) -> Duration {
+        match self.silent {
+            0 => jittered(every),
+            silent => BACKOFF.random_pause(silent),
+        }
+    }
+}
+
+async fn read(reader: &mut Reader, address: SocketAddr) -> Result<NativePeer, ReadError> {
+    reader.check_ready().await?;
+    let (served, versions) = reader.read(&Custom::default()).await?;
+    Ok(NativePeer {
+        address,
+        served: Arc::new(served),
+        binary_version: versions.binary,
+        version: versions.compatibility,
+        read: Instant::now(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube::gvr::ServedSet;
+
+    fn read() -> Result<NativePeer, ReadError> {
+        Ok(NativePeer {
+            address: ([10, 0, 0, 2], 6443).into(),
+            served: Arc::new(ServedSet::new()),
+            binary_version: "v1.20.2".to_owned(),
+            version: None,
+            read: Instant::now(),
+        })
+    }
+
+    fn failed() -> Result<NativePeer, ReadError> {
+        let (path, status) = (
+            "/readyz".to_owned(),
+            http::StatusCode::INTERNAL_SERVER_ERROR,
+        );
+        Err(ReadError::Status { path, status })
+    }
+
+    fn refused() -> Result<NativePeer, ReadError> {
+        Err(ClientError::Refused.into())
+    }
+
+    fn judged(results: Vec<Result<NativePeer, ReadError>>) -> Vec<&'static str> {
+        let mut judge = Judge::default();
+        let mut names = Vec::new();
+        for result in results {
+            names.push(match judge.judge(result) {
+                None => "-",
+                Some(BareAnswer::Read(_)) => "read",
+                Some(BareAnswer::Unreadable) => "unreadable",
+                Some(BareAnswer::Nobody) => "nobody",
+                Some(BareAnswer::Proxy) => "proxy",
+            });
+        }
+        names
+    }
+
+    #[test]
+    fn what_was_read_outlives_some_failures_and_no_refused_connection() {
+        let results = vec![failed(), read(), failed(), failed(), failed(), failed()];
+        let expected = ["unreadable", "read", "-", "-", "unreadable", "unreadable"];
+        assert_eq!(judged(results), expected);
+        let results = vec![read(), refused(), failed(), read(), failed()];
+        assert_eq!(
+            judged(results),
+            ["read", "nobody", "unreadable", "read", "-"]
+        );
+    }
+
+    #[test]
+    fn where_a_proxy_answered_several_others_must_answer_in_a_row() {
+        let proxy = || Err(ReadError::Proxy);
+        let results = vec![
+            proxy(),
+            read(),
+            read(),
+            proxy(),
+            read(),
+            read(),
+            read(),
+            read(),
+        ];
+        let expected = ["proxy", "-", "-", "proxy", "-", "-", "-", "read"];
+        assert_eq!(judged(results), expected);
+        let results = vec![proxy(), refused(), read()];
+        assert_eq!(judged(results), ["proxy", "nobody", "read"]);
+    }
+
+    #[test]
+    fn while_nobody_answers_the_pauses_grow() {
+        let (mut judge, every) = (Judge::default(), Duration::from_secs(10));
+        for least in [500, 1000, 2000, 4000, 8000, 15_000, 15_000] {
+            judge.judge(refused());
+            let pause = judge.pause(every);
+            assert!(pause >= Duration::from_millis(least), "{pause:?}");
+            assert!(pause <= BACKOFF.longest);
+        }
+        judge.judge(failed());
+        assert!(judge.pause(every) <= every);
+    }
+}

@@ -1,0 +1,102 @@
+//! Bare apiservers among the servers of the cluster: which addresses are asked, and what of them is in the snapshot.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use crate::cluster::bare::{AskedAddress, BareState, MAX_ASKED};
+use crate::cluster::state::{ClusterState, canonical};
+use crate::routing::table::{PeerKind, Server};
+
+impl ClusterState {
+    /// Addresses of living apiservers that nothing explains but a key below `masterleases/`, in their order.
+    pub(in crate::cluster) fn unexplained(&self) -> Vec<SocketAddr> {
+        if !self.synced() {
+            // Live keys may be missing still.
+            return Vec::new();
+        }
+        let addresses = self.bare.addresses().into_iter();
+        addresses
+            .filter(|address| !self.is_taken(*address))
+            .collect()
+    }
+
+    /// There are no bare servers.
+    pub fn ignore_bare_servers(&mut self) {
+        self.bare.ignore();
+    }
+
+    /// Those of them that are to be asked.
+    pub fn bare_candidates(&self) -> BTreeSet<SocketAddr> {
+        self.unexplained().into_iter().take(MAX_ASKED).collect()
+    }
+
+    /// Whether a living apiserver was not asked yet what it serves.
+    pub(super) fn has_unasked_server(&self) -> bool {
+        let mut unexplained = self.unexplained().into_iter();
+        unexplained.any(|address| self.bare.state(address).is_none())
+    }
+
+    /// The bare servers that live, and those that lived within the grace.
+    pub(in crate::cluster) fn bare_servers(&self) -> Vec<Server> {
+        let unexplained: BTreeSet<_> = self.unexplained().into_iter().collect();
+        let asked = self.bare.asked();
+        asked
+            .filter(|(address, _)| !self.is_taken(**address))
+            .filter_map(|(address, asked)| {
+                bare_server(*address, asked, unexplained.contains(address))
+            })
+            .collect()
+    }
+
+    /// Records of servers whose proxy is gone while their apiserver lives and cannot be read, with their revisions. They
+    /// must not end, or what only these apiservers serve would count as served by nobody.
+    pub fn unreachable_records(&self, own: Option<&str>) -> BTreeMap<String, i64> {
+        let records = self.servers.current.iter();
+        records
+            .filter(|(id, record)| {
+                let endpoint = canonical(record.value.record.endpoint);
+                Some(id.as_str()) != own
+                    && endpoint != self.own_endpoint
+                    && self.live_key(id).is_none()
+                    && !self.is_taken(endpoint)
+                    && !self.is_replaced(endpoint, record.revision)
+                    && self.bare.lives(endpoint.ip())
+                    && !self.bare.reads(endpoint.ip())
+            })
+            .map(|(id, record)| (id.clone(), record.revision))
+            .collect()
+    }
+
+    /// Removes what is not needed any more. Returns whether readers see a change.
+    pub fn expire_bare(&mut self, now: Instant) -> bool {
+        let asked: Vec<_> = self.bare.asked().map(|(address, _)| *address).collect();
+        let taken = asked.into_iter().filter(|address| self.is_taken(*address));
+        let taken: BTreeSet<_> = taken.collect();
+        self.bare.expire(now, |address| taken.contains(&address))
+    }
+}
+
+/// `lives`: its key below `masterleases/` is there.
+fn bare_server(address: SocketAddr, asked: &AskedAddress, lives: bool) -> Option<Server> {
+    let live = lives && asked.state.is_bare();
+    let read = asked.read.as_ref();
+    // Nobody was ever there, as far as is known.
+    if !live && read.is_none() {
+        return None;
+    }
+    let known = live && asked.state == BareState::Read;
+    Some(Server {
+        id: address.to_string().into(),
+        endpoint: address,
+        kind: PeerKind::Bare,
+        live,
+        initialized: known,
+        target: known,
+        binary_version: read.map(|read| read.binary_version.clone()),
+        version: read.and_then(|read| read.version),
+        history_start: None,
+        known,
+        served: read.map(|read| read.served.clone()),
+    })
+}

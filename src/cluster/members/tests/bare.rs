@@ -1,0 +1,279 @@
+//! Apiservers that only their keys below `masterleases/` tell of.
+
+use super::*;
+use crate::cluster::bare::{BareAnswer, MAX_ASKED};
+
+const PORT: &str = r#"{"apiVersion":"v1","kind":"Endpoints","subsets":[{"ports":[{"name":"https","port":6443}]}]}"#;
+const ENDPOINTS: &str = r#"{"apiVersion":"v1","kind":"Endpoints"}"#;
+
+fn port() -> (Topic, EtcdItem) {
+    (Topic::KubernetesEndpoints, item("kubernetes", PORT, 2))
+}
+
+fn lease(ip: &str) -> (Topic, EtcdItem) {
+    (Topic::MasterLeases, item(ip, ENDPOINTS, 3))
+}
+
+fn candidates(state: &ClusterState) -> Vec<String> {
+    let candidates = state.bare_candidates().into_iter();
+    candidates.map(|address| address.to_string()).collect()
+}
+
+fn read() -> BareAnswer {
+    BareAnswer::Read(NativePeer {
+        address: B.parse().unwrap(),
+        served: Arc::new([HPA.owned(), WIDGETS.owned()].into()),
+        binary_version: "v1.20.2".into(),
+        version: Some("1.20".parse().unwrap()),
+        read: Instant::now(),
+    })
+}
+
+fn answers(state: &mut ClusterState, answer: BareAnswer) {
+    state.bare_answered(B.parse().unwrap(), answer, Instant::now());
+}
+
+fn snapshot(state: &ClusterState) -> Snapshot {
+    state.compile(Some("a"), &view(&[]))
+}
+
+/// Whether requests for what only B serves wait for it.
+fn is_absent(state: &ClusterState) -> bool {
+    holders(&snapshot(state)) == (vec![], true)
+}
+
+#[test]
+fn it_is_unknown_what_it_serves_until_it_was_asked_and_then_it_is_a_target() {
+    let mut state = state(vec![port(), lease("10.0.0.2")]);
+    assert_eq!(candidates(&state), [B]);
+    let asked = snapshot(&state);
+    assert!(asked.peer_unknown && asked.servers.is_empty());
+    answers(&mut state, read());
+    let known = snapshot(&state);
+    assert!(!known.peer_unknown);
+    assert_eq!(holders(&known), (vec![B], false));
+    assert_eq!(known.servers[0].kind, PeerKind::Bare);
+}
+
+#[test]
+fn what_is_custom_comes_from_etcd_and_not_from_its_discovery() {
+    let crd = item("widgets.example.com", "", 4);
+    let mut state = state(vec![port(), lease("10.0.0.2"), (Topic::Definitions, crd)]);
+    answers(&mut state, read());
+    assert!(snapshot(&state).holders(WIDGETS).is_none());
+}
+
+#[test]
+fn ours_and_those_of_proxies_and_native_peers_are_explained() {
+    let mut explained = vec![port()];
+    explained.extend(["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"].map(lease));
+    explained.push((Topic::Live, live("b", B, true, 3)));
+    explained.push(entry("c", "10.0.0.3:6443", 4));
+    // At another port there is another server.
+    explained.push((Topic::Live, live("d", "10.0.0.4:7443", true, 5)));
+    let mut state = state(explained);
+    assert_eq!(candidates(&state), ["10.0.0.4:6443"]);
+    take(&mut state, Topic::Live, Event::Delete("b".into()));
+    assert_eq!(candidates(&state), [B, "10.0.0.4:6443"]);
+}
+
+#[test]
+fn nobody_there_or_a_proxy_is_no_server() {
+    for answer in [BareAnswer::Nobody, BareAnswer::Proxy] {
+        let mut state = state(vec![port(), lease("10.0.0.2")]);
+        answers(&mut state, answer);
+        let known = snapshot(&state);
+        assert!(!known.peer_unknown && known.servers.is_empty());
+    }
+}
+
+#[test]
+fn an_apiserver_that_cannot_be_read_is_no_target_and_nothing_is_certain() {
+    let mut state = state(vec![port(), lease("10.0.0.2")]);
+    answers(&mut state, BareAnswer::Unreadable);
+    assert!(snapshot(&state).peer_unknown && snapshot(&state).targets.is_empty());
+    answers(&mut state, read());
+    answers(&mut state, BareAnswer::Unreadable);
+    assert!(snapshot(&state).peer_unknown && is_absent(&state));
+}
+
+#[test]
+fn what_it_served_is_remembered_for_the_grace_after_it_is_gone() {
+    let mut state = state(vec![port(), lease("10.0.0.2")]);
+    answers(&mut state, read());
+    answers(&mut state, BareAnswer::Nobody);
+    assert!(is_absent(&state), "its key is still there");
+    // While it is, nothing ends.
+    let later = Instant::now() + 2 * GRACE;
+    state.expire(later);
+    assert!(is_absent(&state));
+    let at = |second| later + Duration::from_secs(second);
+    for second in 0..20 {
+        for topic in [Topic::Live, Topic::MasterLeases] {
+            state.take((topic, Event::Progress(9)), at(second));
+        }
+    }
+    state.expire(at(20));
+    let delete = Event::Delete("10.0.0.2".into());
+    state.take((Topic::MasterLeases, delete), at(20));
+    assert!(is_absent(&state) && !snapshot(&state).peer_unknown);
+    assert!(candidates(&state).is_empty());
+    assert_eq!(state.next_expiry(), Some(at(20) + GRACE));
+    assert!(state.expire(at(20) + GRACE));
+    assert!(snapshot(&state).servers.is_empty());
+}
+
+#[test]
+fn a_proxy_beside_it_replaces_what_was_read_of_it() {
+    let mut state = state(vec![port(), lease("10.0.0.2")]);
+    answers(&mut state, read());
+    let apply = |item| Event::Apply(item);
+    let empty = r#"{"endpoint":"10.0.0.2:6443","resources":{}}"#;
+    take(&mut state, Topic::Servers, apply(item("b", empty, 4)));
+    take(&mut state, Topic::Live, apply(live("b", B, true, 5)));
+    assert!(state.expire_bare(Instant::now()));
+    let known = snapshot(&state);
+    assert_eq!(known.servers.len(), 1);
+    assert!(known.servers[0].kind.has_proxy() && known.holders(HPA).is_none());
+}
+
+#[test]
+fn what_is_read_of_it_replaces_the_record_of_its_former_proxy_as_long_as_it_answers() {
+    let mut state = state(vec![
+        port(),
+        lease("10.0.0.2"),
+        (Topic::Servers, record("b", B, 2)),
+    ]);
+    let ids = |state: &ClusterState| {
+        let servers = snapshot(state).servers.into_iter();
+        servers.map(|it| it.id.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&state), ["b"]);
+    answers(&mut state, read());
+    assert_eq!(ids(&state), [B]);
+    answers(&mut state, BareAnswer::Nobody);
+    assert_eq!(ids(&state), [B, "b"]);
+    assert!(is_absent(&state));
+}
+
+#[test]
+fn the_newest_record_at_its_address_must_not_end_while_it_lives_and_cannot_be_read() {
+    let mut state = state(vec![
+        port(),
+        lease("10.0.0.2"),
+        (Topic::Servers, record("a", OWN, 2)),
+        (Topic::Servers, record("b-before", B, 2)),
+        (Topic::Servers, record("b", B, 3)),
+        (Topic::Servers, record("elsewhere", "10.0.0.9:6443", 4)),
+    ]);
+    let kept = |state: &ClusterState| state.unreachable_records(Some("a"));
+    assert_eq!(kept(&state), [("b".to_owned(), 3)].into());
+    answers(&mut state, BareAnswer::Nobody);
+    assert_eq!(kept(&state), [("b".to_owned(), 3)].into());
+    answers(&mut state, read());
+    assert!(kept(&state).is_empty(), "it tells itself");
+    answers(&mut state, BareAnswer::Nobody);
+    let back = Event::Apply(live("b", B, true, 5));
+    take(&mut state, Topic::Live, back);
+    assert!(kept(&state).is_empty(), "its proxy is back");
+    take(&mut state, Topic::Live, Event::Delete("b".into()));
+    assert_eq!(kept(&state).len(), 1);
+    let delete = Event::Delete("10.0.0.2".into());
+    take(&mut state, Topic::MasterLeases, delete);
+    assert!(kept(&state).is_empty(), "its apiserver is gone");
+}
+
+#[test]
+fn addresses_that_no_server_can_have_are_named_and_not_asked() {
+    let mut all = vec![port()];
+    let odd = [
+        "",
+        "x",
+        "127.0.0.1",
+        "::1",
+        "0.0.0.0",
+        "::",
+        "169.254.169.254",
+        "fe80::1",
+        "224.0.0.1",
+        "255.255.255.255",
+        "10.0.0.7:80",
+        "10.0.0.7/..",
+        "::ffff:127.0.0.1",
+    ];
+    all.extend(odd.map(lease));
+    all.push((Topic::MasterLeases, item("10.0.0.5", "garbage", 3)));
+    all.push((Topic::MasterLeases, item("10.0.0.6", "k8s:enc:x", 3)));
+    all.push(lease("fd00::8"));
+    let state = state(all);
+    let asked = ["10.0.0.5:6443", "10.0.0.6:6443", "[fd00::8]:6443"];
+    assert_eq!(candidates(&state), asked);
+    // The value of 10.0.0.5 too.
+    assert_eq!(state.undecodables.list().len(), odd.len() + 1);
+}
+
+#[test]
+fn only_so_many_are_asked_and_of_the_others_nothing_is_certain() {
+    let mut all = vec![port()];
+    all.extend((0..1000).map(|n| lease(&format!("10.1.{}.{}", n / 250, n % 250 + 1))));
+    let mut state = state(all);
+    let asked = state.bare_candidates();
+    assert_eq!(asked.len(), MAX_ASKED);
+    for address in asked {
+        state.bare_answered(address, BareAnswer::Nobody, Instant::now());
+    }
+    assert!(snapshot(&state).peer_unknown);
+}
+
+#[test]
+fn without_a_port_nobody_is_asked() {
+    let none =
+        r#"{"apiVersion":"v1","kind":"Endpoints","subsets":[{"ports":[{"port":1},{"port":2}]}]}"#;
+    let unknown = (Topic::KubernetesEndpoints, item("kubernetes", none, 2));
+    let mut state = state(vec![unknown, lease("10.0.0.2")]);
+    assert!(candidates(&state).is_empty() && !snapshot(&state).peer_unknown);
+    take(
+        &mut state,
+        Topic::KubernetesEndpoints,
+        Event::Apply(port().1),
+    );
+    assert_eq!(candidates(&state), [B]);
+}
+
+#[test]
+fn where_etcd_does_not_permit_to_read_them_there_are_none() {
+    let mut state = ClusterState::new(OWN.parse().unwrap(), 0, TTL, GRACE);
+    let required = Topic::all(0).filter(|topic| !topic.is_of_bare_servers());
+    for topic in required {
+        take(&mut state, topic, Event::Init);
+        take(&mut state, topic, Event::InitDone(1));
+    }
+    assert!(!state.synced());
+    for topic in [Topic::MasterLeases, Topic::KubernetesEndpoints] {
+        assert!(take(&mut state, topic, Event::Forbidden));
+        assert!(!take(&mut state, topic, Event::Forbidden));
+    }
+    assert!(state.synced());
+    for (topic, item) in [port(), lease("10.0.0.2")] {
+        take(&mut state, topic, Event::Init);
+        take(&mut state, topic, Event::InitApply(item));
+        take(&mut state, topic, Event::InitDone(5));
+    }
+    assert_eq!(candidates(&state), [B], "it was granted");
+    take(&mut state, Topic::MasterLeases, Event::Forbidden);
+    assert!(candidates(&state).is_empty());
+}
+
+#[test]
+fn keys_that_all_vanish_after_a_gap_count_until_their_apiservers_had_time_to_write() {
+    let mut state = state(vec![port(), lease("10.0.0.2")]);
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    state.take((Topic::Live, Event::Progress(4)), at(0));
+    state.take((Topic::MasterLeases, Event::Progress(4)), at(0));
+    let delete = Event::Delete("10.0.0.2".into());
+    state.take((Topic::MasterLeases, delete), at(60));
+    assert_eq!(candidates(&state), [B]);
+    state.expire(at(75));
+    assert!(candidates(&state).is_empty());
+}

@@ -1,0 +1,485 @@
+//! Bare apiservers: only what every kube-apiserver writes into etcd tells of them. B has no proxy, and alone serves a
+//! group; a false 404 for it would be fatal, whatever happens to B.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use testkit::balancer::Balancer;
+use testkit::client::Client;
+use testkit::cluster::{Ground, HPAS, HPAS_IN_DEFAULT, LONG};
+use testkit::double::{Double, DoubleOptions, ServedResource, v1_20, v1_36};
+use testkit::pki::Pki;
+use testkit::proxy::{Proxy, ProxyOptions, Until};
+use testkit::registry::Registry;
+use testkit::steady::Steady;
+use testkit::upgraded::Upgraded;
+use testkit::wait::{eventually, holds};
+
+const PEERS: &str = "kube_interop_proxy_peers";
+const SHELLS: &str = "/apis/debug.example/v1/namespaces/default/shells/x/exec";
+const NOWHERE: &str = "/apis/no.such.group/v1/things";
+
+/// A has a proxy and lacks the group.
+struct World {
+    proxy: Proxy,
+    admin: Client,
+    registry: Registry,
+    _a: Double,
+    ground: Ground,
+}
+
+async fn registry(ground: &Ground) -> Registry {
+    Registry::new(ground.etcd.client().await, "/registry")
+}
+
+/// Apiservers advertise these addresses before A's proxy starts.
+async fn world(advertised: &[SocketAddr], ground: Ground) -> World {
+    changed(advertised, ground, |options| options).await
+}
+
+async fn changed(
+    advertised: &[SocketAddr],
+    ground: Ground,
+    change: impl FnOnce(ProxyOptions) -> ProxyOptions,
+) -> World {
+    let registry = registry(&ground).await;
+    for address in advertised {
+        registry.advertise(*address).await;
+    }
+    let a = ground.double(v1_20().without_group("autoscaling")).await;
+    let options = change(ground.proxy("a", a.addr())).until(Until::Ready);
+    let proxy = Proxy::start(options).await;
+    let admin = proxy.client(&ground.pki).cert("admin");
+    World {
+        proxy,
+        admin,
+        registry,
+        _a: a,
+        ground,
+    }
+}
+
+/// Waits for an answer, and accepts nothing before but 503.
+async fn until(admin: &Client, path: &str, code: u16) {
+    eventually(&format!("{path} is {code}"), LONG, async || {
+        let answer = admin.get(path).await;
+        let expected = answer.code() == code || answer.code() == 503;
+        assert!(expected, "{}: {}", answer.code(), answer.text());
+        answer.code() == code
+    })
+    .await;
+}
+
+/// 503 with `Retry-After`, for a while.
+async fn stays_absent(admin: &Client, what: &str, time: Duration) {
+    holds(what, time, async || {
+        let answer = admin.get(HPAS).await;
+        let absent = answer.code() == 503 && !answer.header("retry-after").is_empty();
+        absent
+            .then_some(())
+            .ok_or(format!("{} {}", answer.code(), answer.text()))
+    })
+    .await;
+}
+
+/// Asks for the group again and again: no answer may be a 404.
+fn never_a_404(admin: &Client) -> Steady {
+    let admin = admin.fresh();
+    Steady::start(
+        "the group of B",
+        Duration::from_millis(20),
+        100_000,
+        move || {
+            let admin = admin.clone();
+            async move {
+                match admin.try_get(HPAS).await {
+                    Ok(answer) if matches!(answer.code(), 200 | 503) => Ok(()),
+                    Ok(answer) => Err(format!("{} {}", answer.code(), answer.text())),
+                    Err(error) => Err(format!("{error:#}")),
+                }
+            }
+        },
+    )
+}
+
+impl World {
+    async fn peers(&self, state: &str) -> f64 {
+        self.proxy.metric(PEERS, &[("state", state)]).await
+    }
+
+    /// What the status page says of an advertised address.
+    async fn said_of(&self, address: SocketAddr) -> Value {
+        let status = self.proxy.statusz().await;
+        let all = status["facts"]["advertised"].as_array().unwrap();
+        let ip = address.ip().to_string();
+        let mut all = all.iter().filter(|said| said["address"] == ip.as_str());
+        all.next()
+            .map_or(Value::Null, |said| said["withoutProxy"].clone())
+    }
+
+    async fn until_said(&self, address: SocketAddr, expected: &str) {
+        eventually(&format!("{address}: {expected}"), LONG, async || {
+            let said = self.said_of(address).await;
+            if said == expected { Ok(()) } else { Err(said) }
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_bare_apiserver_is_served_from() {
+    let ground = Ground::new().await;
+    let mut shells = ServedResource::new("debug.example", "v1", "shells", "Shell");
+    shells.subresources.push("exec".to_owned());
+    let b = ground.double(v1_20().with(shells)).await;
+    let world = world(&[b.addr()], ground).await;
+    let admin = &world.admin;
+    until(admin, HPAS, 200).await;
+    assert_eq!(admin.get(NOWHERE).await.code(), 404, "nobody serves it");
+    // It is read as its own loopback client would: nobody else may see `/`.
+    let asked = b.take_requests();
+    let index = asked.iter().find(|request| request.path == "/").unwrap();
+    assert_eq!(index.header("x-remote-user"), "system:apiserver");
+    assert_eq!(index.header("x-remote-group"), "system:masters");
+
+    assert_eq!(admin.get(HPAS).await.code(), 200);
+    let client = world.proxy.client(&world.ground.pki);
+    assert_eq!(client.token("tok-admin").get(HPAS).await.code(), 200);
+    let bob = client.token("tok-bob").get(HPAS).await;
+    assert!(
+        bob.code() == 403 && bob.text().contains("bob"),
+        "{}",
+        bob.text()
+    );
+    assert_eq!(client.get(HPAS).await.code(), 403, "anonymous is no 401");
+    let asked = b.take_requests();
+    let users = asked.iter().filter(|request| request.path == HPAS);
+    let users: Vec<_> = users.map(|request| request.user.as_str()).collect();
+    assert_eq!(
+        users,
+        ["kubernetes-admin", "token-admin", "bob", "system:anonymous"]
+    );
+    for request in asked.iter().filter(|request| request.path == HPAS) {
+        assert_eq!(request.header("x-kubernetes-apiserver-rerouted"), "true");
+        assert_eq!(request.header("x-kubernetes-peer-proxied"), "true");
+    }
+
+    let object = json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "web", "namespace": "default"}, "spec": {"maxReplicas": 2}});
+    let mut watch = admin.open(&format!("{HPAS}?watch=true")).await;
+    let created = admin
+        .request("POST", HPAS_IN_DEFAULT, object.to_string())
+        .await;
+    assert_eq!(created.code(), 201, "{}", created.text());
+    let event = watch.next_event(LONG).await.unwrap().unwrap();
+    assert_eq!(event["type"], "ADDED", "{event}");
+    let exec = format!(
+        "POST {SHELLS} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nContent-Length: 0\r\n\
+         X-Stream-Protocol-Version: v4.channel.k8s.io\r\n\r\n"
+    );
+    let mut shell = Upgraded::open(admin, &exec, b"whoami").await.unwrap();
+    shell.expect(b"whoami").await.unwrap();
+
+    let status = world.proxy.statusz().await;
+    let peer = &status["peers"][0];
+    assert_eq!(peer["id"], b.addr().to_string());
+    assert!(
+        peer["bare"] == true && peer["native"] == false && peer["target"] == true,
+        "{peer}"
+    );
+    let states = ["bare", "target", "live", "absent"];
+    let mut counts = Vec::new();
+    for state in states {
+        counts.push(world.peers(state).await);
+    }
+    assert_eq!(counts, [1.0, 0.0, 0.0, 0.0]);
+}
+
+#[tokio::test]
+async fn a_bare_apiserver_that_is_gone_is_absent_also_after_its_key() {
+    let ground = Ground::new().await;
+    let mut b = ground.double(v1_20()).await;
+    let address = b.addr();
+    let grace = "6s";
+    let world = changed(&[address], ground, |options| {
+        options.set("rerouting.absentServerGrace", grace)
+    })
+    .await;
+    until(&world.admin, HPAS, 200).await;
+    b.stop().await;
+    stays_absent(&world.admin, "B is gone", Duration::from_secs(2)).await;
+    world.until_said(address, "no apiserver answers").await;
+    world
+        .registry
+        .delete(&world.registry.master_lease(address.ip()))
+        .await;
+    stays_absent(&world.admin, "and its key", Duration::from_secs(3)).await;
+    until(&world.admin, HPAS, 404).await;
+    b.start_again().await;
+    b.set_ready(true);
+    world.registry.advertise(address).await;
+    eventually("it is back", LONG, async || {
+        world.admin.get(HPAS).await.code() == 200
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_apiserver_that_is_not_ready_or_does_not_believe_us_is_unknown_and_no_target() {
+    let ground = Ground::new().await;
+    let b = ground.double(v1_36()).await;
+    b.set_ready(false);
+    let world = world(&[b.addr()], ground).await;
+    world
+        .until_said(b.addr(), "bare, its discovery cannot be read")
+        .await;
+    for path in [HPAS, NOWHERE] {
+        assert_eq!(world.admin.get(path).await.code(), 503, "{path}");
+    }
+    assert_eq!(b.count(HPAS), 0);
+    assert_eq!(world.peers("bare").await, 1.0);
+    b.set_ready(true);
+    until(&world.admin, HPAS, 200).await;
+    assert_eq!(world.admin.get(NOWHERE).await.code(), 404);
+}
+
+#[tokio::test]
+async fn a_proxy_that_takes_a_bare_apiservers_place_and_goes_again_is_no_404() {
+    let ground = Ground::new().await;
+    let mut b = ground.double(v1_20()).await;
+    let address = b.addr();
+    let world = world(&[address], ground).await;
+    let ground = &world.ground;
+    until(&world.admin, HPAS, 200).await;
+    let asking = never_a_404(&world.admin);
+    // The apiserver moves to loopback, as it were.
+    b.stop().await;
+    let behind = ground.double(v1_20()).await;
+    let options = ground.proxy("b", behind.addr()).at(address);
+    let mut proxy_b = Proxy::start(options.until(Until::Ready)).await;
+    world
+        .proxy
+        .until_metric(PEERS, &[("state", "target")], |count| count == 1.0)
+        .await;
+    assert_eq!(world.peers("bare").await, 0.0);
+    until(&world.admin, HPAS, 200).await;
+    proxy_b.terminate().await;
+    drop(behind);
+    b.start_again().await;
+    b.set_ready(true);
+    until(&world.admin, HPAS, 200).await;
+    world
+        .proxy
+        .until_metric(PEERS, &[("state", "bare")], |count| count == 1.0)
+        .await;
+    asking.stop().await;
+}
+
+#[tokio::test]
+async fn where_every_apiserver_has_a_proxy_nobody_is_bare() {
+    let ground = Ground::new().await;
+    let b = ground.double(v1_20()).await;
+    let proxy_b = Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)).await;
+    let world = world(&[proxy_b.addr()], ground).await;
+    world.registry.advertise(world.proxy.addr()).await;
+    until(&world.admin, HPAS, 200).await;
+    assert_eq!(
+        (world.peers("bare").await, world.peers("target").await),
+        (0.0, 1.0)
+    );
+    assert_eq!(world.admin.get(NOWHERE).await.code(), 404);
+    assert_eq!(world.said_of(proxy_b.addr()).await, Value::Null);
+}
+
+#[tokio::test]
+async fn an_address_that_leads_to_proxies_is_no_server() {
+    let ground = Ground::new().await;
+    let b = ground.double(v1_20()).await;
+    let proxy_b = Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)).await;
+    let world = world(&[], ground).await;
+    let pki = &world.ground.pki;
+    let each = |proxies: &[&Proxy]| {
+        let servers = proxies.iter();
+        servers
+            .map(|proxy| (proxy.addr(), proxy.client(pki)))
+            .collect::<Vec<_>>()
+    };
+    // To ourselves, and to any of both.
+    for proxies in [&[&world.proxy][..], &[&proxy_b, &world.proxy]] {
+        let balancer = Balancer::start(each(proxies)).await;
+        eventually("all are ready", LONG, async || {
+            balancer.ready() == proxies.len()
+        })
+        .await;
+        world.registry.advertise(balancer.addr()).await;
+        world.until_said(balancer.addr(), "leads to a proxy").await;
+        assert_eq!(
+            (world.peers("bare").await, world.peers("target").await),
+            (0.0, 1.0)
+        );
+        assert_eq!(world.admin.get(NOWHERE).await.code(), 404);
+        assert_eq!(world.admin.get(HPAS).await.code(), 200);
+    }
+}
+
+#[tokio::test]
+async fn only_peers_are_told_that_a_proxy_answers() {
+    let ground = Ground::new().await;
+    let world = world(&[], ground).await;
+    let client = world.proxy.client(&world.ground.pki);
+    let peer = client
+        .cert("front-proxy-client")
+        .header("X-Remote-User", "system:apiserver");
+    let peer = peer.header("X-Remote-Group", "system:masters");
+    let name = "x-kube-interop-proxy-server-id";
+    for path in ["/version", "/", "/apis", "/api/v1", "/readyz", NOWHERE] {
+        assert_eq!(peer.get(path).await.header(name), "a", "{path}");
+        for other in [
+            client.clone(),
+            client.cert("admin"),
+            client.token("tok-admin"),
+        ] {
+            assert_eq!(other.get(path).await.header(name), "", "{path}");
+        }
+        let rerouted = peer.header("X-Kubernetes-APIServer-Rerouted", "true");
+        assert_eq!(rerouted.get(path).await.header(name), "", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn the_record_of_a_server_that_lost_its_proxy_does_not_end_while_its_apiserver_lives() {
+    let ground = Ground::new().await;
+    let b = ground.double(v1_20()).await;
+    let grace = |options: ProxyOptions| options.set("rerouting.absentServerGrace", "3s");
+    let options = grace(ground.proxy("b", b.addr()));
+    let mut proxy_b = Proxy::start(options.until(Until::Ready)).await;
+    // Its apiserver listens on loopback, and advertises the proxy's address.
+    let mut world = changed(&[proxy_b.addr()], ground, grace).await;
+    until(&world.admin, HPAS, 200).await;
+    let asking = never_a_404(&world.admin);
+    proxy_b.terminate().await;
+    stays_absent(
+        &world.admin,
+        "within the grace and after it",
+        Duration::from_secs(7),
+    )
+    .await;
+    asking.stop().await;
+    world.proxy.kill();
+    world.proxy.start_again().await;
+    let admin = world.admin.fresh();
+    stays_absent(&admin, "after a restart", Duration::from_secs(4)).await;
+    world
+        .registry
+        .delete(&world.registry.master_lease(proxy_b.addr().ip()))
+        .await;
+    until(&admin, HPAS, 404).await;
+}
+
+#[tokio::test]
+async fn they_can_be_ignored() {
+    let ground = Ground::new().await;
+    let b = ground.double(v1_20()).await;
+    let world = changed(&[b.addr()], ground, |options| {
+        options.set("rerouting.bareServers", "Ignore")
+    })
+    .await;
+    holds("nobody serves it", Duration::from_secs(1), async || {
+        world.admin.get(HPAS).await.code() == 404
+    })
+    .await;
+    assert_eq!(b.accepted_connections(), 0);
+}
+
+#[tokio::test]
+async fn hostile_addresses_get_no_request_and_harm_nothing() {
+    let ground = Ground::new().await;
+    // Somebody else's certificate.
+    let others = tempfile::tempdir().unwrap();
+    let others = Pki::new(others.path());
+    let thief = Double::start(DoubleOptions::new(others.dir(), v1_20())).await;
+    let b = ground.double(v1_20()).await;
+    let registry = registry(&ground).await;
+    let garbage = [
+        "",
+        "x",
+        "0.0.0.0",
+        "169.254.169.254",
+        "224.0.0.1",
+        "fe80::1",
+        "../../live/a",
+    ];
+    for key in garbage {
+        registry.put(&registry.master_lease(key), "garbage").await;
+    }
+    let huge = "x".repeat(1 << 20);
+    registry
+        .put(&registry.master_lease(thief.addr().ip()), &huge)
+        .await;
+    registry
+        .put(
+            &format!("{}-foo", registry.kubernetes_endpoints()),
+            "garbage",
+        )
+        .await;
+    let world = world(&[b.addr()], ground).await;
+    until(&world.admin, HPAS, 200).await;
+    world.until_said(thief.addr(), "no apiserver answers").await;
+    assert_eq!(
+        thief.requests().len(),
+        0,
+        "no request before its certificate"
+    );
+    let undecodable = "kube_interop_proxy_etcd_undecodable";
+    assert_eq!(world.proxy.metric(undecodable, &[]).await, 8.0);
+    let status = world.proxy.statusz().await;
+    let named = status["facts"]["undecodable"].as_array().unwrap();
+    let keys: Vec<_> = named
+        .iter()
+        .map(|value| value["key"].as_str().unwrap())
+        .collect();
+    assert!(garbage.iter().all(|key| keys.contains(key)), "{keys:?}");
+
+    // Any port: where it leads nobody has an apiserver's certificate.
+    let port = |port: i64| json!({"apiVersion": "v1", "kind": "Endpoints", "subsets": [{"ports": [{"name": "https", "port": port}]}]});
+    let asking = never_a_404(&world.admin);
+    for value in [
+        port(10260).to_string(),
+        port(-1).to_string(),
+        huge,
+        "{}".to_owned(),
+    ] {
+        world
+            .registry
+            .put(&world.registry.kubernetes_endpoints(), &value)
+            .await;
+    }
+    stays_absent(&world.admin, "its port is wrong", Duration::from_secs(1)).await;
+    world.registry.advertise(b.addr()).await;
+    until(&world.admin, HPAS, 200).await;
+    asking.stop().await;
+}
+
+#[tokio::test]
+async fn a_thousand_addresses_are_asked_one_after_the_other_and_harm_nothing() {
+    let ground = Ground::new().await;
+    let registry = registry(&ground).await;
+    let b = ground.double(v1_20()).await;
+    // Nobody listens there: 127.255 is no test's.
+    for number in 0..1000 {
+        let ip = format!("127.255.{}.{}", number / 250, number % 250 + 1);
+        registry.put(&registry.master_lease(ip), "{}").await;
+    }
+    let world = world(&[b.addr()], ground).await;
+    eventually("the first ones are asked", LONG, async || {
+        let status = world.proxy.statusz().await;
+        let said = status["facts"]["advertised"].to_string();
+        said.contains("no apiserver answers") && said.contains("there are too many")
+    })
+    .await;
+    assert_eq!(world.admin.get("/api/v1/pods").await.code(), 200);
+    // Any of those that are not asked may serve it.
+    assert_eq!(world.admin.get(NOWHERE).await.code(), 503);
+}

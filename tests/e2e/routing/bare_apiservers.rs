@@ -1,0 +1,181 @@
+//! One proxy among three real kube-apiservers v1.20.2, which write their keys below `masterleases/` themselves. A has the
+//! proxy and lacks two groups; only B serves the one, only C the other.
+//!
+//! kube-apiserver refuses Endpoints on loopback, where all traffic of tests is: the test writes them.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::routing::real_apiservers::{LONGER, options, without_autoscaling};
+use testkit::addr::Loopback;
+use testkit::client::Client;
+use testkit::cluster::{Ground, HPAS, HPAS_IN_DEFAULT};
+use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::kubectl::Kubectl;
+use testkit::proxy::{Proxy, Until};
+use testkit::registry::Registry;
+use testkit::steady::Steady;
+use testkit::wait::{eventually, holds};
+
+const CRON_JOBS: &str = "/apis/batch/v1beta1/cronjobs";
+const PEERS: &str = "kube_interop_proxy_peers";
+
+/// A control plane node: its address, and one that plays its 127.0.0.1.
+struct Node {
+    name: &'static str,
+    address: Loopback,
+    inside: Loopback,
+}
+
+impl Node {
+    fn new(name: &'static str) -> Self {
+        let (address, inside) = (Loopback::new(), Loopback::new());
+        Self {
+            name,
+            address,
+            inside,
+        }
+    }
+
+    /// A kube-apiserver on it, at its address, or inside behind a proxy. It advertises the address either way.
+    fn options(&self, ground: &Ground, behind_proxy: bool) -> KubeOptions {
+        let bind = if behind_proxy {
+            &self.inside
+        } else {
+            &self.address
+        };
+        options(ground, self.name)
+            .without("endpoint-reconciler-type")
+            .bind(bind.ip())
+            .advertise(self.address.socket(6443))
+            .do_not_wait()
+    }
+
+    /// A proxy on it, at its address.
+    async fn proxy(&self, ground: &Ground, api_server: &KubeApiServer) -> Proxy {
+        let options = ground.proxy(self.name, api_server.addr());
+        let options = options
+            .at(self.address.socket(6443))
+            .set("peer.leaseTTL", "10s");
+        Proxy::start(options.until(Until::Ready)).await
+    }
+}
+
+async fn start(options: KubeOptions, ground: &Ground) -> KubeApiServer {
+    KubeApiServer::start(options, &ground.pki).await
+}
+
+/// Asks again and again: no answer may be a 404.
+fn never_a_404(admin: &Client, path: &'static str) -> Steady {
+    let admin = admin.fresh();
+    Steady::start(path, Duration::from_millis(100), 100_000, move || {
+        let admin = admin.clone();
+        async move {
+            match admin.try_get(path).await {
+                Ok(answer) if matches!(answer.code(), 200 | 503) => Ok(()),
+                Ok(answer) => Err(format!("{} {}", answer.code(), answer.text())),
+                Err(error) => Err(format!("{error:#}")),
+            }
+        }
+    })
+}
+
+async fn until_served(admin: &Client, path: &str) {
+    eventually(&format!("{path} is served"), LONGER, async || {
+        let answer = admin.get(path).await;
+        assert_ne!(answer.code(), 404, "{}", answer.text());
+        answer.code() == 200
+    })
+    .await;
+}
+
+/// As administrator, with a token, and as nobody; reads, writes and a watch.
+async fn everybody_is_served(proxy: &Proxy, ground: &Ground) {
+    let client = proxy.client(&ground.pki);
+    let admin = client.cert("admin");
+    let mut watch = admin.open(&format!("{HPAS}?watch=true")).await;
+    let object = json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "web"}, "spec": {"maxReplicas": 2,
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}}});
+    let token = client.token("tok-admin");
+    let created = token
+        .request("POST", HPAS_IN_DEFAULT, object.to_string())
+        .await;
+    assert_eq!(created.code(), 201, "{}", created.text());
+    let event = watch.next_event(LONGER).await.unwrap().unwrap();
+    assert_eq!(event["object"]["metadata"]["name"], "web", "{event}");
+    let nobody = client.get(HPAS).await;
+    assert_eq!(nobody.code(), 403, "{}", nobody.text());
+    assert!(
+        nobody.text().contains("system:anonymous"),
+        "{}",
+        nobody.text()
+    );
+    let bob = client.token("tok-bob").get(HPAS).await;
+    assert!(
+        bob.text().contains(r#"User \"bob\" cannot list"#),
+        "{}",
+        bob.text()
+    );
+
+    let kubectl = Kubectl::new(proxy.addr(), &ground.pki, ground.dir.path());
+    let kubectl = kubectl.cert(&ground.pki, "admin");
+    let listed = kubectl.run(&["get", "hpa", "--output=name"]).await;
+    assert_eq!(listed.trim(), "horizontalpodautoscaler.autoscaling/web");
+    kubectl.run(&["get", "cronjobs"]).await;
+}
+
+#[tokio::test]
+async fn one_proxy_is_enough_for_a_cluster_and_another_one_can_be_added() {
+    let ground = Ground::new().await;
+    let [a, b, c] = ["cp-a", "cp-b", "cp-c"].map(Node::new);
+    let registry = Registry::new(ground.etcd.client().await, "/registry");
+    let lacking_cron_jobs = |options: KubeOptions| options.runtime_config("batch/v1beta1=false");
+    let of_a = lacking_cron_jobs(without_autoscaling(a.options(&ground, true)));
+    let of_c = without_autoscaling(c.options(&ground, false));
+    let (mut on_a, mut on_b, mut on_c) = (
+        start(of_a, &ground).await,
+        start(lacking_cron_jobs(b.options(&ground, false)), &ground).await,
+        start(of_c, &ground).await,
+    );
+    registry.put_kubernetes_port(6443).await;
+    for server in [&mut on_a, &mut on_b, &mut on_c] {
+        server.wait_ready().await;
+    }
+    let proxy_a = a.proxy(&ground, &on_a).await;
+    let admin = proxy_a.client(&ground.pki).cert("admin");
+    until_served(&admin, HPAS).await;
+    until_served(&admin, CRON_JOBS).await;
+    proxy_a
+        .until_metric(PEERS, &[("state", "bare")], |count| count == 2.0)
+        .await;
+    everybody_is_served(&proxy_a, &ground).await;
+
+    let asking = [HPAS, CRON_JOBS].map(|path| never_a_404(&admin, path));
+    on_b.process().terminate(Duration::from_secs(20)).await;
+    let mut behind_b = start(lacking_cron_jobs(b.options(&ground, true)), &ground).await;
+    behind_b.wait_ready().await;
+    let proxy_b = b.proxy(&ground, &behind_b).await;
+    proxy_a
+        .until_metric(PEERS, &[("state", "target")], |count| count == 1.0)
+        .await;
+    until_served(&admin, HPAS).await;
+    until_served(&proxy_b.client(&ground.pki).cert("admin"), CRON_JOBS).await;
+
+    on_c.kill();
+    let key = registry.master_lease(c.address.ip());
+    eventually("its key has ended", LONGER, async || {
+        registry.get(&key).await.is_none()
+    })
+    .await;
+    holds(
+        "C is gone, and not what it served",
+        Duration::from_secs(2),
+        async || admin.get(CRON_JOBS).await.code() == 503,
+    )
+    .await;
+    for asked in asking {
+        asked.stop().await;
+    }
+}
