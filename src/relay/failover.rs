@@ -26,6 +26,7 @@ use super::shared::Shared;
 use super::tokens::{Token, Tokens};
 use super::upload::Upload;
 use super::upstream::{ConnectionChoice, PoolChoice, RequestKind, Upstreams};
+use crate::kube::gvr::Gvr;
 use crate::log_throttle::LogRateLimit;
 use crate::relay::exchange::{Exchange, gone};
 use crate::relay::overlay::metrics::DocumentOutcome;
@@ -52,7 +53,11 @@ pub struct ForwardedRequest<'a> {
     /// `X-Kubernetes-Ready` on the answer.
     pub ready: Option<bool>,
     pub started: Instant,
+    pub failed_reroute: Option<FailedReroute>,
 }
+
+/// A peer could not answer: the name of the resource it was asked for, for the counter of rerouted requests.
+pub struct FailedReroute(Option<Gvr>);
 
 /// What identifies the caller to a server.
 struct Authentication<'a> {
@@ -145,6 +150,9 @@ impl<'a> ForwardedRequest<'a> {
                 report(shared, &route, &failure);
                 tried.push(route.address);
             }
+            if route.server_kind != ServerKind::Local {
+                self.failed_reroute = Some(FailedReroute(route.rerouted_as.clone()));
+            }
             if let ExchangeFailure::Terminating(answer) = &failure {
                 terminating = Some((route.clone(), answer.clone()));
             }
@@ -167,10 +175,13 @@ impl<'a> ForwardedRequest<'a> {
                     self.exchange(shared, upstreams, &authentication, &from, false)?;
                 Ok(Box::pin(self.pass(&exchange, session, &upload, &from, &terminating)).await)
             }
-            _ => Err(Refused {
-                refusal: refused,
-                server: Some(route.address),
-            }),
+            _ => {
+                self.count_rerouted(shared, refused.code(), None);
+                Err(Refused {
+                    refusal: refused,
+                    server: Some(route.address),
+                })
+            }
         }
     }
 
@@ -350,9 +361,10 @@ impl<'a> ForwardedRequest<'a> {
             Outcome::Upgraded => 101,
             Outcome::Broken | Outcome::Declined => return,
         };
-        if route.server_kind != ServerKind::Local {
+        let from_peer = route.server_kind != ServerKind::Local;
+        self.count_rerouted(shared, code, from_peer.then_some(route));
+        if from_peer {
             shared.health.answered(route.address);
-            shared.metrics.rerouted(code, route.rerouted_as.as_ref());
             shared.recent.rerouted.add(|| {
                 let request = Some((self.route_request.method, self.route_request.info));
                 RequestEvent::new(request, Some(route.address), code, route.row.name())
@@ -360,6 +372,16 @@ impl<'a> ForwardedRequest<'a> {
             if route.overlay.is_some() {
                 shared.metrics.documents.count(DocumentOutcome::Rerouted);
             }
+        }
+    }
+
+    /// Counts a request that a peer was asked for. `by`: the route to the peer that answered; `None`: another server or
+    /// the proxy did, with `code`.
+    fn count_rerouted(&self, shared: &Shared, code: u16, by: Option<&Route>) {
+        let failed = self.failed_reroute.as_ref();
+        let gvr = by.map(|route| route.rerouted_as.as_ref());
+        if let Some(gvr) = gvr.or(failed.map(|failed| failed.0.as_ref())) {
+            shared.metrics.rerouted(code, gvr);
         }
     }
 

@@ -76,6 +76,11 @@ fn first(shared: &Shared, request: &RouteRequest<'_>, initialized: bool) -> Acti
     }
     let decision = ask(shared, request, initialized, &snapshot);
     shared.metrics.decided(decision.row);
+    if decision.row == Row::Unreachable {
+        let listed = gvr(request.info).and_then(|gvr| snapshot.holders(gvr));
+        let code = Refusal::Unreachable.code();
+        shared.metrics.rerouted(code, listed.map(|(gvr, _)| gvr));
+    }
     match route(shared, request, &decision, &snapshot, &[]) {
         Some(route) => Action::Forward(route),
         None => Action::Answer(match decision.row {
@@ -142,20 +147,26 @@ fn route(
         seed: request.seed,
         row: decision.row,
     };
+    let custom = || snapshot.custom.name_of(gvr(request.info)?);
     let to = |place: &ServerChoice<'_>, pass| {
-        let (route, gvr) = match *place {
+        let (route, rerouted_as) = match *place {
             ServerChoice::Local => (candidates.local()?, None),
-            ServerChoice::Peers(indices, gvr) => (candidates.peer(indices, None, None)?, gvr),
-            ServerChoice::Fitting(indices, gvr, version) => {
-                (candidates.peer(indices, Some(version), None)?, Some(gvr))
-            }
-            ServerChoice::Historians(indices, gvr, since) => {
-                (candidates.peer(indices, None, Some(since))?, Some(gvr))
-            }
+            ServerChoice::Peers(indices, gvr) => (
+                candidates.peer(indices, None, None)?,
+                gvr.cloned().or_else(custom),
+            ),
+            ServerChoice::Fitting(indices, gvr, version) => (
+                candidates.peer(indices, Some(version), None)?,
+                Some(gvr.clone()),
+            ),
+            ServerChoice::Historians(indices, gvr, since) => (
+                candidates.peer(indices, None, Some(since))?,
+                Some(gvr.clone()),
+            ),
             ServerChoice::Nowhere => return None,
         };
         Some(Route {
-            rerouted_as: gvr.cloned(),
+            rerouted_as,
             pass_no_such_resource: pass,
             ..route
         })

@@ -74,7 +74,7 @@ pub enum ServerKind {
 pub struct Route {
     pub server_kind: ServerKind,
     pub address: SocketAddr,
-    /// For the counter of rerouted requests: the resource's name as listed, if it is.
+    /// For the counter of rerouted requests: the resource's name, as discovery or etcd has it.
     pub rerouted_as: Option<Gvr>,
     /// Whether "no such resource" may be passed on.
     pub pass_no_such_resource: bool,

@@ -347,6 +347,39 @@ async fn custom_resources_are_always_local() {
 }
 
 #[tokio::test]
+async fn a_custom_resource_of_a_peer_is_counted_by_its_name_in_etcd() {
+    let mut cluster = Cluster::new().await;
+    let registry = Registry::new(cluster.ground.etcd.client().await, "/registry");
+    registry.put_definition("widgets.example.com").await;
+    for proxy in [&cluster.proxy_a, &cluster.proxy_b] {
+        eventually("the definition is known", LONG, async || {
+            let status = proxy.statusz().await;
+            !status["custom"]["definitions"]["example.com"].is_null()
+        })
+        .await;
+    }
+    let widgets = ServedResource::custom("example.com", "v1", "widgets", "Widget");
+    cluster.b.add_resource(widgets);
+    cluster.a.stop().await;
+    let admin = cluster.client().cert("admin");
+    let mut served = 0.0;
+    eventually("the peer serves it", LONG, async || {
+        let answer = admin.get("/apis/example.com/v1/widgets").await;
+        served += f64::from(u8::from(answer.code() == 200));
+        answer.code() == 200
+    })
+    .await;
+    let labels = [
+        ("code", "200"),
+        ("group", "example.com"),
+        ("version", ""),
+        ("resource", "widgets"),
+    ];
+    let once = |count| count == served;
+    cluster.proxy_a.until_metric(REROUTED, &labels, once).await;
+}
+
+#[tokio::test]
 async fn rerouting_can_be_switched_off() {
     let cluster = Cluster::with(testkit::double::v1_20(), |options| options).await;
     let off = cluster
