@@ -82,7 +82,9 @@ fn values(metric: &str, label: &str) -> String {
                 .to_owned()
         }
         ("build_info", "version") => "the program's version".to_owned(),
-        ("apiserver_identity", "id") => "the server ID".to_owned(),
+        (name, "id") if name.starts_with("apiserver_identity") => {
+            "the apiserver's ID: the name of its identity Lease".to_owned()
+        }
         _ => panic!(
             "say in {} what the values of {metric}{{{label}}} are",
             file!()

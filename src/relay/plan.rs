@@ -56,15 +56,25 @@ fn refusal(shared: &Shared, request: &RouteRequest<'_>) -> Option<Refusal> {
     } else if *request.caller == Caller::Unverifiable {
         Some(Refusal::Unauthorized)
     } else if request.path == "/readyz" && reads && !shared.is_ready() {
-        let can_be_asked = shared.local.can_be_asked() && !shared.is_leaving();
-        Some(match can_be_asked && !shared.local.trusts_proxy() {
-            true => Refusal::NotBelieved,
-            false => Refusal::NotReady,
-        })
+        Some(unreadiness(shared))
     } else if request.version.is_err() && !request.rerouted {
         Some(Refusal::BadVersion)
     } else {
         None
+    }
+}
+
+/// What `/readyz` says while the proxy is not ready.
+fn unreadiness(shared: &Shared) -> Refusal {
+    let local = &shared.local;
+    if shared.is_leaving() {
+        Refusal::NotReady
+    } else if local.can_be_asked() && !local.trusts_proxy() {
+        Refusal::NotBelieved
+    } else if local.is_ready() {
+        Refusal::NotPublished
+    } else {
+        Refusal::NotReady
     }
 }
 
