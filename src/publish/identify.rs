@@ -2,11 +2,12 @@
 //! new holder.
 //!
 //! The server ID is the proxy's name: the configured one, else the apiserver's ID, else a generated one. The apiserver's ID
-//! names its identity Lease and its StorageVersions (KEP-1965). An apiserver that has given itself none gets the server
-//! ID, so that it never has two.
+//! names its identity Lease and its StorageVersions (KEP-1965).
 //!
 //! Leases come from etcd. Until a Lease shows the apiserver's ID, or the apiserver has been initialized for a short time
-//! without one, it is unknown, and no Lease is kept. What a Lease shows later replaces what was assumed.
+//! without one, it is unknown, and no Lease is kept. Then it is assumed: the ID that an apiserver of this version would
+//! give itself, so that it never has two even if its Lease is only late; else the server ID. What a Lease shows later
+//! replaces what was assumed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use super::lease::ObservedLease;
 use super::metrics::IdentityMetrics;
 use crate::cluster::catalog::NamedLease;
 use crate::config::{IdentityConfig, PublishLease};
+use crate::local::discovery::LocalView;
 use crate::local::state::LocalState;
 
 /// An apiserver publishes its Lease when it starts, sometimes shortly after it is ready.
@@ -31,6 +33,8 @@ pub struct Identify {
     pub host: String,
     /// Identity leases in etcd.
     pub leases: watch::Receiver<Option<Arc<Vec<NamedLease>>>>,
+    /// The apiserver's version.
+    pub view: watch::Receiver<LocalView>,
     /// Whether the apiserver is initialized; notified of a new holder.
     pub state: Arc<LocalState>,
     /// The server ID, once it is found.
@@ -72,9 +76,18 @@ impl Identify {
             tokio::select! {
                 changed = self.leases.changed() => if changed.is_err() { return },
                 Ok(()) = changes.changed() => {}
+                Ok(()) = self.view.changed() => {}
                 () = patience => {}
             }
         }
+    }
+
+    /// The ID of an apiserver that keeps no Lease; `None` while its version is not known.
+    fn assumed(&self, server_id: Arc<str>) -> Option<Arc<str>> {
+        let view = self.view.borrow();
+        let versions = view.versions.as_ref()?;
+        let computed = identity::computed(&self.host, &versions.binary);
+        Some(computed.map_or(server_id, Arc::from))
     }
 
     fn decide(&self, leases: &[&NamedLease], waited: bool) {
@@ -95,7 +108,12 @@ impl Identify {
         self.apiserver_id.send_if_modified(|id| {
             let new = match (found, server_id) {
                 (Some(found), _) if id.as_deref() != Some(found) => Arc::from(found),
-                (None, Some(server_id)) if id.is_none() && waited => server_id,
+                (None, Some(server_id)) if id.is_none() && waited => {
+                    match self.assumed(server_id) {
+                        Some(assumed) => assumed,
+                        None => return false,
+                    }
+                }
                 _ => return false,
             };
             self.metrics.identity(&new);
@@ -171,6 +189,7 @@ mod tests {
     use super::*;
     use crate::cluster::codec::Lease;
     use crate::cluster::prefix::Versioned;
+    use crate::kube::version::Versions;
 
     const COMPUTED: &str = "apiserver-tqsyvnc7rs47fayzipsuqpfg4m";
 
@@ -207,6 +226,7 @@ mod tests {
     /// The search of the proxy `cp-1` on the host `cp-a`, and what it is told and tells.
     struct Search {
         leases: watch::Sender<Option<Arc<Vec<NamedLease>>>>,
+        view: watch::Sender<LocalView>,
         state: Arc<LocalState>,
         id: watch::Receiver<Option<Arc<str>>>,
         apiserver_id: watch::Receiver<Option<Arc<str>>>,
@@ -216,6 +236,7 @@ mod tests {
     impl Search {
         fn begin(publish_lease: PublishLease) -> Self {
             let (leases, seen) = watch::channel(Some(Arc::default()));
+            let (view, views) = watch::channel(LocalView::default());
             let state = Arc::new(LocalState::default());
             let (id_sender, id) = watch::channel(Some("cp-1".into()));
             let (apiserver_id_sender, apiserver_id) = watch::channel(None);
@@ -224,6 +245,7 @@ mod tests {
                 config: config("cp-1", publish_lease),
                 host: "cp-a".to_owned(),
                 leases: seen,
+                view: views,
                 state: state.clone(),
                 id: id_sender,
                 apiserver_id: apiserver_id_sender,
@@ -234,11 +256,26 @@ mod tests {
             tokio::spawn(identify.run());
             Self {
                 leases,
+                view,
                 state,
                 id,
                 apiserver_id,
                 wanted,
             }
+        }
+
+        /// The apiserver is initialized, for so long that its Lease would be there.
+        async fn wait_in_vain(&self, version: &str) {
+            self.state.answered(true, self.state.epoch());
+            self.finds().await;
+            tokio::time::advance(2 * PATIENCE).await;
+            assert_eq!(self.finds().await.1, None, "its version is not known");
+            self.view.send_modify(|view| {
+                view.versions = Some(Versions {
+                    binary: version.to_owned(),
+                    compatibility: None,
+                });
+            });
         }
 
         fn show(&self, leases: Vec<NamedLease>) {
@@ -287,14 +324,21 @@ mod tests {
     async fn an_apiserver_without_an_id_gets_the_proxys_until_it_shows_one() {
         for publish in [PublishLease::Auto, PublishLease::Always] {
             let search = Search::begin(publish);
-            search.state.answered(true, search.state.epoch());
-            search.finds().await;
-            tokio::time::advance(2 * PATIENCE).await;
+            search.wait_in_vain("v1.20.2").await;
             assert_eq!(search.finds().await, found(Some("cp-1"), true));
             search.show(vec![lease(COMPUTED, "1")]);
             let always = publish == PublishLease::Always;
             assert_eq!(search.finds().await, found(Some(COMPUTED), always));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_apiserver_whose_lease_is_late_has_one_id_all_the_time() {
+        let search = Search::begin(PublishLease::Auto);
+        search.wait_in_vain("v1.36.0").await;
+        assert_eq!(search.finds().await, found(Some(COMPUTED), true));
+        search.show(vec![lease(COMPUTED, "1")]);
+        assert_eq!(search.finds().await, found(Some(COMPUTED), false));
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use data_encoding::BASE32_NOPAD;
 use rand::Rng;
 
+use crate::request::credential::minor;
+
 const BASE58: &[u8] = b"123456789abcdefghijkmnopqrstuvwxyz";
 const LONGEST: usize = 63;
 
@@ -50,6 +52,15 @@ pub fn found<'a>(
             leases.iter().find(here)
         })
         .map(|lease| lease.name)
+}
+
+/// The ID that a kube-apiserver of `version` gives itself on `host`; `None`: before 1.26 a random one, or none.
+pub fn computed(host: &str, version: &str) -> Option<String> {
+    match minor(version)? {
+        28.. => Some(hashed_with_component(host)),
+        26.. => Some(hashed(host)),
+        _ => None,
+    }
 }
 
 /// `apiserver-` and a hash over host name and component name, each after its length in two bytes.
@@ -167,6 +178,22 @@ mod tests {
         let id = hashed("cp-a");
         let digits = id.strip_prefix("kube-apiserver-").unwrap();
         assert_eq!(digits.len(), 26);
+    }
+
+    #[test]
+    fn from_1_26_on_the_version_tells_the_form_of_the_id() {
+        let (new, old) = (hashed_with_component("cp-a"), hashed("cp-a"));
+        for (version, id) in [
+            ("v1.20.2", None),
+            ("v1.25.16", None),
+            ("v1.26.0", Some(&old)),
+            ("v1.27.3+k3s1", Some(&old)),
+            ("v1.28.0-rc.1", Some(&new)),
+            ("v1.36.1", Some(&new)),
+            ("unknown", None),
+        ] {
+            assert_eq!(computed("cp-a", version).as_ref(), id, "{version}");
+        }
     }
 
     #[test]

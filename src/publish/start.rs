@@ -88,6 +88,7 @@ pub fn start(config: &Config, inputs: PublishInputs, control: &mut JoinSet<()>) 
         config: config.identity.clone(),
         host: host_name(),
         leases: inputs.leases,
+        view: inputs.view.clone(),
         state: inputs.local.clone(),
         id: inputs.id,
         apiserver_id: inputs.apiserver_id,
