@@ -229,6 +229,7 @@ impl Publisher {
             return Err(PublishError::Raced);
         }
         keeping.lives = true;
+        self.announcement.is_coming();
         if known {
             self.written.send_replace(Some(OwnKeys {
                 record: keeping.record.revision(),
@@ -249,6 +250,7 @@ impl Publisher {
         claim.read(session).await?;
         let value = serde_json::to_vec(&canonical(self.own.endpoint))?;
         claim.put(session, value, self.live_ttl).await?;
+        self.announcement.is_coming();
         Ok(())
     }
 
