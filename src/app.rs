@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::discovery::metrics::PeerDiscoveryMetrics;
 use crate::local::state::LocalState;
 use crate::publish::Publishing;
+use crate::publish::announcement::Announcement;
 use crate::publish::metrics::{IdentityMetrics, LeaseMetrics};
 use crate::relay::files;
 use crate::relay::metrics::Metrics;
@@ -85,8 +86,10 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     let connector = Connector::new(&config.etcd, etcd_tls.clone());
     let keys = EtcdKeys::new(&config.etcd.prefix, &config.identity.lease_namespaces);
     let (id_sender, id) = watch::channel(config.identity.server_id.as_deref().map(Arc::from));
+    let (apiserver_id_sender, apiserver_id) = watch::channel(None);
     let own = OwnServer {
         id,
+        apiserver_id,
         endpoint: config.peer.advertise_address,
     };
     let local_state = Arc::new(LocalState::default());
@@ -129,12 +132,14 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         PeerDiscoveryMetrics::new(&registry)?,
         &mut control,
     )?;
+    let announcement = Arc::new(Announcement::default());
     let change_logs = watches::start(&connector, &keys, &local_state, &mut control);
     let publishing = publish::start(
         &config,
         publish::PublishInputs {
             own: own.clone(),
             id: id_sender,
+            apiserver_id: apiserver_id_sender,
             keys,
             connector,
             maker,
@@ -143,6 +148,8 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
             custom,
             leases: cluster.leases,
             unreachable_records: cluster.unreachable_records,
+            own_keys: published.own_keys.subscribe(),
+            announcement: announcement.clone(),
             identity_metrics: IdentityMetrics::new(&registry)?,
             lease_metrics: lease_metrics.clone(),
         },
@@ -157,6 +164,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
             published,
             peer_discovery,
             local: local_state,
+            announcement,
             change_logs,
             metrics: Metrics::new(&registry)?,
             phase,

@@ -174,6 +174,7 @@ impl Peer {
     fn live(&self) -> Vec<u8> {
         let live = LiveKey {
             endpoint: self.endpoint,
+            api_server_id: None,
             initialized: true,
             record_revision: Some(self.record_revision),
         };

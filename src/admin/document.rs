@@ -28,6 +28,8 @@ sections! {
 
     /// This proxy and its apiserver.
     pub struct ServerStatus {
+        /// The name of the apiserver's identity Lease.
+        pub apiserver_id: Option<String>,
         pub checks: Vec<CheckStatus>,
         pub compatibility_version: Option<String>,
         pub discovery_known: bool,

@@ -77,10 +77,14 @@ fn values(metric: &str, label: &str) -> String {
         (_, "file") => "a key of the configuration, such as `serving.certFile`".to_owned(),
         (_, "code") => "the status code of the answer".to_owned(),
         (_, "group" | "version" | "resource") if short.contains("rerouted") => {
-            "as discovery lists it; empty for discovery documents".to_owned()
+            "as discovery lists it; of a CRD without version, of an aggregated API without resource; empty for \
+             discovery documents"
+                .to_owned()
         }
         ("build_info", "version") => "the program's version".to_owned(),
-        ("apiserver_identity", "id") => "the server ID".to_owned(),
+        (name, "id") if name.starts_with("apiserver_identity") => {
+            "the apiserver's ID: the name of its identity Lease".to_owned()
+        }
         _ => panic!(
             "say in {} what the values of {metric}{{{label}}} are",
             file!()

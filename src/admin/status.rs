@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::Value;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::document::{
     AddedGroupVersion, CertificatesStatus, CheckStatus, CustomStatus, DiscoverySourceStatus,
@@ -51,7 +51,7 @@ impl StatusReader {
     }
 
     /// The proxy is ready while none of these fails.
-    pub fn checks(&self) -> [ReadinessCheck; 6] {
+    pub fn checks(&self) -> [ReadinessCheck; 7] {
         let shared = &self.shared;
         let snapshot = shared.published.snapshot.load();
         let check = |name, ok: bool, missing: &str| ReadinessCheck {
@@ -83,6 +83,10 @@ impl StatusReader {
                 snapshot.local_known,
                 "what the apiserver serves is not known",
             ),
+            ReadinessCheck {
+                name: "published",
+                missing: shared.announcement.missing(),
+            },
             check(
                 "serving",
                 *shared.phase.borrow() == ShutdownPhase::Serving,
@@ -161,7 +165,10 @@ impl StatusReader {
             .filter_map(|check| check.missing.clone())
             .collect();
         let history_start = Some(shared.local.history_start()).filter(|start| *start != i64::MAX);
+        let text =
+            |id: &watch::Receiver<Option<Arc<str>>>| id.borrow().as_deref().map(str::to_owned);
         ServerStatus {
+            apiserver_id: text(&shared.own.apiserver_id),
             checks: checks
                 .into_iter()
                 .map(|check| CheckStatus {
@@ -173,7 +180,7 @@ impl StatusReader {
             discovery_known: snapshot.local_known,
             endpoint: shared.own.endpoint.to_string(),
             history_start,
-            id: shared.own.id.borrow().as_deref().map(str::to_owned),
+            id: text(&shared.own.id),
             identity_lease_kept_by: self.lease.owner().map(|owner| owner.name().to_owned()),
             initialized: values.initialized,
             ready: missing.is_empty(),

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::bare::BareAnswer;
 use super::codec::Lease;
 use super::freshness::Freshness;
+use super::own_keys::OwnKeys;
 use super::prefix::Versioned;
 use super::state::{ClusterState, NativePeer};
 use super::watch::{Event, Message};
@@ -49,6 +50,8 @@ pub struct Published {
     pub changed: watch::Sender<()>,
     pub freshness: Arc<Freshness>,
     pub counters: Arc<EtcdCounters>,
+    /// This proxy's keys, as the watches show them.
+    pub own_keys: watch::Sender<OwnKeys>,
     /// To the catalog: connections to these peers were refused. Dropped if the channel is full.
     pub refused: mpsc::Sender<SocketAddr>,
     /// To the catalog: requests for a report of its whole state.
@@ -73,6 +76,7 @@ impl Published {
             changed: watch::channel(()).0,
             freshness: Arc::new(Freshness::new(topics)),
             counters: Arc::default(),
+            own_keys: watch::Sender::default(),
             refused: refused_sender,
             reports: report_sender,
         };
@@ -83,8 +87,11 @@ impl Published {
 /// This server's ID and address: its own record is not a peer's.
 #[derive(Debug, Clone)]
 pub struct OwnServer {
-    /// Server ID, once it is found.
+    /// Server ID, once it is found: the proxy's name.
     pub id: watch::Receiver<Option<Arc<str>>>,
+    /// The name of the apiserver's identity Lease (KEP-1965), once it is known: the ID that the apiserver has given
+    /// itself, else the server ID.
+    pub apiserver_id: watch::Receiver<Option<Arc<str>>>,
     /// Where peers reach this proxy.
     pub endpoint: SocketAddr,
 }
@@ -167,6 +174,9 @@ impl Catalog {
             if changed {
                 self.publish();
             }
+            // After the snapshot: who waits for these keys relies on it.
+            let own_keys = self.state.own_keys(self.own.id.borrow().as_deref());
+            send_if_changed(&self.published.own_keys, own_keys);
         }
     }
 
@@ -253,6 +263,7 @@ mod tests {
         Catalog {
             own: OwnServer {
                 id: watch::channel(None).1,
+                apiserver_id: watch::channel(None).1,
                 endpoint,
             },
             messages,

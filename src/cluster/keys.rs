@@ -34,6 +34,9 @@ pub enum Topic {
     Leases(u8),
 }
 
+/// In place of the server ID in the claim of a proxy that has none yet. No server has this ID.
+const UNNAMED: &str = "-";
+
 /// Topics without those of lease namespaces.
 const FIXED: [Topic; 9] = [
     Topic::Servers,
@@ -136,10 +139,21 @@ impl EtcdKeys {
     }
 }
 
+/// The claim of the proxy at `address`, below the prefix of [`Topic::Claims`]. `id`: the ID that it may not use; `None`:
+/// it has no ID yet.
+pub fn claim(id: Option<&str>, address: SocketAddr) -> String {
+    format!("{}/{address}", id.unwrap_or(UNNAMED))
+}
+
 /// Whose claim a key below the prefix of [`Topic::Claims`] is.
 pub fn claimant(key: &str) -> Option<SocketAddr> {
     let (_, address) = key.rsplit_once('/')?;
     address.parse().ok()
+}
+
+/// Whether a key below the prefix of [`Topic::Claims`] names an ID that another proxy uses.
+pub fn claims_an_id(key: &str) -> bool {
+    key.split_once('/').is_none_or(|(id, _)| id != UNNAMED)
 }
 
 #[cfg(test)]
@@ -177,6 +191,15 @@ mod tests {
         }
         for key in ["", "cp-a", "cp-a/", "cp-a/nowhere"] {
             assert_eq!(claimant(key), None, "{key}");
+            assert!(claims_an_id(key), "{key}");
+        }
+        let address = "10.0.0.1:6443".parse().unwrap();
+        for (id, claims) in [(Some("cp-a"), true), (None, false)] {
+            let key = claim(id, address);
+            assert_eq!(
+                (claimant(&key), claims_an_id(&key)),
+                (Some(address), claims)
+            );
         }
     }
 

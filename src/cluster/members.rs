@@ -145,7 +145,7 @@ impl ClusterState {
         let known = is_known(live, record);
         let served = record.map(|record| record.value.served.clone());
         let served = match live {
-            Some(_) if !known => self.with_storage_versions(id, served),
+            Some(_) if !known => self.with_storage_versions(self.apiserver_id(id), served),
             _ => served,
         };
         Some(Server {
@@ -197,7 +197,14 @@ impl ClusterState {
         })
     }
 
-    /// `served` and the resources that StorageVersions list for `id`.
+    /// The ID by which Leases and StorageVersions name the apiserver of the server `id`.
+    pub(super) fn apiserver_id<'s>(&'s self, id: &'s str) -> &'s str {
+        let live = self.live_key(id);
+        let named = live.and_then(|live| live.value.api_server_id.as_deref());
+        named.unwrap_or(id)
+    }
+
+    /// `served` and the resources that StorageVersions list for the apiserver `id`.
     fn with_storage_versions(
         &self,
         id: &str,
@@ -212,7 +219,7 @@ impl ClusterState {
         Some(Arc::new(all))
     }
 
-    /// The resources that StorageVersions list for `id`: since Kubernetes 1.28, without subresources.
+    /// The resources that StorageVersions list for the apiserver `id`: since Kubernetes 1.28, without subresources.
     pub(super) fn stored_by(&self, id: &str) -> ServedSet {
         let mut served = ServedSet::new();
         for (name, at) in &self.storage.current {

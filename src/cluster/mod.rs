@@ -12,6 +12,7 @@ pub mod json;
 pub mod keys;
 pub mod members;
 pub mod native;
+pub mod own_keys;
 pub mod prefix;
 pub mod record;
 pub mod report;

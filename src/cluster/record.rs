@@ -46,6 +46,13 @@ pub struct LiveKey {
     pub endpoint: SocketAddr,
     /// Whether its apiserver is initialized.
     pub initialized: bool,
+    /// The apiserver's own ID (KEP-1965), by which StorageVersions name it, if it is known and not the server ID.
+    #[serde(
+        default,
+        rename = "apiServerID",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub api_server_id: Option<String>,
     /// The etcd revision since which the record says what its apiserver serves now, because readers get the two keys
     /// through separate watches and must not use an older record. A write without a change does not count. Absent from
     /// the apiserver's restart until discovery is read.

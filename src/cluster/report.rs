@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::bare::MAX_ASKED;
 use super::catalog::NamedLease;
 use super::freshness::Freshness;
-use super::keys::Topic;
+use super::keys::{Topic, claimant, claims_an_id};
 use super::prefix::Versioned;
 use super::state::{ClusterState, NativePeer};
 
@@ -53,11 +53,14 @@ impl ClusterState {
                 "ageSeconds": freshness.age_of(topic.index()).as_secs_f64(),
             })
         });
+        // Proxies that have no server ID yet.
+        let unnamed = self.claims().filter(|key| !claims_an_id(key));
         json!({
             "topics": topics.collect::<Vec<_>>(),
             "advertised": self.advertised(),
             "notFollowed": self.bare.forbidden().map(Topic::name).collect::<Vec<_>>(),
-            "claims": self.claims().collect::<Vec<_>>(),
+            "claims": self.claims().filter(|key| claims_an_id(key)).collect::<Vec<_>>(),
+            "unnamed": unnamed.filter_map(|key| claimant(key)).collect::<Vec<_>>(),
             "undecodable": self.undecodables.list(),
             "servers": self.named().iter().map(|id| self.facts(id)).collect::<Vec<_>>(),
         })
@@ -94,6 +97,13 @@ impl ClusterState {
         let mut ids = self.ids();
         ids.extend(leases.map(|(name, _)| name.as_str()));
         ids.extend(stored.map(|versions| versions.server.as_str()));
+        // What has the ID of an apiserver is told with its proxy.
+        let proxied = self.servers.current.keys().chain(self.live.current.keys());
+        let apart: BTreeSet<_> = proxied
+            .map(|id| self.apiserver_id(id))
+            .filter(|id| !self.servers.current.contains_key(*id) && self.live_key(id).is_none())
+            .collect();
+        ids.retain(|id| !apart.contains(id));
         let bare = self.bare_servers();
         ids.extend(bare.iter().map(|server| &*server.id));
         ids.into_iter().map(str::to_owned).collect()
@@ -123,12 +133,13 @@ impl ClusterState {
                 }),
             )
         });
-        let entry = self.entry(id).map(|at| {
+        let apiserver = self.apiserver_id(id);
+        let entry = self.entry(apiserver).map(|at| {
             fact(
                 at,
                 json!({
                     "endpoint": at.value.address,
-                    "vanished": self.suspended_endpoints.get(id).is_some(),
+                    "vanished": self.suspended_endpoints.get(apiserver).is_some(),
                 }),
             )
         });
@@ -142,7 +153,21 @@ impl ClusterState {
                 "ageSeconds": age(native.read),
             })
         });
-        let leases = self.leases.iter().filter_map(|leases| {
+        json!({
+            "id": id,
+            "apiserverId": apiserver,
+            "record": record,
+            "live": live,
+            "peerServerLease": entry,
+            "discovery": discovery,
+            "lease": self.lease_facts(apiserver),
+            "storageVersions": self.stored_facts(apiserver),
+        })
+    }
+
+    /// The identity Lease of an apiserver.
+    fn lease_facts(&self, id: &str) -> Option<Value> {
+        self.leases.iter().find_map(|leases| {
             let at = leases.current.get(id)?;
             let lease = &at.value.as_ref()?.lease;
             let value = json!({
@@ -151,15 +176,6 @@ impl ClusterState {
                 "publishedByProxy": lease.published,
             });
             Some(fact(at, value))
-        });
-        json!({
-            "id": id,
-            "record": record,
-            "live": live,
-            "peerServerLease": entry,
-            "discovery": discovery,
-            "lease": leases.into_iter().next(),
-            "storageVersions": self.stored_facts(id),
         })
     }
 

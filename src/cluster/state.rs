@@ -84,7 +84,7 @@ pub struct ClusterState {
     pub(super) endpoints: PrefixState<PeerEndpoint>,
     pub(super) suspended_endpoints: Suspended<PeerEndpoint>,
     pub(super) storage: PrefixState<Vec<ServerVersions>>,
-    claims: PrefixState<()>,
+    pub(super) claims: PrefixState<()>,
     suspended_claims: Suspended<()>,
     definitions: PrefixState<()>,
     /// Whether the APIService has a `spec.service`.

@@ -113,4 +113,63 @@ impl Custom {
         self.definitions.contains(&PairRef(gvr.group, gvr.resource))
             || self.aggregated.contains(&PairRef(gvr.group, gvr.version))
     }
+
+    /// What of `gvr` the key of its CRD or APIService names: the group with the resource, or with the version. The rest
+    /// is empty.
+    pub fn name_of(&self, gvr: GvrRef<'_>) -> Option<Gvr> {
+        let definition = self.definitions.get(&PairRef(gvr.group, gvr.resource));
+        let name = |Pair(group, other): &Pair| (group.clone(), other.clone());
+        let (group, version, resource) = match definition.map(name) {
+            Some((group, resource)) => (group, String::new(), resource),
+            None => {
+                let aggregated = self.aggregated.get(&PairRef(gvr.group, gvr.version))?;
+                let (group, version) = name(aggregated);
+                (group, version, String::new())
+            }
+        };
+        Some(Gvr {
+            group,
+            version,
+            resource,
+            subresource: String::new(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_custom_resource_has_the_name_that_etcd_has() {
+        let pair = |one: &str, other: &str| Pair(one.to_owned(), other.to_owned());
+        let custom = Custom {
+            definitions: [pair("example.com", "widgets")].into(),
+            aggregated: [pair("metrics.k8s.io", "v1beta1")].into(),
+        };
+        let name = |group, version, resource| {
+            let asked = GvrRef {
+                group,
+                version,
+                resource,
+                subresource: "status",
+            };
+            let name = custom.name_of(asked)?;
+            Some([name.group, name.version, name.resource, name.subresource])
+        };
+        let named = |names: [&str; 3]| {
+            let [group, version, resource] = names.map(str::to_owned);
+            Some([group, version, resource, String::new()])
+        };
+        let made_up = "any-version";
+        assert_eq!(
+            name("example.com", made_up, "widgets"),
+            named(["example.com", "", "widgets"])
+        );
+        assert_eq!(
+            name("metrics.k8s.io", "v1beta1", "made-up"),
+            named(["metrics.k8s.io", "v1beta1", ""])
+        );
+        assert_eq!(name("example.com", "v1", "gadgets"), None);
+    }
 }

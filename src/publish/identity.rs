@@ -5,6 +5,8 @@ use std::sync::Arc;
 use data_encoding::BASE32_NOPAD;
 use rand::Rng;
 
+use crate::request::credential::minor;
+
 const BASE58: &[u8] = b"123456789abcdefghijkmnopqrstuvwxyz";
 const LONGEST: usize = 63;
 
@@ -28,17 +30,37 @@ pub fn can_name_a_lease(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label)
 }
 
-/// The ID of the apiserver on `host`, if a Lease shows it: what kube-apiserver computes from the host's name (1.27 and
-/// later, then 1.26), else by the label that names the host.
-pub fn found<'a>(host: &str, leases: &[LeaseCandidate<'a>]) -> Option<&'a str> {
+/// The ID of the apiserver on `host`, if a Lease shows it: what kube-apiserver computes from the host's name (1.28 and
+/// later, then 1.26 and 1.27), else the `configured` server ID, if the apiserver keeps the Lease of this name, else by the
+/// label that names the host.
+pub fn found<'a>(
+    host: &str,
+    configured: Option<&str>,
+    leases: &[LeaseCandidate<'a>],
+) -> Option<&'a str> {
     let named = |id: String| leases.iter().find(|lease| lease.name == id);
+    let kept = |id: &str| {
+        leases
+            .iter()
+            .find(|lease| lease.identity && lease.name == id)
+    };
     named(hashed_with_component(host))
         .or_else(|| named(hashed(host)))
+        .or_else(|| configured.and_then(kept))
         .or_else(|| {
             let here = |lease: &&LeaseCandidate<'_>| lease.identity && lease.hostname == Some(host);
             leases.iter().find(here)
         })
         .map(|lease| lease.name)
+}
+
+/// The ID that a kube-apiserver of `version` gives itself on `host`; `None`: before 1.26 a random one, or none.
+pub fn computed(host: &str, version: &str) -> Option<String> {
+    match minor(version)? {
+        28.. => Some(hashed_with_component(host)),
+        26.. => Some(hashed(host)),
+        _ => None,
+    }
 }
 
 /// `apiserver-` and a hash over host name and component name, each after its length in two bytes.
@@ -53,7 +75,7 @@ fn hashed_with_component(host: &str) -> String {
     format!("apiserver-{}", digest(&hashed))
 }
 
-/// `kube-apiserver-` and a hash over the host name: Kubernetes 1.26 and 1.27.
+/// `kube-apiserver-` and a hash over the host name, as in Kubernetes 1.26 and 1.27.
 fn hashed(host: &str) -> String {
     format!("kube-apiserver-{}", digest(host.as_bytes()))
 }
@@ -159,6 +181,22 @@ mod tests {
     }
 
     #[test]
+    fn from_1_26_on_the_version_tells_the_form_of_the_id() {
+        let (new, old) = (hashed_with_component("cp-a"), hashed("cp-a"));
+        for (version, id) in [
+            ("v1.20.2", None),
+            ("v1.25.16", None),
+            ("v1.26.0", Some(&old)),
+            ("v1.27.3+k3s1", Some(&old)),
+            ("v1.28.0-rc.1", Some(&new)),
+            ("v1.36.1", Some(&new)),
+            ("unknown", None),
+        ] {
+            assert_eq!(computed("cp-a", version).as_ref(), id, "{version}");
+        }
+    }
+
+    #[test]
     fn the_computed_id_comes_before_the_label_and_nothing_but_leases_counts() {
         let lease = |name, hostname, identity| LeaseCandidate {
             name,
@@ -169,13 +207,28 @@ mod tests {
         let labelled = lease("labelled", Some("cp-a"), true);
         let others = lease("other", Some("cp-b"), true);
         let user = lease("user", Some("cp-a"), false);
-        let find = |leases: &[LeaseCandidate<'_>]| found("cp-a", leases).map(str::to_owned);
+        let as_configured = |configured, leases: &[LeaseCandidate<'_>]| {
+            found("cp-a", configured, leases).map(str::to_owned)
+        };
+        let find = |leases: &[LeaseCandidate<'_>]| as_configured(None, leases);
         let (new_lease, old_lease) = (lease(&new, None, true), lease(&old, None, true));
         assert_eq!(find(&[]), None);
         assert_eq!(find(&[others, user]), None);
         assert_eq!(find(&[others, labelled]).as_deref(), Some("labelled"));
         assert_eq!(find(&[labelled, old_lease]), Some(old.clone()));
         assert_eq!(find(&[labelled, old_lease, new_lease]), Some(new.clone()));
+
+        for (configured, leases, id) in [
+            ("other", vec![labelled, others], "other"),
+            ("other", vec![labelled, others, old_lease], &*old),
+            ("user", vec![labelled, user], "labelled"),
+            ("cp-1", vec![labelled], "labelled"),
+        ] {
+            assert_eq!(
+                as_configured(Some(configured), &leases).as_deref(),
+                Some(id)
+            );
+        }
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Metrics of the server's identity and of its Lease.
 
-use prometheus::{Gauge, IntCounter, IntGauge, IntGaugeVec, Registry};
+use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use time::OffsetDateTime;
 
-use crate::metrics::{counter, gauge, gauge_vec, int_gauge};
+use crate::metrics::{counter_vec, gauge_vec, int_gauge, register};
 
 #[derive(Debug, Clone)]
 pub struct IdentityMetrics {
@@ -17,7 +17,7 @@ impl IdentityMetrics {
             identity: gauge_vec(
                 registry,
                 "apiserver_identity",
-                "Always 1; the server ID is a label (KEP-1965).",
+                "Always 1; the apiserver's ID, the name of its identity Lease, is a label (KEP-1965).",
                 &["id"],
             )?,
             duplicate_id: int_gauge(
@@ -28,14 +28,14 @@ impl IdentityMetrics {
         })
     }
 
-    /// The server ID is now `id`.
+    /// The apiserver's ID is now `id`.
     pub fn identity(&self, id: &str) {
         self.identity.reset();
         self.identity.with_label_values(&[id]).set(1);
     }
 }
 
-/// The writer of the Lease that is named by the server ID.
+/// The writer of the Lease that is named by the apiserver's ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseOwner {
     Proxy,
@@ -55,53 +55,66 @@ impl LeaseOwner {
     }
 }
 
-/// The identity Lease (KEP-1965).
+/// The identity Lease (KEP-1965). All but one metric have its name as label `id`.
 #[derive(Debug, Clone)]
 pub struct LeaseMetrics {
-    start_time: Gauge,
-    renew_time: Gauge,
-    successes: IntCounter,
+    start_time: GaugeVec,
+    renew_time: GaugeVec,
+    successes: IntCounterVec,
+    failures: IntCounterVec,
     kept: IntGaugeVec,
-    /// Creations and renewals that failed.
-    pub failures: IntCounter,
 }
 
 impl LeaseMetrics {
     pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let kept = gauge_vec(
-            registry,
-            "kube_interop_proxy_identity_lease",
-            "1 for who keeps the Lease of this server's name, where the proxy should: proxy, or other.",
-            &["kept_by"],
-        )?;
+        let times = |name, help| {
+            let gauge = GaugeVec::new(Opts::new(name, help), &["id"])?;
+            register(registry, &gauge)?;
+            Ok::<_, prometheus::Error>(gauge)
+        };
+        let counts = |name, help| counter_vec(registry, name, help, &["id"]);
         Ok(Self {
-            kept,
-            start_time: gauge(
+            kept: gauge_vec(
                 registry,
+                "kube_interop_proxy_identity_lease",
+                "1 for who keeps the identity Lease, where the proxy should: proxy, or other.",
+                &["kept_by"],
+            )?,
+            start_time: times(
                 "apiserver_identity_lease_start_time_seconds",
-                "When this process acquired its identity Lease, in Unix time.",
+                "When this process acquired the identity Lease of this ID, in Unix time.",
             )?,
-            renew_time: gauge(
-                registry,
+            renew_time: times(
                 "apiserver_identity_lease_renew_time_seconds",
-                "When the identity Lease was renewed last, in Unix time.",
+                "When this process renewed the identity Lease of this ID last, in Unix time.",
             )?,
-            successes: counter(
-                registry,
+            successes: counts(
                 "apiserver_identity_lease_success_count",
-                "Creations and renewals of the identity Lease.",
+                "Creations and renewals of the identity Lease of this ID by this process.",
             )?,
-            failures: counter(
-                registry,
+            failures: counts(
                 "apiserver_identity_lease_failure_count",
-                "Creations and renewals of the identity Lease that failed.",
+                "Creations and renewals of the identity Lease of this ID by this process that failed.",
             )?,
         })
     }
 
+    /// The Lease to keep is that of `id`; `None`: there is none to keep.
+    pub fn is_of(&self, id: Option<&str>) {
+        self.start_time.reset();
+        self.renew_time.reset();
+        self.successes.reset();
+        self.failures.reset();
+        if let Some(id) = id {
+            for counter in [&self.successes, &self.failures] {
+                counter.with_label_values(&[id]);
+            }
+        }
+    }
+
     /// The Lease is ours since `at`.
-    pub fn acquired(&self, at: OffsetDateTime) {
-        self.start_time.set(unix(at));
+    pub fn acquired(&self, id: &str, at: OffsetDateTime) {
+        self.start_time.with_label_values(&[id]).set(unix(at));
     }
 
     /// The current writer of the Lease; `None`: this proxy should not keep one.
@@ -118,9 +131,14 @@ impl LeaseMetrics {
     }
 
     /// The Lease was written.
-    pub fn renewed(&self, at: OffsetDateTime) {
-        self.renew_time.set(unix(at));
-        self.successes.inc();
+    pub fn renewed(&self, id: &str, at: OffsetDateTime) {
+        self.renew_time.with_label_values(&[id]).set(unix(at));
+        self.successes.with_label_values(&[id]).inc();
+    }
+
+    /// The Lease could not be written.
+    pub fn failed(&self, id: &str) {
+        self.failures.with_label_values(&[id]).inc();
     }
 }
 
@@ -140,22 +158,25 @@ mod tests {
         let registry = Registry::new();
         let metrics = LeaseMetrics::new(&registry).unwrap();
         let at = OffsetDateTime::from_unix_timestamp(1_000_000_000).unwrap();
-        metrics.acquired(at);
-        metrics.renewed(at + Duration::from_millis(1500));
-        metrics.failures.inc_by(2);
+        metrics.is_of(Some("before"));
+        metrics.is_of(Some("cp-a"));
+        metrics.acquired("cp-a", at);
+        metrics.renewed("cp-a", at + Duration::from_millis(1500));
+        metrics.failed("cp-a");
         metrics.kept_by(Some(LeaseOwner::Other));
         assert_eq!(metrics.owner(), Some(LeaseOwner::Other));
         let text = text(&registry).unwrap();
         for line in [
-            "apiserver_identity_lease_start_time_seconds 1000000000",
-            "apiserver_identity_lease_renew_time_seconds 1000000001.5",
-            "apiserver_identity_lease_success_count 1",
-            "apiserver_identity_lease_failure_count 2",
+            "apiserver_identity_lease_start_time_seconds{id=\"cp-a\"} 1000000000",
+            "apiserver_identity_lease_renew_time_seconds{id=\"cp-a\"} 1000000001.5",
+            "apiserver_identity_lease_success_count{id=\"cp-a\"} 1",
+            "apiserver_identity_lease_failure_count{id=\"cp-a\"} 1",
             "kube_interop_proxy_identity_lease{kept_by=\"other\"} 1",
             "kube_interop_proxy_identity_lease{kept_by=\"proxy\"} 0",
         ] {
             assert!(text.lines().any(|found| found == line), "{text}");
         }
+        assert!(!text.contains("id=\"before\""), "{text}");
     }
 
     #[test]

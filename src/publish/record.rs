@@ -6,7 +6,9 @@
 //!
 //! The publisher writes nothing while a live key with our ID has another address. If two servers overwrote each other's
 //! record, all proxies would conclude that no server serves what one of them lacks. Instead the publisher writes a
-//! claim key: then the other proxy reports the conflict too, and all proxies know that a served set is unknown.
+//! claim key: then the other proxy reports the conflict too, and all proxies know that a served set is unknown. It writes
+//! a claim too while it has no server ID yet. The live key, or a claim, is written as soon as etcd can be reached, so
+//! that other proxies know of this server before anyone is sent to it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,13 +18,16 @@ use prometheus::IntGauge;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
+use super::announcement::Announcement;
 use super::etcd_key::{EtcdKey, EtcdSession};
+use super::peer_entry::PeerEntry;
 use super::renewal;
+use super::server_ids::{Keeping, ServerIds};
 use crate::cluster::catalog::OwnServer;
-use crate::cluster::codec::{PeerEndpoint, encode_endpoints};
 use crate::cluster::connector::Connector;
 use crate::cluster::json;
-use crate::cluster::keys::{EtcdKeys, Topic};
+use crate::cluster::keys::EtcdKeys;
+use crate::cluster::own_keys::OwnKeys;
 use crate::cluster::record::{LiveKey, Record, pack};
 use crate::cluster::source::SourceError;
 use crate::cluster::state::canonical;
@@ -44,8 +49,14 @@ pub struct Publisher {
     pub view: watch::Receiver<LocalView>,
     /// What of that every server has; `None` until known.
     pub custom: watch::Receiver<Option<Arc<Custom>>>,
+    /// The entry for native peers.
+    pub entry: PeerEntry,
     /// 1 while another live proxy claims our ID.
     pub duplicate: IntGauge,
+    /// Whether writing fails, for as long as nothing is announced.
+    pub announcement: Arc<Announcement>,
+    /// The keys that announce this server, once they are written.
+    pub written: watch::Sender<Option<OwnKeys>>,
     /// Lifetime of the live key without a rewrite.
     pub live_ttl: Duration,
     /// Lifetime of the record without a rewrite.
@@ -57,24 +68,6 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(3);
 /// Members of etcd to try within that time.
 const REMOVAL_TRIES: usize = 3;
-
-/// How often the record is rewritten within its lifetime, so that it outlives its server by nearly that time.
-const REWRITES_PER_LIFE: u32 = 10;
-
-/// Our keys under one server ID.
-struct Keeping {
-    id: Arc<str>,
-    live: EtcdKey,
-    record: EtcdKey,
-    endpoint: EtcdKey,
-    claim: EtcdKey,
-    /// The last written record, the time of the write, and the revision since which its contents are unchanged.
-    written: Option<Record>,
-    at: Option<Instant>,
-    since: Option<i64>,
-    /// The live key is ours.
-    lives: bool,
-}
 
 /// Why writing failed.
 #[derive(Debug, thiserror::Error)]
@@ -89,62 +82,24 @@ enum PublishError {
     Json(#[from] serde_json::Error),
 }
 
-impl Keeping {
-    /// `before`: the keys under a former ID, whose knowledge is carried over.
-    fn after(before: Option<&Self>, id: Arc<str>, keys: &EtcdKeys, endpoint: SocketAddr) -> Self {
-        let key = |topic| EtcdKey::new(format!("{}{id}", keys.of(topic)));
-        Self {
-            live: key(Topic::Live),
-            record: key(Topic::Servers),
-            endpoint: key(Topic::PeerEndpoints),
-            claim: EtcdKey::new(format!("{}{}", keys.claims(&id), canonical(endpoint))),
-            written: before.and_then(|before| before.written.clone()),
-            at: None,
-            since: None,
-            lives: false,
-            id,
-        }
-    }
-
-    fn is_due(&self, record: &Record, ttl: Duration) -> bool {
-        self.written.as_ref() != Some(record)
-            || self
-                .at
-                .is_none_or(|at| at.elapsed() > ttl / REWRITES_PER_LIFE)
-    }
-}
-
 impl Publisher {
     /// Writes until the proxy stops, then removes the live key.
     pub async fn run(mut self, mut stop: oneshot::Receiver<()>) {
-        let mut keeping: Option<Keeping> = None;
-        let mut former: Option<Keeping> = None;
+        let mut ids = ServerIds::new(&self.keys, self.own.endpoint);
         let mut session = None;
         let mut failures = 0;
         let throttle = LogThrottle::default();
         let mut changes = self.state.changes();
         loop {
             let id = self.own.id.borrow_and_update().clone();
-            if keeping.as_ref().map(|keeping| &keeping.id) != id.as_ref() {
-                let before = keeping.take();
-                keeping = match former.take_if(|former| Some(&former.id) == id.as_ref()) {
-                    None => id.map(|id| {
-                        Keeping::after(before.as_ref(), id, &self.keys, self.own.endpoint)
-                    }),
-                    back => back,
-                };
-                former = before.filter(|before| before.lives).or(former);
-            }
+            ids.take(id, &self.keys, self.own.endpoint);
+            self.own.apiserver_id.mark_unchanged();
             // A stop does not cancel this: an unfinished write could overtake the removal of the live key.
-            let mut written = Ok(());
-            // Keep the former ID's live key until the new one exists, so that peers always see one.
-            for keeping in former.iter_mut().chain(&mut keeping) {
-                written = self.write(&mut session, keeping).await;
-            }
-            let pause = match written {
+            let pause = match self.write_all(&mut session, &mut ids).await {
                 Ok(()) => {
-                    self.leave(&mut session, former.take(), true).await;
+                    self.leave(&mut session, ids.former.take(), true).await;
                     failures = 0;
+                    self.announcement.written(None);
                     if let Some(after) = throttle.recovered(&()) {
                         tracing::info!(?after, "own keys are written to etcd again");
                     }
@@ -153,6 +108,7 @@ impl Publisher {
                 Err(error) => {
                     session = None;
                     failures += 1;
+                    self.announcement.written(Some(chain(&error)));
                     if throttle.should_log((), chain(&error)) {
                         let error = &error as &dyn std::error::Error;
                         tracing::warn!(error, "own keys cannot be written to etcd, trying on");
@@ -167,6 +123,7 @@ impl Publisher {
                 Ok(()) = self.view.changed() => false,
                 Ok(()) = self.custom.changed() => false,
                 Ok(()) = self.own.id.changed() => false,
+                Ok(()) = self.own.apiserver_id.changed() => false,
                 _ = &mut stop => true,
             };
             if stopped {
@@ -175,13 +132,44 @@ impl Publisher {
             // Limits the rate of writes to etcd.
             rest.await;
         }
-        for keeping in [former, keeping] {
+        self.leave_unnamed(&mut session, ids.unnamed).await;
+        for keeping in [ids.former, ids.keeping] {
             self.leave(&mut session, keeping, false).await;
         }
     }
 
-    async fn open(&mut self) -> Result<EtcdSession, SourceError> {
-        EtcdSession::open(&mut self.connector, renewal::request_limit(self.live_ttl)).await
+    async fn write_all(
+        &mut self,
+        session: &mut Option<EtcdSession>,
+        ids: &mut ServerIds,
+    ) -> Result<(), PublishError> {
+        let mut written = Ok(());
+        // Keep the former ID's live key until the new one exists, so that peers always see one.
+        for keeping in ids.former.iter_mut().chain(&mut ids.keeping) {
+            written = self.write(session, keeping).await;
+        }
+        match &ids.keeping {
+            // Peers are to know that a server comes, before they know its name.
+            None => {
+                let session = self.session(session).await?;
+                self.claim(session, &mut ids.unnamed).await
+            }
+            Some(_) => written,
+        }
+    }
+
+    /// The open session, or a new one.
+    async fn session<'s>(
+        &mut self,
+        session: &'s mut Option<EtcdSession>,
+    ) -> Result<&'s mut EtcdSession, SourceError> {
+        Ok(match session {
+            Some(session) => session,
+            None => {
+                let limit = renewal::request_limit(self.live_ttl);
+                session.insert(EtcdSession::open(&mut self.connector, limit).await?)
+            }
+        })
     }
 
     async fn write(
@@ -189,10 +177,7 @@ impl Publisher {
         session: &mut Option<EtcdSession>,
         keeping: &mut Keeping,
     ) -> Result<(), PublishError> {
-        let session = match session {
-            Some(session) => session,
-            None => session.insert(self.open().await?),
-        };
+        let session = self.session(session).await?;
         let owner = self.check_owner(session, keeping).await;
         let duplicate = match &owner {
             Err(PublishError::Duplicate(_)) => true,
@@ -205,10 +190,10 @@ impl Publisher {
             // Deleted or overwritten.
             (keeping.at, keeping.since) = (None, None);
         }
-        self.write_all(session, keeping).await
+        self.write_keys(session, keeping).await
     }
 
-    async fn write_all(
+    async fn write_keys(
         &mut self,
         session: &mut EtcdSession,
         keeping: &mut Keeping,
@@ -231,9 +216,12 @@ impl Publisher {
         }
         // The record first, then the live key. An apiserver that rejects requests is not a target.
         let initialized = self.state.is_initialized() && !self.state.turns_away();
+        let apiserver = self.own.apiserver_id.borrow().clone();
+        let another = apiserver.as_deref().filter(|id| *id != &*keeping.id);
         let live = LiveKey {
             endpoint: self.own.endpoint,
             initialized,
+            api_server_id: another.map(str::to_owned),
             record_revision: keeping.since.filter(|_| known),
         };
         let value = serde_json::to_vec(&live)?;
@@ -241,31 +229,28 @@ impl Publisher {
             return Err(PublishError::Raced);
         }
         keeping.lives = true;
-        self.write_endpoint(session, keeping, initialized).await
+        self.announcement.is_coming();
+        if known {
+            self.written.send_replace(Some(OwnKeys {
+                record: keeping.record.revision(),
+                live: keeping.live.revision(),
+                claim: 0,
+            }));
+        }
+        let apiserver = apiserver.filter(|_| initialized);
+        Ok(self.entry.keep(session, apiserver).await?)
     }
 
-    /// For native peers. An entry that is not the one we wrote is the apiserver's own.
-    async fn write_endpoint(
+    /// Writes a claim in place of a live key.
+    async fn claim(
         &self,
         session: &mut EtcdSession,
-        keeping: &mut Keeping,
-        initialized: bool,
+        claim: &mut EtcdKey,
     ) -> Result<(), PublishError> {
-        if initialized {
-            let endpoint = PeerEndpoint {
-                server: keeping.id.to_string(),
-                address: canonical(self.own.endpoint),
-            };
-            let value = encode_endpoints(&endpoint, 1);
-            let key = &mut keeping.endpoint;
-            let written = key.put(session, value.clone(), self.live_ttl).await?;
-            if !written && key.revision() == 0 {
-                // It had expired.
-                key.put(session, value, self.live_ttl).await?;
-            }
-        } else {
-            keeping.endpoint.delete(session).await?;
-        }
+        claim.read(session).await?;
+        let value = serde_json::to_vec(&canonical(self.own.endpoint))?;
+        claim.put(session, value, self.live_ttl).await?;
+        self.announcement.is_coming();
         Ok(())
     }
 
@@ -282,9 +267,11 @@ impl Publisher {
         match live.map(|live| canonical(live.endpoint)) {
             Some(other) if other != own => {
                 keeping.lives = false;
-                keeping.claim.read(session).await?;
-                let value = serde_json::to_vec(&own)?;
-                keeping.claim.put(session, value, self.live_ttl).await?;
+                self.claim(session, &mut keeping.claim).await?;
+                self.written.send_replace(Some(OwnKeys {
+                    claim: keeping.claim.revision(),
+                    ..OwnKeys::default()
+                }));
                 Err(PublishError::Duplicate(other))
             }
             _ => Ok(()),
@@ -358,19 +345,27 @@ impl Publisher {
         keeping: &mut Keeping,
         renamed: bool,
     ) -> Result<(), PublishError> {
-        let session = match session {
-            Some(session) => session,
-            None => session.insert(self.open().await?),
-        };
+        let session = self.session(session).await?;
         self.check_owner(session, keeping).await?;
         keeping.live.delete(session).await?;
-        keeping.endpoint.delete(session).await?;
+        if !renamed {
+            self.entry.keep(session, None).await?;
+        }
         // The record stays for the whole grace period from now on. A renamed server has a newer record at its address.
         if !renamed && let Some(record) = self.record().or(keeping.written.clone()) {
             let value = serde_json::to_vec(&record)?;
             keeping.record.put(session, value, self.record_ttl).await?;
         }
         Ok(())
+    }
+
+    /// Removes the claim of a proxy without ID, if it was written.
+    async fn leave_unnamed(&mut self, session: &mut Option<EtcdSession>, mut claim: EtcdKey) {
+        if let Some(session) = session {
+            let deletion = claim.delete(session);
+            // If it fails, the claim expires by itself.
+            let _ = tokio::time::timeout(REMOVAL_TIMEOUT, deletion).await;
+        }
     }
 
     /// The record to write; `None` while the served set or its custom resources are unknown.

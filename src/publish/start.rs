@@ -6,17 +6,21 @@ use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
+use super::announcement::{self, Announcement};
 use super::identify::Identify;
 use super::identity::host_name;
 use super::kept_records::RecordKeeper;
 use super::lease::{LeaseKeeper, ObservedLease};
 use super::metrics::{IdentityMetrics, LeaseMetrics};
+use super::peer_entry::PeerEntry;
 use super::record::Publisher;
 use super::renewal;
 use crate::client::ClientMaker;
 use crate::cluster::catalog::{NamedLease, OwnServer};
 use crate::cluster::connector::Connector;
-use crate::cluster::keys::EtcdKeys;
+use crate::cluster::keys::{EtcdKeys, Topic};
+use crate::cluster::own_keys::OwnKeys;
+use crate::cluster::state::canonical;
 use crate::config::{Config, PublishLease};
 use crate::kube::gvr::Custom;
 use crate::local::discovery::LocalView;
@@ -25,8 +29,9 @@ use crate::local::state::LocalState;
 /// What the tasks read, and what they write with.
 pub struct PublishInputs {
     pub own: OwnServer,
-    /// The writing end of [`OwnServer::id`].
+    /// The writing ends of [`OwnServer::id`] and [`OwnServer::apiserver_id`].
     pub id: watch::Sender<Option<Arc<str>>>,
+    pub apiserver_id: watch::Sender<Option<Arc<str>>>,
     pub keys: EtcdKeys,
     pub connector: Connector,
     /// Makes the client that writes the Lease.
@@ -37,6 +42,9 @@ pub struct PublishInputs {
     pub leases: watch::Receiver<Option<Arc<Vec<NamedLease>>>>,
     /// Records of other servers that must not end.
     pub unreachable_records: watch::Receiver<BTreeMap<String, i64>>,
+    /// Own keys, as the watches show them.
+    pub own_keys: watch::Receiver<OwnKeys>,
+    pub announcement: Arc<Announcement>,
     pub identity_metrics: IdentityMetrics,
     pub lease_metrics: LeaseMetrics,
 }
@@ -84,8 +92,10 @@ pub fn start(config: &Config, inputs: PublishInputs, control: &mut JoinSet<()>) 
         config: config.identity.clone(),
         host: host_name(),
         leases: inputs.leases,
+        view: inputs.view.clone(),
         state: inputs.local.clone(),
         id: inputs.id,
+        apiserver_id: inputs.apiserver_id,
         wanted: wanted_sender,
         observed: observed_sender,
         metrics: inputs.identity_metrics.clone(),
@@ -98,12 +108,26 @@ pub fn start(config: &Config, inputs: PublishInputs, control: &mut JoinSet<()>) 
         ttl: config.rerouting.absent_server_grace,
     };
     control.spawn(record_keeper.run());
+    let (written_sender, written) = watch::channel(None);
+    control.spawn(announcement::run(
+        inputs.announcement.clone(),
+        written,
+        inputs.own_keys,
+    ));
     let publisher = Publisher {
         connector: inputs
             .connector
             // After the followers of topics.
             .starting_at(inputs.keys.topics().count())
             .limited(renewal::request_limit(config.peer.lease_ttl)),
+        entry: PeerEntry {
+            prefix: inputs.keys.of(Topic::PeerEndpoints),
+            address: canonical(inputs.own.endpoint),
+            ttl: config.peer.lease_ttl,
+            kept: None,
+        },
+        announcement: inputs.announcement,
+        written: written_sender,
         keys: inputs.keys,
         own: inputs.own,
         state: inputs.local,
@@ -139,7 +163,7 @@ fn keeper(
         lease_duration: identity.lease_duration,
         hostname: host_name(),
         endpoint: inputs.own.endpoint,
-        id: inputs.own.id.clone(),
+        id: inputs.own.apiserver_id.clone(),
         wanted,
         view: inputs.view.clone(),
         state: inputs.local.clone(),

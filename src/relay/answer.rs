@@ -42,6 +42,8 @@ pub enum Refusal {
     NotReady,
     /// To `/readyz`: it is not known whether the apiserver accepts the users that this proxy asserts.
     NotBelieved,
+    /// To `/readyz`: peers cannot know yet what this server serves.
+    NotPublished,
     /// A request target that Go's HTTP server would refuse.
     BadTarget,
     /// An invalid version is requested.
@@ -113,6 +115,7 @@ impl Refusal {
             Refusal::Unauthorized => "unauthorized",
             Refusal::NotReady => "not_ready",
             Refusal::NotBelieved => "not_believed",
+            Refusal::NotPublished => "not_published",
             Refusal::BadTarget => "bad_target",
             Refusal::BadVersion => "bad_version",
             Refusal::HeaderTooLarge => "header_too_large",
@@ -144,6 +147,7 @@ impl Refusal {
             Refusal::Unauthorized => "Unauthorized",
             Refusal::NotReady => "not ready",
             Refusal::NotBelieved => "not ready: [-]requestheader failed: reason withheld",
+            Refusal::NotPublished => "not ready: [-]published failed: reason withheld",
             Refusal::BadTarget => "malformed request target",
             Refusal::BadVersion => {
                 "the compatibility version asked for is not one of the form major.minor"

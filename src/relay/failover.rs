@@ -26,6 +26,7 @@ use super::shared::Shared;
 use super::tokens::{Token, Tokens};
 use super::upload::Upload;
 use super::upstream::{ConnectionChoice, PoolChoice, RequestKind, Upstreams};
+use crate::kube::gvr::Gvr;
 use crate::log_throttle::LogRateLimit;
 use crate::relay::exchange::{Exchange, gone};
 use crate::relay::overlay::metrics::DocumentOutcome;
@@ -54,7 +55,11 @@ pub struct ForwardedRequest<'a> {
     /// `X-Kubernetes-Ready` on the answer.
     pub ready: Option<bool>,
     pub started: Instant,
+    pub failed_reroute: Option<FailedReroute>,
 }
+
+/// A peer could not answer: the name of the resource it was asked for, for the counter of rerouted requests.
+pub struct FailedReroute(Option<Gvr>);
 
 /// What identifies the caller to a server.
 struct Authentication<'a> {
@@ -150,6 +155,9 @@ impl<'a> ForwardedRequest<'a> {
                 tried.push(route.address);
                 kept.add(&route, &failure);
             }
+            if route.server_kind != ServerKind::Local {
+                self.failed_reroute = Some(FailedReroute(route.rerouted_as.clone()));
+            }
             if kept.asks_for_another_opinion() && another_opinion.is_none() {
                 match timeout(OPINION_TIMEOUT, shared.other_opinions.acquire()).await {
                     Ok(permit) => another_opinion = permit.ok(),
@@ -177,6 +185,7 @@ impl<'a> ForwardedRequest<'a> {
             RouteEnd::Refused(_) => None,
         };
         let Some((from, answer)) = passed else {
+            self.count_rerouted(shared, end.refusal().code(), None);
             return Err(Refused {
                 refusal: end.refusal(),
                 server: Some(route.address),
@@ -364,9 +373,10 @@ impl<'a> ForwardedRequest<'a> {
             Outcome::Upgraded => 101,
             Outcome::Broken | Outcome::Declined => return,
         };
-        if route.server_kind != ServerKind::Local {
+        let from_peer = route.server_kind != ServerKind::Local;
+        self.count_rerouted(shared, code, from_peer.then_some(route));
+        if from_peer {
             shared.health.answered(route.address);
-            shared.metrics.rerouted(code, route.rerouted_as.as_ref());
             shared.recent.rerouted.add(|| {
                 let request = Some((self.route_request.method, self.route_request.info));
                 RequestEvent::new(request, Some(route.address), code, route.row.name())
@@ -381,6 +391,16 @@ impl<'a> ForwardedRequest<'a> {
     fn is_custom(&self, shared: &Shared) -> bool {
         let gvr = plan::gvr(self.route_request.info);
         gvr.is_some_and(|gvr| shared.published.snapshot.load().custom.contains(gvr))
+    }
+
+    /// Counts a request that a peer was asked for. `by`: the route to the peer that answered; `None`: another server or
+    /// the proxy did, with `code`.
+    fn count_rerouted(&self, shared: &Shared, code: u16, by: Option<&Route>) {
+        let failed = self.failed_reroute.as_ref();
+        let gvr = by.map(|route| route.rerouted_as.as_ref());
+        if let Some(gvr) = gvr.or(failed.map(|failed| failed.0.as_ref())) {
+            shared.metrics.rerouted(code, gvr);
+        }
     }
 
     /// The refusal after `failure` if no other server can be tried.

@@ -52,7 +52,7 @@ impl Metrics {
             rerouted: counter_vec(
                 registry,
                 "kubernetes_apiserver_rerouted_request_total",
-                "Requests rerouted to a peer because the local apiserver cannot serve the resource, or not in the version asked for (KEP-4020).",
+                "Requests rerouted to a peer because the local apiserver cannot serve the resource, or not in the version asked for, by the status code that the client got; 503 also if no server could be reached (KEP-4020).",
                 &["code", "group", "version", "resource"],
             )?,
             decisions: Row::ALL.map(|row| decisions.with_label_values(&[row.name()])),
@@ -104,7 +104,7 @@ impl Metrics {
         self.failovers.with_label_values(&[reason]).inc();
     }
 
-    /// A rerouted request was answered with `code`; `gvr` is a name from the snapshot.
+    /// The client of a request that was to be rerouted got `code`; `gvr` is a name from the snapshot.
     pub fn rerouted(&self, code: u16, gvr: Option<&Gvr>) {
         let mut digits = [0; 3];
         let [group, version, resource] =

@@ -58,15 +58,25 @@ fn refusal(shared: &Shared, request: &RouteRequest<'_>) -> Option<Refusal> {
     } else if *request.caller == Caller::Unverifiable {
         Some(Refusal::Unauthorized)
     } else if request.path == "/readyz" && reads && !shared.is_ready() {
-        let can_be_asked = shared.local.can_be_asked() && !shared.is_leaving();
-        Some(match can_be_asked && !shared.local.trusts_proxy() {
-            true => Refusal::NotBelieved,
-            false => Refusal::NotReady,
-        })
+        Some(unreadiness(shared))
     } else if request.version.is_err() && !request.rerouted {
         Some(Refusal::BadVersion)
     } else {
         None
+    }
+}
+
+/// What `/readyz` says while the proxy is not ready.
+fn unreadiness(shared: &Shared) -> Refusal {
+    let local = &shared.local;
+    if shared.is_leaving() {
+        Refusal::NotReady
+    } else if local.can_be_asked() && !local.trusts_proxy() {
+        Refusal::NotBelieved
+    } else if local.is_ready() {
+        Refusal::NotPublished
+    } else {
+        Refusal::NotReady
     }
 }
 
@@ -78,6 +88,11 @@ fn first(shared: &Shared, request: &RouteRequest<'_>, initialized: bool) -> Acti
     }
     let decision = ask(shared, request, initialized, &snapshot);
     shared.metrics.decided(decision.row);
+    if decision.row == Row::Unreachable {
+        let listed = gvr(request.info).and_then(|gvr| snapshot.holders(gvr));
+        let code = Refusal::Unreachable.code();
+        shared.metrics.rerouted(code, listed.map(|(gvr, _)| gvr));
+    }
     match route(shared, request, &decision, &snapshot, &[]) {
         Some(route) => Action::Forward(route),
         None => Action::Answer(match decision.row {
@@ -144,20 +159,26 @@ fn route(
         seed: request.seed,
         row: decision.row,
     };
+    let custom = || snapshot.custom.name_of(gvr(request.info)?);
     let to = |place: &ServerChoice<'_>, no_such_resource| {
-        let (route, gvr) = match *place {
+        let (route, rerouted_as) = match *place {
             ServerChoice::Local => (candidates.local()?, None),
-            ServerChoice::Peers(indices, gvr) => (candidates.peer(indices, None, None)?, gvr),
-            ServerChoice::Fitting(indices, gvr, version) => {
-                (candidates.peer(indices, Some(version), None)?, Some(gvr))
-            }
-            ServerChoice::Historians(indices, gvr, since) => {
-                (candidates.peer(indices, None, Some(since))?, Some(gvr))
-            }
+            ServerChoice::Peers(indices, gvr) => (
+                candidates.peer(indices, None, None)?,
+                gvr.cloned().or_else(custom),
+            ),
+            ServerChoice::Fitting(indices, gvr, version) => (
+                candidates.peer(indices, Some(version), None)?,
+                Some(gvr.clone()),
+            ),
+            ServerChoice::Historians(indices, gvr, since) => (
+                candidates.peer(indices, None, Some(since))?,
+                Some(gvr.clone()),
+            ),
             ServerChoice::Nowhere => return None,
         };
         Some(Route {
-            rerouted_as: gvr.cloned(),
+            rerouted_as,
             no_such_resource,
             ..route
         })

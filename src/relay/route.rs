@@ -81,7 +81,7 @@ pub enum ServerKind {
 pub struct Route {
     pub server_kind: ServerKind,
     pub address: SocketAddr,
-    /// For the counter of rerouted requests: the resource's name as listed, if it is.
+    /// For the counter of rerouted requests: the resource's name, as discovery or etcd has it.
     pub rerouted_as: Option<Gvr>,
     /// What becomes of "no such resource".
     pub no_such_resource: NoSuchResource,

@@ -253,6 +253,7 @@ impl RelayService {
                     exclusive: permit.as_ref().is_some_and(LargeHeaderPermit::is_large),
                     ready: options.ready,
                     started,
+                    failed_reroute: None,
                 };
                 let upstreams = self.upstreams();
                 let running = request.run(&self.shared, &upstreams, session, upload, route);

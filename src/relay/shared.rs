@@ -18,6 +18,7 @@ use crate::cluster::catalog::{OwnServer, Published};
 use crate::config::Config;
 use crate::discovery::peer_discovery::SharedPeerDiscovery;
 use crate::local::state::LocalState;
+use crate::publish::announcement::Announcement;
 use crate::relay::metrics::Metrics;
 use crate::relay::recent::{RecentEvents, RequestEvent};
 use crate::request::caller::Authenticator;
@@ -46,6 +47,7 @@ pub struct Shared {
     pub peer_discovery: Arc<SharedPeerDiscovery>,
     /// The local apiserver.
     pub local: Arc<LocalState>,
+    pub announcement: Arc<Announcement>,
     pub health: Arc<Health>,
     /// Merged discovery documents.
     pub merge_cache: Cache,
@@ -86,7 +88,10 @@ pub enum ShutdownPhase {
 impl Shared {
     /// Whether load balancers should send requests to this proxy.
     pub fn is_ready(&self) -> bool {
-        self.local.is_ready() && self.local.trusts_proxy() && !self.is_leaving()
+        self.local.is_ready()
+            && self.local.trusts_proxy()
+            && self.announcement.is_made()
+            && !self.is_leaving()
     }
 
     /// Whether the proxy is stopping. An answer over HTTP/1 is then the last of its connection, and says so.

@@ -17,6 +17,7 @@ use crate::cluster::catalog::{OwnServer, Published};
 use crate::config::Config;
 use crate::discovery::peer_discovery::SharedPeerDiscovery;
 use crate::local::state::LocalState;
+use crate::publish::announcement::Announcement;
 use crate::request::caller::Authenticator;
 use crate::request::headers::PrivilegedHeaders;
 use crate::routing::decide::Policy;
@@ -33,6 +34,7 @@ pub struct RelayInputs {
     pub published: Published,
     pub peer_discovery: Arc<SharedPeerDiscovery>,
     pub local: Arc<LocalState>,
+    pub announcement: Arc<Announcement>,
     pub change_logs: ChangeLogs,
     pub metrics: Metrics,
     pub phase: watch::Receiver<ShutdownPhase>,
@@ -61,6 +63,7 @@ pub fn start(
         published: inputs.published,
         peer_discovery: inputs.peer_discovery,
         local: inputs.local,
+        announcement: inputs.announcement,
         health: Arc::default(),
         merge_cache: Cache::default(),
         change_logs: inputs.change_logs,

@@ -73,7 +73,7 @@ pub fn details(version: &str) -> CredentialFeatures {
 }
 
 /// The minor version of Kubernetes 1; the highest number for later major versions.
-fn minor(version: &str) -> Option<u32> {
+pub fn minor(version: &str) -> Option<u32> {
     let mut numbers = version.trim_start_matches('v').split('.');
     let mut next = || {
         let number = numbers.next()?;

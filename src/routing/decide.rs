@@ -141,7 +141,7 @@ impl<'s> Decision<'s> {
 pub enum ServerChoice<'s> {
     /// The local apiserver.
     Local,
-    /// Any of these servers of the snapshot, by index; and the listed resource, for metrics.
+    /// Any of these servers of the snapshot, by index; and the listed resource, for metrics: none for a custom resource.
     Peers(&'s [usize], Option<&'s Gvr>),
     /// These servers, by how well they fit the version.
     Fitting(&'s [usize], &'s Gvr, KubernetesVersion),

@@ -51,6 +51,7 @@ function showServer() {
   const lease = { proxy: "kept by this proxy", other: "kept by somebody else, most likely the apiserver" };
   fill(byId("server"), pairs(
     ["Server ID", server.id ?? "not known yet"],
+    ["Apiserver ID", server.apiserverId ?? "not known yet"],
     ["Endpoint", server.endpoint],
     ["Proxy", server.version],
     ["Apiserver", ownFacts()?.record?.binaryVersion ?? "version not known"],

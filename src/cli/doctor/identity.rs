@@ -7,6 +7,7 @@ use super::finding::Finding;
 use super::local_proxy::RunningProxy;
 use crate::cli::inventory::Inventory;
 use crate::cluster::codec::Lease;
+use crate::cluster::keys::claims_an_id;
 use crate::cluster::state::canonical;
 use crate::config::Config;
 use crate::publish::identity::{LeaseCandidate, can_name_a_lease, found};
@@ -25,7 +26,7 @@ pub fn own<'a>(config: &'a Config, host: &str, leases: &'a [(String, Lease)]) ->
         })
         .collect();
     let configured = config.identity.server_id.as_deref();
-    configured.or_else(|| found(host, &candidates))
+    configured.or_else(|| found(host, None, &candidates))
 }
 
 /// `own`: see [`own`]; `running`: the proxy on this machine.
@@ -74,10 +75,8 @@ fn own_id_finding(
 
 /// Proxies that claim an ID which another proxy uses.
 fn claims(inventory: &Inventory) -> Vec<Finding> {
-    let claims = inventory
-        .claims
-        .iter()
-        .filter_map(|key| key.rsplit_once('/'));
+    let claims = inventory.claims.iter().filter(|key| claims_an_id(key));
+    let claims = claims.filter_map(|key| key.rsplit_once('/'));
     claims
         .map(|(id, address)| {
             Finding::problem(
@@ -139,6 +138,7 @@ mod tests {
         let live = |(id, endpoint): &(&str, &str)| {
             let live = LiveKey {
                 endpoint: endpoint.parse().unwrap(),
+                api_server_id: None,
                 initialized: true,
                 record_revision: None,
             };

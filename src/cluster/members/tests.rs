@@ -8,8 +8,11 @@ mod written_anew;
 
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
 use super::*;
 use crate::cluster::codec::encode_endpoints;
+use crate::cluster::freshness::Freshness;
 use crate::cluster::keys::Topic;
 use crate::cluster::source::EtcdItem;
 use crate::cluster::state::NativePeer;
@@ -359,6 +362,73 @@ fn storage_versions_tell_what_a_living_server_serves_while_nothing_better_does()
         snapshot.holders(HPA).is_none(),
         "its record is what it serves"
     );
+}
+
+#[test]
+fn storage_versions_name_an_apiserver_by_its_own_id_and_not_by_its_proxys() {
+    let live = format!(
+        r#"{{"endpoint":"{B}","initialized":true,"apiServerID":"apiserver-b","recordRevision":3}}"#
+    );
+    let state = state(vec![
+        (Topic::Live, item("b", live, 4)),
+        entry("apiserver-b", B, 5),
+        lease("apiserver-b", "2026-01-01T00:00:00.000000Z"),
+        storage_version("apiserver-b"),
+    ]);
+    let snapshot = state.compile(Some("a"), &view(&[]));
+    assert_eq!(holders(&snapshot), (vec!["b"], false));
+    assert!(snapshot.peer_unknown);
+    assert!(state.native_peers(Some("a")).is_empty());
+    let report = state.report(&Freshness::new(8));
+    let servers = report["servers"].as_array().unwrap();
+    assert_eq!(servers.len(), 1, "{report}");
+    let [server] = &servers[..] else {
+        unreachable!()
+    };
+    assert_eq!(
+        (&server["id"], &server["apiserverId"]),
+        (&json!("b"), &json!("apiserver-b"))
+    );
+    assert_eq!(server["storageVersions"]["resources"], 1);
+    assert_eq!(server["lease"]["holder"], "apiserver-b_1");
+    assert_eq!(server["peerServerLease"]["endpoint"], B);
+}
+
+#[test]
+fn a_proxy_without_an_id_is_a_server_whose_set_is_unknown() {
+    let claim = (Topic::Claims, item("-/10.0.0.2:6443", "", 4));
+    let unnamed = state(vec![claim.clone()]);
+    assert!(unnamed.compile(Some("a"), &view(&[])).peer_unknown);
+    let report = unnamed.report(&Freshness::new(8));
+    assert_eq!(
+        report["claims"],
+        json!([]),
+        "it is no second one of a server"
+    );
+    assert_eq!(report["unnamed"], json!([B]));
+    let named = state(vec![
+        claim,
+        (Topic::Servers, record("b", B, 2)),
+        (Topic::Live, live("b", B, true, 5)),
+    ]);
+    assert!(!named.compile(Some("a"), &view(&[])).peer_unknown);
+}
+
+#[test]
+fn own_keys_are_those_of_the_own_id_or_of_a_proxy_without_one() {
+    let state = state(vec![
+        (Topic::Servers, record("a", OWN, 2)),
+        (Topic::Live, live("a", OWN, true, 3)),
+        (Topic::Claims, item(&format!("a/{OWN}"), "", 4)),
+        (Topic::Claims, item(&format!("-/{OWN}"), "", 5)),
+    ]);
+    let keys = |own| {
+        let keys = state.own_keys(own);
+        (keys.record, keys.live, keys.claim)
+    };
+    assert_eq!(keys(Some("a")), (2, 3, 4));
+    assert_eq!(keys(Some("b")), (0, 0, 0));
+    assert_eq!(keys(None), (0, 0, 5));
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub struct LeaseKeeper {
     pub hostname: String,
     /// Where peers reach us.
     pub endpoint: SocketAddr,
-    /// Our server ID; `None` while unknown. May change.
+    /// The Lease's name; `None` while unknown. May change.
     pub id: watch::Receiver<Option<Arc<str>>>,
     /// Whether to keep a Lease.
     pub wanted: watch::Receiver<bool>,

@@ -77,6 +77,7 @@ impl LeaseWorker {
         }
         if target != self.target {
             (self.known, self.held) = (KnownLease::Nothing, false);
+            self.keeper.metrics.is_of(target.as_deref());
         }
         self.target = target.clone();
         self.versions = versions;
@@ -144,10 +145,10 @@ impl LeaseWorker {
         match &written {
             Ok(Some(at)) => {
                 metrics.kept_by(Some(LeaseOwner::Proxy));
-                metrics.renewed(*at);
+                metrics.renewed(id, *at);
             }
             Ok(None) => metrics.kept_by(Some(LeaseOwner::Other)),
-            Err(_) => metrics.failures.inc(),
+            Err(_) => metrics.failed(id),
         }
         written.map(|_| ())
     }
@@ -200,7 +201,7 @@ impl LeaseWorker {
                 WriteResult::Done(lease) => {
                     if acquired {
                         tracing::info!(id = &**id, "own Lease acquired");
-                        self.keeper.metrics.acquired(now);
+                        self.keeper.metrics.acquired(id, now);
                     }
                     self.held = true;
                     self.known = KnownLease::Ours(lease);

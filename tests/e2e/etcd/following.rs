@@ -32,13 +32,17 @@ impl Following {
         let endpoint = etcd.endpoint();
         let options = ProxyOptions::new(binary(), dir.path(), &pki, double.addr(), &endpoint)
             .server_id("a")
-            .until(Until::Ready);
+            // It can write nothing, and is never ready.
+            .until(Until::Live);
         // The fake has no TLS.
         let files = ["caFile", "certFile", "keyFile"].map(|file| format!("etcd.{file}"));
         let options = files
             .iter()
             .fold(options, |options, file| options.set(file, "null"));
         let proxy = Proxy::start(options).await;
+        let synced = |value| value == 1.0;
+        let metric = "kube_interop_proxy_etcd_synced";
+        proxy.until_metric(metric, &[], synced).await;
         let following = Self {
             etcd,
             proxy,

@@ -265,11 +265,34 @@ async fn when_nobody_is_left_there_is_one_answer() {
     let mut three = Three::new().await;
     three.proxies[1].kill();
     three.doubles[2].stop().await;
+    let mut asked = 0.0;
     for client in three.several() {
         assert_refused(&client.get(HPAS).await, FAILED);
         let written = client.request("POST", HPAS_IN_DEFAULT, object("x")).await;
         assert_refused(&written, FAILED);
+        asked += 2.0;
     }
+    let labels = [
+        ("code", "503"),
+        ("group", "autoscaling"),
+        ("version", "v1"),
+        ("resource", "horizontalpodautoscalers"),
+    ];
+    let [proxy, ..] = &three.proxies;
+    let all = |count| count == asked;
+    proxy.until_metric(REROUTED, &labels, all).await;
+
+    let admin = three.admin();
+    eventually("it is known that nobody is left", LONG, async || {
+        asked += 1.0;
+        let answer = admin.get(HPAS).await;
+        assert_eq!(answer.code(), 503, "{}", answer.text());
+        answer.text().contains("no apiserver that serves")
+    })
+    .await;
+    let all = |count| count == asked;
+    proxy.until_metric(REROUTED, &labels, all).await;
+    assert_eq!(proxy.metric(REROUTED, &[]).await, asked);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::real_apiservers::{LONGER, options};
 use testkit::client::Client;
-use testkit::cluster::{Cluster, Ground, LONG, assert_refused, lists};
+use testkit::cluster::{Cluster, Ground, LONG, REROUTED, assert_refused, lists};
 use testkit::double::{Fault, ServedResource};
 use testkit::kube::KubeApiServer;
 use testkit::process::Signal;
@@ -85,6 +85,30 @@ async fn what_only_a_peer_knows_yet_is_served_by_it() {
     assert_eq!(cluster.b.count(WIDGETS), before, "it is local again");
     // No server is said to have it for itself.
     assert!(!lists(&cluster.proxy_a.statusz().await, "b", "example.com"));
+}
+
+#[tokio::test]
+async fn what_a_peer_serves_is_counted_by_its_name_in_etcd() {
+    let mut cluster = defined().await;
+    cluster.b.add_resource(widgets());
+    let admin = cluster.client().cert("admin");
+    assert_eq!(admin.get(WIDGETS).await.code(), 200);
+    cluster.a.stop().await;
+    let mut served = 1.0;
+    eventually("the peer serves it", LONG, async || {
+        let answer = admin.get(WIDGETS).await;
+        served += f64::from(u8::from(answer.code() == 200));
+        answer.code() == 200
+    })
+    .await;
+    let labels = [
+        ("code", "200"),
+        ("group", "example.com"),
+        ("version", ""),
+        ("resource", "widgets"),
+    ];
+    let all = |count| count == served;
+    cluster.proxy_a.until_metric(REROUTED, &labels, all).await;
 }
 
 #[tokio::test]

@@ -52,13 +52,16 @@ async fn resources_and_their_discovery_are_refused_and_the_rest_is_served() {
         assert_refused(&admin.get(path).await, "not known yet");
     }
     assert_eq!(double.count("/api/v1/pods"), 0);
-    for path in ["/version", "/openapi/v2", "/readyz"] {
+    for path in ["/version", "/openapi/v2"] {
         assert_eq!(admin.get(path).await.code(), 200, "{path}");
     }
+    // Nobody can know that this server exists.
+    assert_refused(&admin.get("/readyz").await, "[-]published failed");
     let readyz = proxy.admin_get("/readyz?verbose").await;
     assert_eq!(readyz.code(), 503);
     let text = readyz.text();
     assert!(text.contains("[-]etcd-synced failed"), "{text}");
+    assert!(text.contains("[-]published failed"), "{text}");
     assert!(text.contains("[+]apiserver-initialized ok"), "{text}");
     assert_eq!(
         proxy.metric("kube_interop_proxy_etcd_synced", &[]).await,

@@ -7,7 +7,7 @@ use kube_interop_proxy::publish::identity::host_name;
 use serde_json::{Value, json};
 
 use testkit::cluster::{Ground, HPAS, LONG, lists};
-use testkit::double::v1_36;
+use testkit::double::{v1_20, v1_36};
 use testkit::kube::{KubeApiServer, KubeOptions};
 use testkit::kubectl::Kubectl;
 use testkit::proxy::{Proxy, Until};
@@ -98,7 +98,7 @@ async fn a_native_apiserver_without_a_proxy_serves_what_the_local_one_lacks() {
 #[tokio::test]
 async fn native_apiservers_find_us_and_their_own_entries_are_left_alone() {
     let ground = Ground::new().await;
-    let double = ground.double(v1_36()).await;
+    let double = ground.double(v1_20()).await;
     let mut etcd = ground.etcd.client().await;
     let key = |id: &str| format!("/registry/peerserverleases/{id}");
     let own = entry("b", double.addr());

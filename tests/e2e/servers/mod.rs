@@ -3,6 +3,8 @@
 pub mod duplicate_id;
 pub mod facts;
 pub mod lease;
+pub mod named;
 pub mod published;
 pub mod renamed;
 pub mod rewritten;
+pub mod starting;

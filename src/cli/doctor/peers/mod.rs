@@ -274,6 +274,7 @@ mod tests {
         let live = |id: &str, last| {
             let live = LiveKey {
                 endpoint: address(last),
+                api_server_id: None,
                 initialized: true,
                 record_revision: None,
             };

@@ -1,0 +1,148 @@
+//! Whether this server has announced itself: before, no load balancer should send requests here.
+//!
+//! A client that got an answer here may go to another proxy next. That one must know by then what this server serves, or
+//! at least that it does not know it. So this server is announced once its record and its live key are in etcd and its
+//! own watches show them; or, while another server has its ID, its claim. Watches of others may be a moment later than our
+//! own, so they have had some time to see that a server comes. It stays announced, whatever etcd does later.
+//!
+//! Written by the publisher and [`run`]; read for `/readyz`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::cluster::own_keys::OwnKeys;
+
+/// From the first key, which tells that a server comes, to the announcement: more than a change takes to every watch.
+const NOTICE: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Default)]
+pub struct Announcement {
+    /// When the first key was written: a live key or a claim.
+    coming: OnceLock<Instant>,
+    made: AtomicBool,
+    /// Why keys could not be written last.
+    failure: ArcSwapOption<String>,
+}
+
+impl Announcement {
+    pub fn is_made(&self) -> bool {
+        self.made.load(Ordering::Relaxed)
+    }
+
+    /// Why it is not made yet; `None`: it is.
+    pub fn missing(&self) -> Option<String> {
+        if self.is_made() {
+            return None;
+        }
+        let missing = "peers cannot know yet what this server serves";
+        Some(match self.failure.load().as_deref() {
+            None => missing.to_owned(),
+            Some(failure) => format!("{missing}: {failure}"),
+        })
+    }
+
+    /// A live key or a claim was written.
+    pub(super) fn is_coming(&self) {
+        self.coming.get_or_init(Instant::now);
+    }
+
+    /// The last attempt to write own keys succeeded, or why not.
+    pub(super) fn written(&self, failure: Option<String>) {
+        if !self.is_made() {
+            self.failure.store(failure.map(Arc::new));
+        }
+    }
+}
+
+/// Makes the announcement once `seen` shows what was `written`.
+pub(super) async fn run(
+    announcement: Arc<Announcement>,
+    mut written: watch::Receiver<Option<OwnKeys>>,
+    mut seen: watch::Receiver<OwnKeys>,
+) {
+    loop {
+        let covered = match &*written.borrow_and_update() {
+            Some(written) => seen.borrow_and_update().cover(written),
+            None => false,
+        };
+        if covered {
+            if let Some(coming) = announcement.coming.get() {
+                tokio::time::sleep_until(*coming + NOTICE).await;
+            }
+            tracing::info!("this server is announced to its peers");
+            announcement.made.store(true, Ordering::Relaxed);
+            announcement.failure.store(None);
+            return;
+        }
+        let changed = tokio::select! {
+            changed = written.changed() => changed,
+            changed = seen.changed() => changed,
+        };
+        if changed.is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WRITTEN: OwnKeys = OwnKeys {
+        record: 3,
+        live: 4,
+        claim: 0,
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn others_are_given_notice() {
+        let announcement = Arc::new(Announcement::default());
+        let (_written, writes) = watch::channel(Some(WRITTEN));
+        let (_seen, sights) = watch::channel(WRITTEN);
+        let start = Instant::now();
+        announcement.is_coming();
+        tokio::time::advance(NOTICE / 2).await;
+        announcement.is_coming();
+        run(announcement.clone(), writes, sights).await;
+        let noticed = start.elapsed();
+        assert!(NOTICE <= noticed && noticed < 2 * NOTICE, "{noticed:?}");
+        assert!(announcement.is_made());
+    }
+
+    #[tokio::test]
+    async fn it_is_made_once_all_is_seen_and_stays_so() {
+        let announcement = Arc::new(Announcement::default());
+        let (written, writes) = watch::channel(None);
+        let (seen, sights) = watch::channel(OwnKeys::default());
+        let running = tokio::spawn(run(announcement.clone(), writes, sights));
+        announcement.written(Some("etcd is down".to_owned()));
+        let missing = announcement.missing().unwrap();
+        assert!(missing.ends_with("serves: etcd is down"), "{missing}");
+        announcement.written(None);
+        // Keys of the process before, under the same ID.
+        seen.send_replace(OwnKeys {
+            record: 1,
+            live: 2,
+            ..WRITTEN
+        });
+        written.send_replace(Some(WRITTEN));
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        assert!(announcement.missing().is_some());
+        seen.send_replace(OwnKeys {
+            record: 3,
+            ..WRITTEN
+        });
+        running.await.unwrap();
+        assert!(announcement.is_made());
+        announcement.written(Some("etcd is down".to_owned()));
+        seen.send_replace(OwnKeys::default());
+        assert_eq!(announcement.missing(), None);
+    }
+}

@@ -1,0 +1,166 @@
+//! A proxy whose configured name is not the ID that its apiserver has given itself (KEP-1965): a kube-apiserver v1.20.2,
+//! with the Lease that a current one keeps.
+
+use std::time::Duration;
+
+use kube_interop_proxy::cluster::codec::endpoints;
+use kube_interop_proxy::publish::identity::host_name;
+use serde_json::{Value, json};
+
+use testkit::cluster::{Ground, LONG};
+use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::proxy::{Proxy, ProxyOptions, Until};
+use testkit::registry::Registry;
+use testkit::wait::{eventually, holds};
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+const ID: &str = "apiserver-of-this-host";
+/// Longer than a proxy waits for the Lease of its apiserver.
+const WHILE: Duration = Duration::from_secs(4);
+
+struct World {
+    api: KubeApiServer,
+    ground: Ground,
+}
+
+impl World {
+    async fn new() -> Self {
+        let ground = Ground::new().await;
+        let options = KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, "cp-a");
+        let api = KubeApiServer::start(options, &ground.pki).await;
+        let world = Self { api, ground };
+        let labels = json!({"apiserver.kubernetes.io/identity": "kube-apiserver",
+            "kubernetes.io/hostname": host_name()});
+        let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": ID, "labels": labels},
+            "spec": {"holderIdentity": format!("{ID}_1"), "leaseDurationSeconds": 3600,
+                "renewTime": "2026-01-01T00:00:00.000000Z"}});
+        world.write("POST", LEASES, &lease).await;
+        world
+    }
+
+    fn proxy(&self, publish: &str) -> ProxyOptions {
+        let options = self.ground.proxy("cp-1", self.api.addr());
+        options
+            .until(Until::Ready)
+            .set("identity.publishLease", publish)
+            .set("identity.renewInterval", "300ms")
+    }
+
+    async fn write(&self, method: &str, path: &str, object: &Value) {
+        let written = self.api.admin().request(method, path, object.to_string());
+        let written = written.await;
+        assert!(written.code() < 300, "{}", written.text());
+    }
+
+    /// The identity Leases.
+    async fn leases(&self) -> Vec<Value> {
+        let list = self.api.admin().get(LEASES).await.json();
+        let items = list["items"].as_array().unwrap().iter().cloned();
+        items
+            .filter(|lease| {
+                let labels = &lease["metadata"]["labels"];
+                labels["apiserver.kubernetes.io/identity"] == "kube-apiserver"
+                    || labels["k8s.io/component"] == "kube-apiserver"
+            })
+            .collect()
+    }
+
+    /// That of the apiserver is the only one.
+    async fn has_one_identity(&self) -> Result<Value, String> {
+        match &self.leases().await[..] {
+            [one] if one["metadata"]["name"] == ID => Ok(one.clone()),
+            leases => Err(format!("{leases:#?}")),
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_apiserver_with_an_id_gets_no_second_one_from_its_proxys_name() {
+    let world = World::new().await;
+    let mut proxy = Proxy::start(world.proxy("Auto")).await;
+    let told = async || {
+        let server = proxy.statusz().await["server"].clone();
+        (server["id"].clone(), server["apiserverId"].clone())
+    };
+    eventually("both names are known", LONG, async || {
+        told().await == (json!("cp-1"), json!(ID))
+    })
+    .await;
+    let identity = [("id", ID)];
+    assert_eq!(proxy.metric("apiserver_identity", &identity).await, 1.0);
+
+    let registry = Registry::new(world.ground.etcd.client().await, "/registry");
+    let entry = |id: &str| format!("/registry/peerserverleases/{id}");
+    let value = eventually("apiservers that reroute find it", LONG, async || {
+        registry.get(&entry(ID)).await
+    });
+    let found = endpoints(&value.await).unwrap();
+    assert_eq!((&*found.server, found.address), (ID, proxy.addr()));
+    eventually("peers know both names", LONG, async || {
+        let live = registry.get(&registry.live("cp-1")).await.ok_or("no key")?;
+        let live: Value = serde_json::from_slice(&live).unwrap();
+        let ready = live["apiServerID"] == ID && live["recordRevision"].is_i64();
+        ready.then_some(()).ok_or("not yet")
+    })
+    .await;
+    let lease = world.has_one_identity().await.unwrap();
+    holds("it has one identity", WHILE, async || {
+        (world.has_one_identity().await? == lease)
+            .then_some(())
+            .ok_or_else(|| "it was changed".to_owned())
+    })
+    .await;
+    for key in [registry.live(ID), registry.server(ID), entry("cp-1")] {
+        assert_eq!(registry.get(&key).await, None, "{key}");
+    }
+
+    let mut restarted = lease;
+    restarted["spec"]["holderIdentity"] = json!(format!("{ID}_2"));
+    let path = format!("{LEASES}/{ID}");
+    world.write("PUT", &path, &restarted).await;
+    eventually("a restart is noticed", LONG, async || {
+        proxy.log_tail().contains("has a new holder")
+    })
+    .await;
+
+    proxy.terminate().await;
+    assert_eq!(registry.get(&entry(ID)).await, None);
+    world.has_one_identity().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lease_that_is_always_kept_has_the_apiservers_id() {
+    let world = World::new().await;
+    let mut proxy = Proxy::start(world.proxy("Always")).await;
+    let kept_by = async |who: &str| {
+        eventually(&format!("it is kept by {who}"), LONG, async || {
+            proxy.statusz().await["server"]["identityLeaseKeptBy"] == who
+        })
+        .await;
+    };
+    kept_by("other").await;
+    holds("it has one identity", WHILE, async || {
+        world.has_one_identity().await.map(|_| ())
+    })
+    .await;
+    // Its apiserver is another one now, which keeps none.
+    let path = format!("{LEASES}/{ID}");
+    world.write("DELETE", &path, &json!({})).await;
+    kept_by("proxy").await;
+    let kept = world.has_one_identity().await.unwrap();
+    assert_eq!(
+        kept["metadata"]["labels"]["app.kubernetes.io/managed-by"],
+        "kube-interop-proxy"
+    );
+    for name in [
+        "apiserver_identity_lease_success_count",
+        "apiserver_identity_lease_start_time_seconds",
+        "apiserver_identity_lease_renew_time_seconds",
+    ] {
+        assert!(proxy.metric(name, &[("id", ID)]).await > 0.0, "{name}");
+        assert_eq!(proxy.metric(name, &[("id", "cp-1")]).await, 0.0, "{name}");
+    }
+    proxy.terminate().await;
+    assert_eq!(world.leases().await, Vec::<Value>::new());
+}
