@@ -13,10 +13,11 @@ use crate::kube::discovery::model::Document;
 use crate::kube::gvr::ServedSet;
 use crate::routing::table::{Server, Snapshot};
 
-/// Resources that `peer` does not list and another server, reachable or not, or the local apiserver lists or listed.
+/// Resources that `peer` does not list and another server, reachable or not, or the local apiserver lists or listed. If
+/// the peer has no proxy, its list of groups may lack what it serves: that is included.
 pub fn lacking(peer: &Server, snapshot: &Snapshot, peer_discovery: &PeerDiscovery) -> PeerUnion {
     let names = names(
-        peer.served.as_ref(),
+        peer.served.as_ref().filter(|_| !peer.native),
         peer_discovery.served.as_ref(),
         snapshot,
     );

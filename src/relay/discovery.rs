@@ -18,7 +18,6 @@ use super::shared::Shared;
 use crate::config::{DiscoveryMode, Unsynced};
 use crate::discovery::fallback::{lacking, unread};
 use crate::discovery::newest::targets_of;
-use crate::discovery::openapi::OpenApiFormat;
 use crate::discovery::peer_discovery::{PeerDiscovery, PeerListing};
 use crate::discovery::peer_union::PeerUnion;
 use crate::kube::gvr::Gvr;
@@ -48,9 +47,7 @@ pub fn first(
 ) -> Option<Action> {
     let document = requested_document(shared, request)?;
     if request.rerouted {
-        // Peers get unmerged documents: two merged ones would keep alive what no server lists any more. A starting
-        // apiserver does not list everything yet, and another server can be tried.
-        return (!initialized).then(|| Action::Answer(shared.local_refusal()));
+        return rerouted(shared, request, initialized, snapshot, &document);
     }
     if !snapshot.synced {
         // It is not known what the local document lacks, and clients take missing entries for deleted.
@@ -61,6 +58,55 @@ pub fn first(
         shared.metrics.documents.count(DocumentOutcome::Passed);
     }
     action
+}
+
+/// The first action for a peer's request. Peers get nothing of other peers: two merged documents would keep alive what
+/// no server lists any more. They do get what the local apiserver serves and does not list.
+fn rerouted(
+    shared: &Shared,
+    request: &RouteRequest<'_>,
+    initialized: bool,
+    snapshot: &Snapshot,
+    document: &DocumentRequest,
+) -> Option<Action> {
+    // A starting apiserver does not list everything yet, and another server can be tried.
+    let refused = || Some(Action::Answer(shared.local_refusal()));
+    if !initialized {
+        return refused();
+    }
+    let is_merged = shared.config.discovery.mode == DiscoveryMode::Merged;
+    if !is_merged || !document.lists_groups() {
+        return None;
+    }
+    let peer_discovery = shared.peer_discovery.load();
+    if !peer_discovery.is_current_for(&shared.local) {
+        // It is not known yet what its list may lack.
+        return refused();
+    }
+    if !peer_discovery
+        .own
+        .may_add_to(document, request.accept.as_ref())
+    {
+        return None;
+    }
+    let candidates = Candidates {
+        shared,
+        snapshot,
+        tried: &[],
+        seed: request.seed,
+        row: Row::NotAResource,
+    };
+    candidates.local().map(|route| {
+        Action::Forward(Route {
+            pass_no_such_resource: true,
+            overlay: Some(Overlay {
+                document: document.clone(),
+                peer_discovery: Some(peer_discovery.clone()),
+                for_one: true,
+            }),
+            ..route
+        })
+    })
 }
 
 /// Whether a document is refused before etcd was read. Clients do not take what OpenAPI lacks for deleted.
@@ -115,7 +161,12 @@ fn action(
     let targets = &snapshot.targets;
     let is_newest = shared.config.discovery.mode == DiscoveryMode::Newest;
     let sure = initialized && (is_newest || peer_discovery.is_current_for(&shared.local));
-    let adds = !is_newest && is_lacking(&document, &peer_discovery);
+    let adds = !is_newest && peer_discovery.adds_to(&document);
+    let adds_own = !is_newest
+        && sure
+        && peer_discovery
+            .own
+            .may_add_to(&document, request.accept.as_ref());
     let of = document.group_version();
     let holders = of.filter(|_| !is_newest && (adds || !sure));
     let holders = holders.map(|of| targets_of(snapshot, &of.group, &of.version));
@@ -129,10 +180,10 @@ fn action(
     });
     let stops = match is_newest {
         true => newest(initialized, peer_discovery.newer(snapshot), targets),
-        false if sure && !adds => return None,
+        false if sure && !adds && !adds_own => return None,
         false => merged(sure, holders, targets),
     };
-    if stops == [RouteStop::Local] && !adds && tried.is_empty() {
+    if stops == [RouteStop::Local] && !adds && !adds_own && tried.is_empty() {
         return None;
     }
     let is_openapi = matches!(
@@ -157,18 +208,19 @@ fn action(
         overlay: Some(Overlay {
             document: document.clone(),
             peer_discovery,
+            for_one: false,
         }),
         ..route
     };
-    let own = (adds && document.is_merged()).then(|| peer_discovery.clone());
+    let known = ((adds || adds_own) && document.is_merged()).then(|| peer_discovery.clone());
     let to = |stop: &RouteStop| match stop {
         RouteStop::Local => {
             let route = candidates.local()?;
             if sure || is_newest || is_openapi {
-                return Some(document_route(route, own.clone(), is_gone));
+                return Some(document_route(route, known.clone(), is_gone));
             }
-            let known = unread(initialized, snapshot, &peer_discovery);
-            let added = added(&document, known);
+            let others = unread(initialized, snapshot, &peer_discovery);
+            let added = added(&document, others);
             let is_gone = is_gone && added.is_none();
             let added = added.filter(|_| document.is_merged());
             Some(document_route(route, added, is_gone))
@@ -176,7 +228,7 @@ fn action(
         RouteStop::Peers(indices) => {
             let server = candidates.server(indices, None, None)?;
             let peer_discovery = match sure || is_openapi {
-                true => own.clone(),
+                true => known.clone(),
                 false => added(&document, lacking(server, snapshot, &peer_discovery))
                     .filter(|_| document.is_merged()),
             };
@@ -198,7 +250,9 @@ fn added(document: &DocumentRequest, others: PeerUnion) -> Option<Arc<PeerDiscov
         others,
         ..PeerDiscovery::default()
     };
-    is_lacking(document, &peer_discovery).then(|| Arc::new(peer_discovery))
+    peer_discovery
+        .adds_to(document)
+        .then(|| Arc::new(peer_discovery))
 }
 
 /// Whether only servers that cannot be asked are known to have a document.
@@ -208,23 +262,5 @@ fn is_stale(document: &DocumentRequest, peer_discovery: &PeerDiscovery) -> bool 
             peer_discovery.lists(&of.group, &of.version) == PeerListing::Stale
         }
         _ => false,
-    }
-}
-
-/// Whether others have something for a document that the local apiserver's lacks.
-fn is_lacking(document: &DocumentRequest, peer_discovery: &PeerDiscovery) -> bool {
-    let others = &peer_discovery.others.document;
-    match document {
-        DocumentRequest::Versions => others.group("").is_some(),
-        DocumentRequest::Groups => others.groups.iter().any(|group| !group.name.is_empty()),
-        DocumentRequest::Group(name) => others.group(name).is_some(),
-        DocumentRequest::Resources(of) | DocumentRequest::OpenApiV3Version(of) => {
-            peer_discovery.lists(&of.group, &of.version) != PeerListing::No
-        }
-        DocumentRequest::OpenApiV2 => !peer_discovery.is_empty(),
-        DocumentRequest::OpenApiV3 => {
-            let indices = peer_discovery.openapi.of(OpenApiFormat::V3Index);
-            indices.is_some_and(|indices| !indices.is_empty())
-        }
     }
 }

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::net::SocketAddr;
 
-use http::Method;
+use http::{HeaderValue, Method};
 
 use super::answer::Refusal;
 use super::health::Health;
@@ -39,6 +39,8 @@ pub struct RouteRequest<'a> {
     pub version: Result<Option<KubernetesVersion>, MalformedVersion>,
     /// It has the header `X-Kubernetes-If-Ready`.
     pub if_ready: bool,
+    /// The first `Accept` header of a request for discovery, the only one that kube-apiserver reads.
+    pub accept: Option<HeaderValue>,
     /// Random; one for each connection of a client.
     pub seed: u64,
 }
