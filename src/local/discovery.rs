@@ -44,9 +44,14 @@ pub async fn run(
 ) {
     let mut reader = Reader::new(client);
     let mut last = Instant::now();
+    let mut last_epoch = state.epoch();
     let throttle = LogThrottle::default();
     loop {
         let epoch = state.epoch();
+        if std::mem::replace(&mut last_epoch, epoch) != epoch {
+            // Another process, which may be initialized already.
+            reader.forget();
+        }
         if state.is_initialized() {
             let skipped = custom.borrow_and_update().clone().unwrap_or_default();
             match read(&mut reader, &skipped).await {
@@ -79,7 +84,6 @@ pub async fn run(
                 }
             }
         } else {
-            reader.forget();
             view.send_if_modified(|view| view.served.take().is_some());
         }
         if view.is_closed() {
