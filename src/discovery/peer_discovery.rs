@@ -164,6 +164,10 @@ impl SharedPeerDiscovery {
         self.current.load()
     }
 
+    pub fn load_full(&self) -> Arc<PeerDiscovery> {
+        self.current.load_full()
+    }
+
     /// A request needs this document of peers. Peers are asked for `/openapi/v2` only then: an apiserver takes seconds
     /// and much memory to build a format of it for the first time. Costs one atomic load after the first call.
     pub fn want(&self, format: OpenApiFormat) {
