@@ -93,11 +93,11 @@ fn rerouted(
     candidates.local().map(|route| {
         Action::Forward(Route {
             pass_no_such_resource: true,
-            overlay: Some(Overlay {
+            overlay: Some(Box::new(Overlay {
                 document: document.clone(),
                 peer_discovery: Some(peer_discovery),
                 for_one: true,
-            }),
+            })),
             ..route
         })
     })
@@ -267,11 +267,11 @@ impl DocumentRoutes<'_> {
         Route {
             rerouted_as: self.listed.clone(),
             pass_no_such_resource: self.is_openapi() || is_gone,
-            overlay: Some(Overlay {
+            overlay: Some(Box::new(Overlay {
                 document: self.document.clone(),
                 peer_discovery: added,
                 for_one: false,
-            }),
+            })),
             ..route
         }
     }

@@ -81,7 +81,7 @@ pub struct Route {
     /// Whether "no such resource" may be passed on.
     pub pass_no_such_resource: bool,
     /// For discovery documents to which other servers may add something.
-    pub overlay: Option<Overlay>,
+    pub overlay: Option<Box<Overlay>>,
     /// Which details of certificate users the apiserver there knows.
     pub details: CredentialFeatures,
     /// The row of the routing table that led there.
