@@ -119,6 +119,13 @@ mod tests {
             groups(&lacking(&snapshot.servers[1], &snapshot, &peer_discovery)),
             ["local"]
         );
+        // The lists of an apiserver without a proxy may lack what it serves.
+        let bare = Server {
+            native: true,
+            ..snapshot.servers[1].clone()
+        };
+        let of_bare = lacking(&bare, &snapshot, &peer_discovery);
+        assert_eq!(groups(&of_bare), ["apps", "local", "more"]);
         let of_unknown = lacking(&snapshot.servers[2], &snapshot, &peer_discovery);
         assert_eq!(groups(&of_unknown), ["apps", "local", "more"]);
     }

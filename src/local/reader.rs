@@ -44,6 +44,8 @@ pub struct Reader {
     aggregated: BTreeMap<&'static str, (HeaderValue, BTreeSet<Gvr>)>,
     /// `Content-Type` of aggregated discovery; `None`: the server has none.
     aggregated_type: Option<String>,
+    /// Aggregated discovery has changed, or a document that it lacks could not be read: the index is read too.
+    is_index_due: bool,
     /// What its list of groups names, in that order; without the core group.
     listed: Vec<GroupVersion>,
     /// Documents of group versions that aggregated discovery lacks.
@@ -61,6 +63,7 @@ impl Reader {
             known: BTreeMap::new(),
             aggregated: BTreeMap::new(),
             aggregated_type: None,
+            is_index_due: true,
             listed: Vec::new(),
             unlisted: BTreeMap::new(),
             orders: BTreeMap::new(),
@@ -72,6 +75,7 @@ impl Reader {
     pub fn forget(&mut self) {
         self.known.clear();
         self.aggregated.clear();
+        self.is_index_due = true;
         self.listed.clear();
         self.unlisted.clear();
         self.orders.clear();
@@ -129,6 +133,7 @@ impl Reader {
                 served.extend(known.iter().cloned());
                 continue;
             }
+            self.is_index_due = true;
             let aggregated_type = aggregated_type(&answer);
             if path == "/apis" {
                 self.aggregated_type = aggregated_type.map(str::to_owned);
@@ -172,12 +177,17 @@ impl Reader {
         mut served: ServedSet,
         skipped: &Custom,
     ) -> Result<ServedSet, ReadError> {
+        if !self.is_index_due {
+            served.extend(self.known.values().flatten().cloned());
+            return Ok(served);
+        }
         let mut unlisted = match self.index(skipped).await {
             Ok(index) => index,
             Err(ReadError::Client(error)) => return Err(error.into()),
             // Not every user may read it.
-            Err(_) => return Ok(served),
+            Err(_) => BTreeSet::new(),
         };
+        self.is_index_due = false;
         let listed: BTreeSet<&GroupVersion> = self.listed.iter().collect();
         unlisted.retain(|of| !of.group.is_empty() && !listed.contains(of));
         self.known.retain(|of, _| unlisted.contains(of));
@@ -185,7 +195,10 @@ impl Reader {
         for group_version in unlisted {
             match self.read_one(&group_version).await {
                 Ok(document) => drop(self.unlisted.insert(group_version.clone(), document)),
-                Err(error) => self.keep(&group_version, error)?,
+                Err(error) => {
+                    self.is_index_due = true;
+                    self.keep(&group_version, error)?;
+                }
             }
             let known = self.known.get(&group_version);
             served.extend(known.into_iter().flatten().cloned());

@@ -228,6 +228,37 @@ mod tests {
     }
 
     #[test]
+    fn what_the_apiserver_serves_is_added_first_and_for_one_server_too() {
+        let mut known = peer_discovery();
+        let mut own = known.others.document.groups[0].clone();
+        own.name = "own".into();
+        known.own.union.document.groups = vec![own];
+        let made = |for_one, content_type| {
+            let upstream = UpstreamDocument {
+                document: DocumentRequest::Groups,
+                form: EntityFormat {
+                    content_type: HeaderValue::from_static(content_type),
+                    for_one,
+                },
+                etag: None,
+                body: Some(GROUPS.into()),
+            };
+            merge_document(upstream, &known, &SharedPeerDiscovery::default())
+        };
+        let text = |for_one| {
+            let mut header = pingora_http::ResponseHeader::build(200, None).unwrap();
+            let body = made(for_one, JSON).unwrap().write(&mut header, false);
+            String::from_utf8_lossy(&body.unwrap()).into_owned()
+        };
+        let (all, one) = (text(false), text(true));
+        assert!(all.find("\"own\"").unwrap() < all.find("\"added\"").unwrap());
+        assert!(one.contains("\"own\"") && !one.contains("\"added\""));
+        // Nothing can be added to this form.
+        assert!(!made(true, "application/cbor").unwrap().is_merged);
+        assert!(made(false, "application/cbor").is_err());
+    }
+
+    #[test]
     fn what_cannot_be_added_to_is_an_error() {
         let broken = made(DocumentRequest::Groups, JSON, false, Some("{"));
         assert!(matches!(broken, Err(OverlayError::Discovery(_))));
