@@ -22,7 +22,7 @@ use kube_interop_proxy::kube::discovery::model::{Document, served};
 use kube_interop_proxy::kube::discovery::pool::Pool;
 use kube_interop_proxy::kube::discovery::read;
 use kube_interop_proxy::kube::gvr::Custom;
-use kube_interop_proxy::relay::overlay::cache::Cache;
+use kube_interop_proxy::relay::overlay::cache::{Cache, Variant};
 use kube_interop_proxy::relay::overlay::entity::{Entity, EntityFormat, EntitySource};
 use kube_interop_proxy::routing::documents::DocumentRequest;
 use pingora_http::ResponseHeader;
@@ -119,12 +119,16 @@ fn from_cache() {
         Vec::new(),
         Some(USUAL.into()),
     );
+    let variant = Variant {
+        accept: Some(accept),
+        for_one: false,
+    };
     let cache = Cache::default();
-    cache.keep(1, Some(&accept), &Arc::new(entity));
+    cache.keep(1, &variant, &Arc::new(entity));
     let mut answer = ResponseHeader::build(200, None).expect("a header");
     let start = Instant::now();
     for _ in 0..REQUESTS {
-        let entity = cache.accepted(1, &DocumentRequest::Groups, Some(&accept));
+        let entity = cache.accepted(1, &DocumentRequest::Groups, &variant);
         let entity = entity.expect("the document");
         entity.write(&mut answer, false).expect("a body");
     }
@@ -132,7 +136,7 @@ fn from_cache() {
     let known = [answer.headers[ETAG].clone()];
     let start = Instant::now();
     for _ in 0..REQUESTS {
-        let entity = cache.accepted(1, &DocumentRequest::Groups, Some(&accept));
+        let entity = cache.accepted(1, &DocumentRequest::Groups, &variant);
         let entity = entity.expect("the document");
         assert!(entity.is_known(&known));
         entity.write_not_modified(&mut answer).expect("a header");

@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
 # Builds real Kubernetes 1.20.2 binaries, once, from Debian's source package.
 #
-#   tests/build-kubernetes.sh [kube-apiserver] [kube-controller-manager]     default: kube-apiserver
+#   tests/build-kubernetes.sh [kube-apiserver] [kube-controller-manager] [kubectl]     default: kube-apiserver
 #
 # They end up in ${XDG_CACHE_HOME:-~/.cache}/kube-interop-proxy/kubernetes-1.20.2/ under their own names. A binary that
 # is there and runs is left alone. Each takes minutes on two cores. The unpacked source and Go's build cache stay
 # beside the binaries for the next one to build: 2.3 GB in the directories `source`, `download` and `go-build`, which
-# can be deleted at any time; but one test compiles a client in Go with `source` (tests/operators/clients.rs). Callers
-# at the same time wait for each other; an interrupted build is started again.
+# can be deleted at any time; but one test compiles a client in Go with `source` (tests/operators/clients.rs), and
+# tests/kubectl-suite.sh runs the tests that are in it. Callers at the same time wait for each other; an interrupted
+# build is started again.
 #
 # Works on Debian 12 (bookworm), whose archive has this version. apt's own configuration is left as it is: the source
 # package is fetched with a private list of sources, made from the machine's.
 set -Eeuo pipefail
 
 readonly version=1.20.2
-readonly programs='kube-apiserver kube-controller-manager'
+readonly programs='kube-apiserver kube-controller-manager kubectl'
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 cache=${XDG_CACHE_HOME:-${HOME:?}/.cache}/kube-interop-proxy/kubernetes-$version
@@ -22,13 +23,17 @@ name=build-kubernetes
 . "$here/build-lib.sh"
 
 usable() { # FILE: is it a Kubernetes binary of this version that runs here?
-    [ -x "$1" ] && [ "$(timeout 60 "$1" --version 2>/dev/null)" = "Kubernetes v$version" ]
+    [ -x "$1" ] || return
+    case $1 in
+    */kubectl) [ "$(timeout 60 "$1" version --client --short 2>/dev/null)" = "Client Version: v$version" ] ;;
+    *) [ "$(timeout 60 "$1" --version 2>/dev/null)" = "Kubernetes v$version" ] ;;
+    esac
 }
 
 wanted=("$@")
 [ $# -gt 0 ] || wanted=(kube-apiserver)
 for program in "${wanted[@]}"; do
-    [[ " $programs " == *" $program "* ]] || die "usage: $0 [kube-apiserver] [kube-controller-manager]"
+    [[ " $programs " == *" $program "* ]] || die "usage: $0 [kube-apiserver] [kube-controller-manager] [kubectl]"
 done
 
 # Fills `todo` with what is not there yet.

@@ -325,6 +325,7 @@ fn goes(shared: &Shared, path: &str) -> Option<Option<SocketAddr>> {
         resume: None,
         version: Ok(None),
         if_ready: false,
+        accept: None,
         seed: 0,
     };
     match plan(shared, &request).action {

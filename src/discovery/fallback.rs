@@ -13,10 +13,11 @@ use crate::kube::discovery::model::Document;
 use crate::kube::gvr::ServedSet;
 use crate::routing::table::{Server, Snapshot};
 
-/// Resources that `peer` does not list and another server, reachable or not, or the local apiserver lists or listed.
+/// Resources that `peer` does not list and another server, reachable or not, or the local apiserver lists or listed. If
+/// the peer has no proxy, its list of groups may lack what it serves: that is included.
 pub fn lacking(peer: &Server, snapshot: &Snapshot, peer_discovery: &PeerDiscovery) -> PeerUnion {
     let names = names(
-        peer.served.as_ref(),
+        peer.served.as_ref().filter(|_| peer.kind.has_proxy()),
         peer_discovery.served.as_ref(),
         snapshot,
     );
@@ -71,7 +72,7 @@ fn named(document: &Document) -> UnionMember<'_> {
 mod tests {
     use super::*;
     use crate::kube::gvr::{Custom, Pair};
-    use crate::routing::table::things;
+    use crate::routing::table::{PeerKind, things};
 
     fn set(groups: &[&str]) -> Arc<ServedSet> {
         let group_versions: Vec<_> = groups.iter().map(|group| (*group, "v1")).collect();
@@ -118,6 +119,13 @@ mod tests {
             groups(&lacking(&snapshot.servers[1], &snapshot, &peer_discovery)),
             ["local"]
         );
+        // The lists of an apiserver without a proxy may lack what it serves.
+        let bare = Server {
+            kind: PeerKind::Native,
+            ..snapshot.servers[1].clone()
+        };
+        let of_bare = lacking(&bare, &snapshot, &peer_discovery);
+        assert_eq!(groups(&of_bare), ["apps", "local", "more"]);
         let of_unknown = lacking(&snapshot.servers[2], &snapshot, &peer_discovery);
         assert_eq!(groups(&of_unknown), ["apps", "local", "more"]);
     }

@@ -4,6 +4,21 @@ use super::document::{DiscoveryDocument, DocumentFormat, MergeError};
 use super::peer_union::PeerUnion;
 use super::{aggregated, legacy, protobuf};
 
+/// Adds several unions, one after the other. As [`merge`].
+pub fn merge_all<'a>(
+    document: DiscoveryDocument<'_>,
+    format: DocumentFormat,
+    body: Option<&[u8]>,
+    all: impl IntoIterator<Item = &'a PeerUnion>,
+) -> Result<Option<Vec<u8>>, MergeError> {
+    let mut merged: Option<Vec<u8>> = None;
+    for others in all {
+        let more = merge(document, format, merged.as_deref().or(body), others)?;
+        merged = more.or(merged);
+    }
+    Ok(merged)
+}
+
 /// The local server's document with what it lacks; `None` where it lacks nothing, and the local bytes may pass as they
 /// are. Without a local document ([`DiscoveryDocument::Group`], [`DiscoveryDocument::Resources`]) it is made from what others list fresh; `None`
 /// where they do not.

@@ -1,4 +1,4 @@
-//! Merged discovery: what the local apiserver lists, and what peers list in addition (KEP-4020).
+//! Merged discovery: what the local apiserver serves, and what peers list in addition (KEP-4020).
 
 pub mod aggregated;
 mod cache;
@@ -11,6 +11,7 @@ pub mod merge;
 pub mod metrics;
 pub mod newest;
 pub mod openapi;
+pub mod own;
 pub mod peer_discovery;
 pub mod peer_union;
 mod protobuf;

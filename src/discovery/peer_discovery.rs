@@ -1,4 +1,4 @@
-//! What the local apiserver's discovery lacks of the peers', as requests read it.
+//! What the local apiserver's discovery lacks, of what peers list and of what it serves itself, as requests read it.
 //!
 //! [`super::reader`] writes it as a whole; it is never changed afterwards. A request loads it once, without locks.
 
@@ -13,12 +13,14 @@ use tokio::sync::{Notify, watch};
 
 use super::newest::{Rank, newer_targets};
 use super::openapi::OpenApiFormat;
+use super::own::OwnGroups;
 use super::peer_union::PeerUnion;
 use crate::kube::gvr::ServedSet;
 use crate::local::state::LocalState;
+use crate::routing::documents::DocumentRequest;
 use crate::routing::table::Snapshot;
 
-/// What peers list and the local apiserver does not.
+/// What peers list and the local apiserver does not, and what its own discovery may lack.
 #[derive(Debug, Clone, Default)]
 pub struct PeerDiscovery {
     /// Changes whenever the contents change.
@@ -29,7 +31,9 @@ pub struct PeerDiscovery {
     pub local: Option<Rank>,
     /// What the local apiserver listed when its discovery was last read.
     pub served: Option<Arc<ServedSet>>,
-    /// What the local apiserver's discovery lacks, and nothing else; empty where all servers list the same.
+    /// What the local apiserver serves, for its own lists of groups.
+    pub own: OwnGroups,
+    /// What peers list and the local apiserver does not serve, and nothing else; empty where all servers list the same.
     pub others: PeerUnion,
     /// OpenAPI documents of the peers that serve it.
     pub openapi: PeerOpenApi,
@@ -89,9 +93,27 @@ impl PeerDiscovery {
         newer_targets(self.local.as_ref(), snapshot)
     }
 
-    /// Whether there is nothing to add to any document.
+    /// Whether peers have nothing to add to any document.
     pub fn is_empty(&self) -> bool {
         self.others.document.groups.is_empty()
+    }
+
+    /// Whether peers have something for a document that the local apiserver's lacks.
+    pub fn adds_to(&self, document: &DocumentRequest) -> bool {
+        let others = &self.others.document;
+        match document {
+            DocumentRequest::Versions => others.group("").is_some(),
+            DocumentRequest::Groups => others.groups.iter().any(|group| !group.name.is_empty()),
+            DocumentRequest::Group(name) => others.group(name).is_some(),
+            DocumentRequest::Resources(of) | DocumentRequest::OpenApiV3Version(of) => {
+                self.lists(&of.group, &of.version) != PeerListing::No
+            }
+            DocumentRequest::OpenApiV2 => !self.is_empty(),
+            DocumentRequest::OpenApiV3 => {
+                let indices = self.openapi.of(OpenApiFormat::V3Index);
+                indices.is_some_and(|indices| !indices.is_empty())
+            }
+        }
     }
 
     /// Whether peers list resources of this group version that the local apiserver lacks; the core group is `""`.
@@ -140,6 +162,10 @@ pub struct SharedPeerDiscovery {
 impl SharedPeerDiscovery {
     pub fn load(&self) -> arc_swap::Guard<Arc<PeerDiscovery>> {
         self.current.load()
+    }
+
+    pub fn load_full(&self) -> Arc<PeerDiscovery> {
+        self.current.load_full()
     }
 
     /// A request needs this document of peers. Peers are asked for `/openapi/v2` only then: an apiserver takes seconds
@@ -211,6 +237,7 @@ impl SharedPeerDiscovery {
         let same = before.epoch == now.epoch
             && before.local == now.local
             && before.served == now.served
+            && before.own == now.own
             && before.others.document == now.others.document
             && before.openapi == now.openapi;
         if same {

@@ -16,12 +16,14 @@ use tokio::time::{Instant, sleep_until};
 use super::clients::Clients;
 use super::newest::Rank;
 use super::openapi::OpenApiFormat;
+use super::own::OwnGroups;
 use super::sources::{ReadJob, SourceInputs, Sources};
 use crate::cluster::catalog::Published;
 use crate::discovery::cache::DocumentCache;
 use crate::discovery::metrics::PeerDiscoveryMetrics;
 use crate::discovery::peer_discovery::{PeerDiscovery, SharedPeerDiscovery};
 use crate::local::discovery::LocalView;
+use crate::local::groups::ServedGroups;
 use crate::local::reader::ReadError;
 use crate::log_throttle::{LogThrottle, chain};
 
@@ -47,6 +49,8 @@ pub struct PeerDiscoveryReader {
     /// `apiServer.discoveryInterval`
     pub discovery_interval: Duration,
     pub metrics: PeerDiscoveryMetrics,
+    /// The local apiserver's groups, as last published.
+    pub groups: Arc<ServedGroups>,
 }
 
 /// A finished job.
@@ -118,6 +122,7 @@ impl PeerDiscoveryReader {
         let published = self.peer_discovery.load();
         sources.plan(&known, now)
             || published.epoch != Some(view.epoch)
+            || self.groups != view.groups
             || published.served != view.served
     }
 
@@ -156,7 +161,18 @@ impl PeerDiscoveryReader {
         sources.done(done.key, done.cache, error, Instant::now());
     }
 
-    fn publish(&self, sources: &Sources, view: &LocalView, wanted: &[OpenApiFormat]) {
+    /// Nothing if clients see the documents of one server by the configuration.
+    fn own(&self, view: &LocalView) -> OwnGroups {
+        match (&self.clients, &view.served) {
+            (Some(_), Some(served)) => {
+                let snapshot = self.published.snapshot.load();
+                OwnGroups::new(&view.groups, served, &snapshot.custom)
+            }
+            _ => OwnGroups::default(),
+        }
+    }
+
+    fn publish(&mut self, sources: &Sources, view: &LocalView, wanted: &[OpenApiFormat]) {
         let synced = self.published.snapshot.load().synced;
         if sources.is_empty() {
             self.peer_discovery.clear_wanted();
@@ -166,6 +182,7 @@ impl PeerDiscoveryReader {
             epoch: view.served.as_ref().filter(|_| synced).map(|_| view.epoch),
             local: rank(view),
             served: view.served.clone(),
+            own: self.own(view),
             others: sources.others(),
             openapi: sources.openapi(wanted),
         };
@@ -174,6 +191,7 @@ impl PeerDiscoveryReader {
             .sources(&status, peer_discovery.openapi.bytes());
         self.peer_discovery.publish_sources(status);
         self.peer_discovery.publish(peer_discovery);
+        self.groups = view.groups.clone();
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use super::groups::ServedGroups;
 use super::reader::{ReadError, Reader};
 use super::state::LocalState;
 use crate::client::{Client, ClientError};
@@ -21,6 +22,8 @@ use crate::log_throttle::{LogThrottle, chain};
 pub struct LocalView {
     /// Everything it lists, custom resources included; `None` while unknown.
     pub served: Option<Arc<ServedSet>>,
+    /// The same as groups, without CRDs and aggregated APIs.
+    pub groups: Arc<ServedGroups>,
     /// The epoch of the apiserver process that was read ([`LocalState::epoch`]).
     pub epoch: u64,
     /// How often discovery was read successfully.
@@ -41,13 +44,18 @@ pub async fn run(
 ) {
     let mut reader = Reader::new(client);
     let mut last = Instant::now();
+    let mut last_epoch = state.epoch();
     let throttle = LogThrottle::default();
     loop {
         let epoch = state.epoch();
+        if std::mem::replace(&mut last_epoch, epoch) != epoch {
+            // Another process, which may be initialized already.
+            reader.forget();
+        }
         if state.is_initialized() {
             let skipped = custom.borrow_and_update().clone().unwrap_or_default();
-            match reader.read(&skipped).await {
-                Ok((served, versions)) if state.epoch() == epoch => {
+            match read(&mut reader, &skipped).await {
+                Ok((served, groups, versions)) if state.epoch() == epoch => {
                     state.is_of_version(&versions.binary, epoch);
                     if let Some(after) = throttle.recovered(&()) {
                         tracing::info!(?after, "discovery is read again");
@@ -58,6 +66,9 @@ pub async fn run(
                         view.versions = Some(versions);
                         if view.served.as_deref() != Some(&served) {
                             view.served = Some(Arc::new(served));
+                        }
+                        if *view.groups != groups {
+                            view.groups = Arc::new(groups);
                         }
                     });
                 }
@@ -73,7 +84,6 @@ pub async fn run(
                 }
             }
         } else {
-            reader.forget();
             view.send_if_modified(|view| view.served.take().is_some());
         }
         if view.is_closed() {
@@ -87,4 +97,13 @@ pub async fn run(
         }
         last = Instant::now();
     }
+}
+
+async fn read(
+    reader: &mut Reader,
+    custom: &Custom,
+) -> Result<(ServedSet, ServedGroups, Versions), ReadError> {
+    let (served, versions) = reader.read(custom).await?;
+    let groups = reader.groups(&served, custom).await;
+    Ok((served, groups, versions))
 }

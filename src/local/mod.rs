@@ -1,6 +1,7 @@
 //! The local apiserver: whether it is initialized, and what it serves.
 
 pub mod discovery;
+pub mod groups;
 pub mod probe;
 pub mod reader;
 pub mod requestheader;

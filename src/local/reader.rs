@@ -1,20 +1,21 @@
-//! Reads one apiserver's discovery: aggregated if it has that, else its path index and one document for each group version.
-//! A group version that cannot be read keeps its last known resources.
+//! Reads one apiserver's discovery: aggregated if it has that, and its path index and one document for each group version
+//! that aggregated discovery does not have. Its list of groups is read for the order only, because it can lack what is
+//! served. A group version that cannot be read keeps its last known resources.
 
-use crate::kube::version;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE_MATCH};
-use http::{HeaderMap, Method, StatusCode};
+use http::{Method, StatusCode};
 use tokio::time::Instant;
 
+use super::groups::{ServedGroups, arrange, listed_nowhere};
 use crate::client::{Client, ClientError, ClientResponse};
 use crate::kube::discovery::documents;
-use crate::kube::gvr::GroupVersion;
-use crate::kube::gvr::{Custom, Gvr, GvrRef, ServedSet};
+use crate::kube::gvr::{Custom, GroupVersion, Gvr, GvrRef, ServedSet};
 use crate::kube::media_type;
-use crate::kube::version::Versions;
+use crate::kube::version::{self, Versions};
 use crate::log_throttle::{LogThrottle, chain};
 use crate::request::headers::SERVER_ID;
 
@@ -47,6 +48,16 @@ pub struct Reader {
     known: BTreeMap<GroupVersion, BTreeSet<Gvr>>,
     /// ETag and contents of the aggregated documents.
     aggregated: BTreeMap<&'static str, (HeaderValue, BTreeSet<Gvr>)>,
+    /// `Content-Type` of aggregated discovery; `None`: the server has none.
+    aggregated_type: Option<String>,
+    /// Aggregated discovery has changed, or a document that it lacks could not be read: the index is read too.
+    is_index_due: bool,
+    /// What its list of groups names, in that order; without the core group.
+    listed: Vec<GroupVersion>,
+    /// Documents of group versions that aggregated discovery lacks.
+    unlisted: BTreeMap<GroupVersion, Bytes>,
+    /// Versions of groups that the list of groups lacks, in the order of the group's own document.
+    orders: BTreeMap<String, Vec<GroupVersion>>,
     /// Keys: paths of group versions whose document cannot be read.
     throttle: LogThrottle<String>,
 }
@@ -58,6 +69,11 @@ impl Reader {
             no_proxy: false,
             known: BTreeMap::new(),
             aggregated: BTreeMap::new(),
+            aggregated_type: None,
+            is_index_due: true,
+            listed: Vec::new(),
+            unlisted: BTreeMap::new(),
+            orders: BTreeMap::new(),
             throttle: LogThrottle::default(),
         }
     }
@@ -79,23 +95,50 @@ impl Reader {
     pub fn forget(&mut self) {
         self.known.clear();
         self.aggregated.clear();
+        self.is_index_due = true;
+        self.listed.clear();
+        self.unlisted.clear();
+        self.orders.clear();
     }
 
-    /// Everything that the server lists, and its versions. `skipped`: without aggregated discovery, its aggregated APIs are
-    /// not read.
+    /// Everything that the server serves, and its versions. `skipped`: documents of its aggregated APIs are not read.
     pub async fn read(&mut self, skipped: &Custom) -> Result<(ServedSet, Versions), ReadError> {
         let version = self.get("/version").await?;
         let versions = parse("/version", version::versions(&version))?;
         let served = match self.read_aggregated().await? {
-            Some(served) => served,
-            None => self.read_each(skipped).await?,
+            Some(served) => self.read_unlisted(served, skipped).await?,
+            None => {
+                self.unlisted.clear();
+                self.read_each(skipped).await?
+            }
         };
         Ok((served, versions))
     }
 
+    /// The groups that the server serves, as last read, whatever its list of groups says. `served`: what it serves.
+    pub async fn groups(&mut self, served: &ServedSet, custom: &Custom) -> ServedGroups {
+        for group in listed_nowhere(served, custom, &self.listed) {
+            if !self.orders.contains_key(&group) {
+                let path = format!("/apis/{group}");
+                // Without it the versions are in the order of their names.
+                if let Ok(document) = self.get(&path).await
+                    && let Ok(versions) = documents::versions(&document)
+                {
+                    self.orders.insert(group, versions);
+                }
+            }
+        }
+        let order = self.listed.iter().chain(self.orders.values().flatten());
+        ServedGroups {
+            document: arrange(order, served, custom, &self.unlisted),
+            aggregated: self.aggregated_type.clone(),
+        }
+    }
+
+    /// `/apis` comes first: without aggregated discovery it is the list of groups.
     async fn read_aggregated(&mut self) -> Result<Option<ServedSet>, ReadError> {
         let mut served = ServedSet::new();
-        for path in ["/api", "/apis"] {
+        for path in ["/apis", "/api"] {
             let accept = HeaderValue::from_static(media_type::ACCEPT_AGGREGATED);
             let mut headers = vec![(ACCEPT, accept)];
             headers.extend(
@@ -110,7 +153,13 @@ impl Reader {
                 served.extend(known.iter().cloned());
                 continue;
             }
-            if answer.status != StatusCode::OK || !is_aggregated(&answer.headers) {
+            self.is_index_due = true;
+            let aggregated_type = aggregated_type(&answer);
+            if path == "/apis" {
+                self.aggregated_type = aggregated_type.map(str::to_owned);
+                self.listed = listed(&answer)?;
+            }
+            if aggregated_type.is_none() {
                 // Before 1.26: the legacy document, or 406 for the unknown parameters.
                 return Ok(None);
             }
@@ -124,55 +173,99 @@ impl Reader {
     }
 
     async fn read_each(&mut self, skipped: &Custom) -> Result<ServedSet, ReadError> {
-        let index = self.get("/").await?;
-        let listed = parse("/", documents::group_versions(&index))?;
+        let listed = self.index(skipped).await?;
         self.known
             .retain(|group_version, _| listed.contains(group_version));
         let mut served = ServedSet::new();
-        for group_version in listed
-            .into_iter()
-            .filter(|group_version| !is_aggregated_api(skipped, group_version))
-        {
-            match self.read_one(&group_version).await {
-                Ok(set) => {
-                    if self.throttle.recovered(&group_version.path()).is_some() {
-                        tracing::info!("the document of each group can be read again");
-                    }
-                    self.known.insert(group_version.clone(), set);
-                }
-                Err(error @ (ReadError::Client(_) | ReadError::Proxy)) => return Err(error),
+        for group_version in listed {
+            if let Err(error) = self.read_one(&group_version).await {
                 // Never read before: an error is better than a set without this group version.
-                Err(error) if !self.known.contains_key(&group_version) => return Err(error),
-                Err(error) => {
-                    let path = group_version.path();
-                    if self.throttle.should_log(path, chain(&error)) {
-                        let error = &error as &dyn std::error::Error;
-                        tracing::warn!(error, "keeping what was known of a group");
-                    }
+                if !self.known.contains_key(&group_version) {
+                    return Err(error);
                 }
+                self.keep(&group_version, error)?;
             }
-            served.extend(
-                self.known
-                    .get(&group_version)
-                    .into_iter()
-                    .flatten()
-                    .cloned(),
-            );
+            let known = self.known.get(&group_version);
+            served.extend(known.into_iter().flatten().cloned());
         }
         Ok(served)
     }
 
-    async fn read_one(&mut self, group_version: &GroupVersion) -> Result<BTreeSet<Gvr>, ReadError> {
-        let path = group_version.path();
-        match self.get(&path).await {
-            Ok(document) => parse(&path, documents::resources(group_version, &document)),
+    /// `served`: by aggregated discovery. Adds what only the path index names.
+    async fn read_unlisted(
+        &mut self,
+        mut served: ServedSet,
+        skipped: &Custom,
+    ) -> Result<ServedSet, ReadError> {
+        if !self.is_index_due {
+            served.extend(self.known.values().flatten().cloned());
+            return Ok(served);
+        }
+        let mut unlisted = match self.index(skipped).await {
+            Ok(index) => index,
+            Err(error @ (ReadError::Client(_) | ReadError::Proxy)) => return Err(error),
+            // Not every user may read it.
+            Err(_) => BTreeSet::new(),
+        };
+        self.is_index_due = false;
+        let listed: BTreeSet<&GroupVersion> = self.listed.iter().collect();
+        unlisted.retain(|of| !of.group.is_empty() && !listed.contains(of));
+        self.known.retain(|of, _| unlisted.contains(of));
+        self.unlisted.retain(|of, _| unlisted.contains(of));
+        for group_version in unlisted {
+            match self.read_one(&group_version).await {
+                Ok(document) => drop(self.unlisted.insert(group_version.clone(), document)),
+                Err(error) => {
+                    self.is_index_due = true;
+                    self.keep(&group_version, error)?;
+                }
+            }
+            let known = self.known.get(&group_version);
+            served.extend(known.into_iter().flatten().cloned());
+        }
+        Ok(served)
+    }
+
+    /// The group versions that the path index names, without aggregated APIs.
+    async fn index(&mut self, skipped: &Custom) -> Result<BTreeSet<GroupVersion>, ReadError> {
+        let index = self.get("/").await?;
+        let mut named = parse("/", documents::group_versions(&index))?;
+        named.retain(|group_version| !is_aggregated_api(skipped, group_version));
+        Ok(named)
+    }
+
+    /// A document could not be read: what was known of it is kept. Fails if nothing else can be read either.
+    fn keep(&mut self, of: &GroupVersion, error: ReadError) -> Result<(), ReadError> {
+        if matches!(error, ReadError::Client(_) | ReadError::Proxy) {
+            return Err(error);
+        }
+        if self.throttle.should_log(of.path(), chain(&error)) {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "keeping what was known of a group");
+        }
+        Ok(())
+    }
+
+    /// Reads the document of a group version into what is known.
+    async fn read_one(&mut self, of: &GroupVersion) -> Result<Bytes, ReadError> {
+        let path = of.path();
+        let (document, set) = match self.get(&path).await {
+            Ok(document) => {
+                let set = parse(&path, documents::resources(of, &document))?;
+                (document, set)
+            }
             // Gone between the index and now.
             Err(ReadError::Status {
                 status: StatusCode::NOT_FOUND,
                 ..
-            }) => Ok(BTreeSet::new()),
-            Err(error) => Err(error),
+            }) => (Bytes::new(), BTreeSet::new()),
+            Err(error) => return Err(error),
+        };
+        if self.throttle.recovered(&path).is_some() {
+            tracing::info!("the document of each group can be read again");
         }
+        self.known.insert(of.clone(), set);
+        Ok(document)
     }
 
     async fn ask(
@@ -191,7 +284,7 @@ impl Reader {
         }
     }
 
-    async fn get(&mut self, path: &str) -> Result<bytes::Bytes, ReadError> {
+    async fn get(&mut self, path: &str) -> Result<Bytes, ReadError> {
         let answer = self.ask(path, &[]).await?;
         match answer.status {
             StatusCode::OK => Ok(answer.body),
@@ -203,11 +296,19 @@ impl Reader {
     }
 }
 
-fn is_aggregated(headers: &HeaderMap) -> bool {
-    headers
-        .get(CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .is_some_and(media_type::is_aggregated)
+/// The `Content-Type` of an answer that is aggregated discovery.
+fn aggregated_type(answer: &ClientResponse) -> Option<&str> {
+    let content_type = answer.headers.get(CONTENT_TYPE)?.to_str().ok()?;
+    let is_it = answer.status == StatusCode::OK && media_type::is_aggregated(content_type);
+    is_it.then_some(content_type)
+}
+
+/// What an answer to `/apis` lists, in its order.
+fn listed(answer: &ClientResponse) -> Result<Vec<GroupVersion>, ReadError> {
+    match answer.status {
+        StatusCode::OK => parse("/apis", documents::listed(&answer.body)),
+        _ => Ok(Vec::new()),
+    }
 }
 
 /// Whether the whole group version belongs to an aggregated API, whatever the resource.

@@ -18,10 +18,9 @@ use super::shared::Shared;
 use crate::config::{DiscoveryMode, Unsynced};
 use crate::discovery::fallback::{lacking, unread};
 use crate::discovery::newest::targets_of;
-use crate::discovery::openapi::OpenApiFormat;
 use crate::discovery::peer_discovery::{PeerDiscovery, PeerListing};
 use crate::discovery::peer_union::PeerUnion;
-use crate::kube::gvr::Gvr;
+use crate::kube::gvr::{GroupVersion, Gvr};
 use crate::relay::overlay::metrics::DocumentOutcome;
 use crate::request::info::Target;
 use crate::routing::decide::{NoSuchResource, Row};
@@ -48,9 +47,7 @@ pub fn first(
 ) -> Option<Action> {
     let document = requested_document(shared, request)?;
     if request.rerouted {
-        // Peers get unmerged documents: two merged ones would keep alive what no server lists any more. A starting
-        // apiserver does not list everything yet, and another server can be tried.
-        return (!initialized).then(|| Action::Answer(shared.local_refusal()));
+        return rerouted(shared, request, initialized, snapshot, &document);
     }
     if !snapshot.synced {
         // It is not known what the local document lacks, and clients take missing entries for deleted.
@@ -61,6 +58,49 @@ pub fn first(
         shared.metrics.documents.count(DocumentOutcome::Passed);
     }
     action
+}
+
+/// The first action for a peer's request. Peers get nothing of other peers: two merged documents would keep alive what
+/// no server lists any more. They do get what the local apiserver serves and does not list.
+fn rerouted(
+    shared: &Shared,
+    request: &RouteRequest<'_>,
+    initialized: bool,
+    snapshot: &Snapshot,
+    document: &DocumentRequest,
+) -> Option<Action> {
+    // A starting apiserver does not list everything yet, and another server can be tried.
+    let refused = || Some(Action::Answer(shared.local_refusal()));
+    if !initialized {
+        return refused();
+    }
+    let is_merged = shared.config.discovery.mode == DiscoveryMode::Merged;
+    if !is_merged || !document.lists_groups() {
+        return None;
+    }
+    let peer_discovery = shared.peer_discovery.load_full();
+    if !peer_discovery.is_current_for(&shared.local) {
+        // It is not known yet what its list may lack.
+        return refused();
+    }
+    if !peer_discovery
+        .own
+        .may_add_to(document, request.accept.as_ref())
+    {
+        return None;
+    }
+    let candidates = candidates(shared, request, snapshot, &[]);
+    candidates.local().map(|route| {
+        Action::Forward(Route {
+            no_such_resource: NoSuchResource::Pass,
+            overlay: Some(Box::new(Overlay {
+                document: document.clone(),
+                peer_discovery: Some(peer_discovery),
+                for_one: true,
+            })),
+            ..route
+        })
+    })
 }
 
 /// Whether a document is refused before etcd was read. Clients do not take what OpenAPI lacks for deleted.
@@ -111,97 +151,157 @@ fn action(
     document: DocumentRequest,
     tried: &[SocketAddr],
 ) -> Option<Action> {
-    let peer_discovery = shared.peer_discovery.load();
+    let peer_discovery = shared.peer_discovery.load_full();
     let targets = &snapshot.targets;
     let is_newest = shared.config.discovery.mode == DiscoveryMode::Newest;
     let sure = initialized && (is_newest || peer_discovery.is_current_for(&shared.local));
-    let adds = !is_newest && is_lacking(&document, &peer_discovery);
+    let adds = !is_newest && peer_discovery.adds_to(&document);
+    let accept = request.accept.as_ref();
+    let adds_own = !is_newest && sure && peer_discovery.own.may_add_to(&document, accept);
     let of = document.group_version();
     let holders = of.filter(|_| !is_newest && (adds || !sure));
     let holders = holders.map(|of| targets_of(snapshot, &of.group, &of.version));
     let holders = holders.unwrap_or_default();
     // Only listed names become label values, not names that a client made up.
-    let listed = of.filter(|_| !holders.is_empty()).map(|of| Gvr {
-        group: of.group.clone(),
-        version: of.version.clone(),
-        resource: String::new(),
-        subresource: String::new(),
-    });
+    let listed = of.filter(|_| !holders.is_empty()).map(name);
     let stops = match is_newest {
         true => newest(initialized, peer_discovery.newer(snapshot), targets),
-        false if sure && !adds => return None,
+        false if sure && !adds && !adds_own => return None,
         false => merged(sure, holders, targets),
     };
-    if stops == [RouteStop::Local] && !adds && tried.is_empty() {
+    if stops == [RouteStop::Local] && !adds && !adds_own && tried.is_empty() {
         return None;
     }
-    let is_openapi = matches!(
+    let routes = DocumentRoutes {
+        candidates: candidates(shared, request, snapshot, tried),
+        // A group version that other servers list exists although one server does not know it.
+        is_gone: match sure {
+            true => !(adds && of.is_some()),
+            false => targets.is_empty() && !adds,
+        },
+        initialized,
+        sure,
+        is_newest,
+        adds: adds || adds_own,
+        listed,
         document,
-        DocumentRequest::OpenApiV2 | DocumentRequest::OpenApiV3
-    );
-    // A group version that other servers list exists although one server does not know it.
-    let is_gone = match sure {
-        true => !(adds && of.is_some()),
-        false => targets.is_empty() && !adds,
+        peer_discovery,
     };
-    let candidates = Candidates {
+    let route = stops.iter().find_map(|stop| routes.to(stop));
+    Some(route.map_or(Action::Answer(Refusal::Unreachable), Action::Forward))
+}
+
+fn candidates<'a>(
+    shared: &'a Shared,
+    request: &RouteRequest<'_>,
+    snapshot: &'a Snapshot,
+    tried: &'a [SocketAddr],
+) -> Candidates<'a> {
+    Candidates {
         shared,
         snapshot,
         tried,
         seed: request.seed,
         row: Row::NotAResource,
-    };
-    let document_route = |route, peer_discovery, is_gone: bool| Route {
-        rerouted_as: listed.clone(),
-        no_such_resource: match is_openapi || is_gone {
-            true => NoSuchResource::Pass,
-            false => NoSuchResource::Doubt,
-        },
-        overlay: Some(Overlay {
-            document: document.clone(),
-            peer_discovery,
-        }),
-        ..route
-    };
-    let own = (adds && document.is_merged()).then(|| peer_discovery.clone());
-    let to = |stop: &RouteStop| match stop {
-        RouteStop::Local => {
-            let route = candidates.local()?;
-            if sure || is_newest || is_openapi {
-                return Some(document_route(route, own.clone(), is_gone));
-            }
-            let known = unread(initialized, snapshot, &peer_discovery);
-            let added = added(&document, known);
-            let is_gone = is_gone && added.is_none();
-            let added = added.filter(|_| document.is_merged());
-            Some(document_route(route, added, is_gone))
-        }
-        RouteStop::Peers(indices) => {
-            let server = candidates.server(indices, None, None)?;
-            let peer_discovery = match sure || is_openapi {
-                true => own.clone(),
-                false => added(&document, lacking(server, snapshot, &peer_discovery))
-                    .filter(|_| document.is_merged()),
-            };
-            Some(document_route(
-                candidates.to(server),
-                peer_discovery,
-                is_gone,
-            ))
-        }
-    };
-    let route = stops.iter().find_map(to);
-    Some(route.map_or(Action::Answer(Refusal::Unreachable), Action::Forward))
+    }
 }
 
-/// What other servers add to a document, if anything. Made for one request.
-fn added(document: &DocumentRequest, others: PeerUnion) -> Option<Arc<PeerDiscovery>> {
-    let peer_discovery = PeerDiscovery {
-        generation: UNKEPT,
-        others,
-        ..PeerDiscovery::default()
-    };
-    is_lacking(document, &peer_discovery).then(|| Arc::new(peer_discovery))
+fn name(of: &GroupVersion) -> Gvr {
+    Gvr {
+        group: of.group.clone(),
+        version: of.version.clone(),
+        resource: String::new(),
+        subresource: String::new(),
+    }
+}
+
+/// Makes routes for one document.
+struct DocumentRoutes<'a> {
+    candidates: Candidates<'a>,
+    document: DocumentRequest,
+    peer_discovery: Arc<PeerDiscovery>,
+    /// It may have something to add.
+    adds: bool,
+    initialized: bool,
+    /// The local apiserver is initialized, and what it lacks is known.
+    sure: bool,
+    is_newest: bool,
+    /// "No such resource" may be passed on.
+    is_gone: bool,
+    /// The group version, if it is a known one.
+    listed: Option<Gvr>,
+}
+
+impl DocumentRoutes<'_> {
+    fn to(&self, stop: &RouteStop) -> Option<Route> {
+        match stop {
+            RouteStop::Local => self.to_local(),
+            RouteStop::Peers(indices) => self.to_peer(indices),
+        }
+    }
+
+    fn to_local(&self) -> Option<Route> {
+        let route = self.candidates.local()?;
+        if self.sure || self.is_newest || self.is_openapi() {
+            return Some(self.route(route, self.known(), self.is_gone));
+        }
+        let snapshot = self.candidates.snapshot;
+        let added = self.added(unread(self.initialized, snapshot, &self.peer_discovery));
+        let is_gone = self.is_gone && added.is_none();
+        Some(self.route(route, added.filter(|_| self.document.is_merged()), is_gone))
+    }
+
+    fn to_peer(&self, indices: &[usize]) -> Option<Route> {
+        let server = self.candidates.server(indices, None, None)?;
+        let snapshot = self.candidates.snapshot;
+        let added = match self.sure || self.is_openapi() {
+            true => self.known(),
+            false => self
+                .added(lacking(server, snapshot, &self.peer_discovery))
+                .filter(|_| self.document.is_merged()),
+        };
+        Some(self.route(self.candidates.to(server), added, self.is_gone))
+    }
+
+    fn route(&self, route: Route, added: Option<Arc<PeerDiscovery>>, is_gone: bool) -> Route {
+        Route {
+            rerouted_as: self.listed.clone(),
+            no_such_resource: match self.is_openapi() || is_gone {
+                true => NoSuchResource::Pass,
+                false => NoSuchResource::Doubt,
+            },
+            overlay: Some(Box::new(Overlay {
+                document: self.document.clone(),
+                peer_discovery: added,
+                for_one: false,
+            })),
+            ..route
+        }
+    }
+
+    fn is_openapi(&self) -> bool {
+        matches!(
+            self.document,
+            DocumentRequest::OpenApiV2 | DocumentRequest::OpenApiV3
+        )
+    }
+
+    /// What is known to be lacking.
+    fn known(&self) -> Option<Arc<PeerDiscovery>> {
+        let merged = self.adds && self.document.is_merged();
+        merged.then(|| self.peer_discovery.clone())
+    }
+
+    /// What other servers add, if anything. Made for one request.
+    fn added(&self, others: PeerUnion) -> Option<Arc<PeerDiscovery>> {
+        let peer_discovery = PeerDiscovery {
+            generation: UNKEPT,
+            others,
+            ..PeerDiscovery::default()
+        };
+        let adds = peer_discovery.adds_to(&self.document);
+        adds.then(|| Arc::new(peer_discovery))
+    }
 }
 
 /// Whether only servers that cannot be asked are known to have a document.
@@ -211,23 +311,5 @@ fn is_stale(document: &DocumentRequest, peer_discovery: &PeerDiscovery) -> bool 
             peer_discovery.lists(&of.group, &of.version) == PeerListing::Stale
         }
         _ => false,
-    }
-}
-
-/// Whether others have something for a document that the local apiserver's lacks.
-fn is_lacking(document: &DocumentRequest, peer_discovery: &PeerDiscovery) -> bool {
-    let others = &peer_discovery.others.document;
-    match document {
-        DocumentRequest::Versions => others.group("").is_some(),
-        DocumentRequest::Groups => others.groups.iter().any(|group| !group.name.is_empty()),
-        DocumentRequest::Group(name) => others.group(name).is_some(),
-        DocumentRequest::Resources(of) | DocumentRequest::OpenApiV3Version(of) => {
-            peer_discovery.lists(&of.group, &of.version) != PeerListing::No
-        }
-        DocumentRequest::OpenApiV2 => !peer_discovery.is_empty(),
-        DocumentRequest::OpenApiV3 => {
-            let indices = peer_discovery.openapi.of(OpenApiFormat::V3Index);
-            indices.is_some_and(|indices| !indices.is_empty())
-        }
     }
 }

@@ -103,7 +103,7 @@ impl Exchange<'_> {
                 if !head {
                     self.read_whole(up).await?;
                 }
-                let accepted = StatusFormat::accepted(merge_request.accept.as_ref());
+                let accepted = StatusFormat::accepted(merge_request.variant.accept.as_ref());
                 let form = merge_request.form(accepted.media_type());
                 self.cached_or_merged(merge_request, form, None, None, None)
                     .await?
@@ -209,8 +209,8 @@ impl Exchange<'_> {
         };
         let entity = Arc::new(entity);
         let generation = merge_request.peer_discovery.generation;
-        let accept = merge_request.accept.as_ref();
-        self.shared.merge_cache.keep(generation, accept, &entity);
+        let variant = &merge_request.variant;
+        self.shared.merge_cache.keep(generation, variant, &entity);
         Ok(entity)
     }
 
@@ -225,7 +225,7 @@ impl Exchange<'_> {
             merge_request.peer_discovery.generation,
         );
         let known = cache.find(generation, &merge_request.document, form, source)?;
-        cache.keep(generation, merge_request.accept.as_ref(), &known);
+        cache.keep(generation, &merge_request.variant, &known);
         Some(known)
     }
 
@@ -264,7 +264,10 @@ impl Exchange<'_> {
             self.start_response(down, response, method, true).await?;
             return Ok(status);
         }
-        metrics.count(DocumentOutcome::Merged);
+        metrics.count(match entity.is_merged {
+            true => DocumentOutcome::Merged,
+            false => DocumentOutcome::Passed,
+        });
         response.set_status(StatusCode::OK)?;
         let body = entity.write(&mut response, merge_request.gzip)?;
         let end = *method == Method::HEAD || body.is_empty();
@@ -284,7 +287,7 @@ impl MergeRequest {
     fn form(&self, content_type: HeaderValue) -> EntityFormat {
         let text = content_type.to_str().unwrap_or("");
         EntityFormat {
-            for_one: is_for_one_server(self.accept.as_ref(), text),
+            for_one: self.variant.for_one || is_for_one_server(self.variant.accept.as_ref(), text),
             content_type,
         }
     }

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::net::SocketAddr;
 
-use http::Method;
+use http::{HeaderValue, Method};
 
 use super::answer::Refusal;
 use super::health::Health;
@@ -39,6 +39,8 @@ pub struct RouteRequest<'a> {
     pub version: Result<Option<KubernetesVersion>, MalformedVersion>,
     /// It has the header `X-Kubernetes-If-Ready`.
     pub if_ready: bool,
+    /// The first `Accept` header of a request for discovery, the only one that kube-apiserver reads.
+    pub accept: Option<HeaderValue>,
     /// Random; one for each connection of a client.
     pub seed: u64,
 }
@@ -86,7 +88,7 @@ pub struct Route {
     /// What becomes of "no such resource".
     pub no_such_resource: NoSuchResource,
     /// For discovery documents to which other servers may add something.
-    pub overlay: Option<Overlay>,
+    pub overlay: Option<Box<Overlay>>,
     /// Which details of certificate users the apiserver there knows.
     pub details: CredentialFeatures,
     /// The row of the routing table that led there.

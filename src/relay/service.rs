@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use bytes::BytesMut;
-use http::header::{EXPECT, HeaderValue};
+use http::header::{ACCEPT, EXPECT, HeaderValue};
 use http::{Method, Version};
 use pingora_core::ErrorType;
 use pingora_core::protocols::Stream;
@@ -31,7 +31,7 @@ use crate::relay::failover::{ForwardedRequest, Refused};
 use crate::relay::keepalive::{idle, linger, linger_unread};
 use crate::request::caller::Caller;
 use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, means_upgrade, version_asked};
-use crate::request::info::{self, RequestInfo};
+use crate::request::info::{self, RequestInfo, Target};
 use crate::request::token;
 use crate::watches::resume::Resume;
 
@@ -209,6 +209,10 @@ impl RelayService {
             resume: self.resume.of(&info, query),
             version: version_asked(&header.headers, &self.shared.config.version_awareness),
             if_ready: marked(IF_READY),
+            accept: match info.target {
+                Target::Discovery(_) => header.headers.get(ACCEPT).cloned(),
+                _ => None,
+            },
             seed: connection.seed,
         };
         let Plan { ready, action } = match unfit(session, &header, permit.as_ref()) {

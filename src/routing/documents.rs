@@ -51,6 +51,11 @@ impl DocumentRequest {
         !matches!(self, DocumentRequest::OpenApiV3Version(_))
     }
 
+    /// Whether it lists groups, or the versions of one.
+    pub fn lists_groups(&self) -> bool {
+        matches!(self, DocumentRequest::Groups | DocumentRequest::Group(_))
+    }
+
     /// The group version, for a document about a single one.
     pub fn group_version(&self) -> Option<&GroupVersion> {
         match self {

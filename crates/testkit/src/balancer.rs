@@ -18,7 +18,9 @@ const PORT: u16 = 6443;
 const PACE: Duration = Duration::from_millis(200);
 
 pub struct Balancer {
-    address: Loopback,
+    /// Held for as long as it listens there; `None`: the listener came from outside.
+    _address: Option<Loopback>,
+    listens: SocketAddr,
     servers: Arc<Servers>,
     /// Ends what is relayed, too, when it is dropped.
     _tasks: JoinSet<()>,
@@ -39,7 +41,15 @@ impl Balancer {
     pub async fn start(servers: Vec<(SocketAddr, Client)>) -> Self {
         let address = Loopback::new();
         let listener = TcpListener::bind(address.socket(PORT)).await;
-        let listener = listener.expect("a listener");
+        Self {
+            _address: Some(address),
+            ..Self::on(listener.expect("a listener"), servers)
+        }
+    }
+
+    /// The same with a listener of the caller.
+    pub fn on(listener: TcpListener, servers: Vec<(SocketAddr, Client)>) -> Self {
+        let listens = listener.local_addr().expect("an address");
         let (addresses, clients): (Vec<_>, Vec<_>) = servers.into_iter().unzip();
         let each = addresses.into_iter().map(|address| Server {
             address,
@@ -55,7 +65,8 @@ impl Balancer {
         }
         tasks.spawn(accept(servers.clone(), listener));
         Self {
-            address,
+            _address: None,
+            listens,
             servers,
             _tasks: tasks,
         }
@@ -63,7 +74,7 @@ impl Balancer {
 
     /// Where clients connect.
     pub fn addr(&self) -> SocketAddr {
-        self.address.socket(PORT)
+        self.listens
     }
 
     /// How many servers get connections.

@@ -25,6 +25,15 @@ const AT_A_TIME: usize = 4;
 /// The generation of contents that are made for one request and not cached.
 pub const UNKEPT: u64 = 0;
 
+/// What of a request decides, with the apiserver, in which form it gets a document.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Variant {
+    /// Its first `Accept` header.
+    pub accept: Option<HeaderValue>,
+    /// Nothing of peers is added, whatever it accepts.
+    pub for_one: bool,
+}
+
 pub struct Cache {
     kept: Mutex<Kept>,
     /// One permit for each merge that runs.
@@ -37,8 +46,8 @@ struct Kept {
     /// Oldest first.
     entities: VecDeque<Arc<Entity>>,
     bytes: usize,
-    /// The document that an `Accept` header led to. Oldest first.
-    accepted: VecDeque<(DocumentRequest, Option<HeaderValue>, Arc<Entity>)>,
+    /// The document that a variant led to. Oldest first.
+    accepted: VecDeque<(DocumentRequest, Variant, Arc<Entity>)>,
 }
 
 impl Default for Cache {
@@ -51,17 +60,17 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// The document that this `Accept` header led to. The apiserver chooses the format, so only it can confirm the
+    /// The document that this variant led to. The apiserver chooses the format, so only it can confirm the
     /// document.
     pub fn accepted(
         &self,
         generation: u64,
         document: &DocumentRequest,
-        accept: Option<&HeaderValue>,
+        variant: &Variant,
     ) -> Option<Arc<Entity>> {
         let kept = self.kept(generation)?;
         let mut accepted = kept.accepted.iter();
-        let found = accepted.find(|(of, by, _)| of == document && by.as_ref() == accept);
+        let found = accepted.find(|(of, by, _)| of == document && by == variant);
         found.map(|(_, _, entity)| entity.clone())
     }
 
@@ -81,8 +90,8 @@ impl Cache {
         found.cloned()
     }
 
-    /// Adds a document, and the `Accept` header that led to it.
-    pub fn keep(&self, generation: u64, accept: Option<&HeaderValue>, entity: &Arc<Entity>) {
+    /// Adds a document, and the variant that led to it.
+    pub fn keep(&self, generation: u64, variant: &Variant, entity: &Arc<Entity>) {
         let Some(mut kept) = self.kept(generation) else {
             return;
         };
@@ -95,8 +104,9 @@ impl Cache {
             kept.bytes += entity.size();
             kept.entities.push_back(entity.clone());
         }
+        let accept = variant.accept.as_ref();
         if accept.is_none_or(|accept| accept.len() <= LONGEST_ACCEPT) {
-            let led = (entity.document.clone(), accept.cloned(), entity.clone());
+            let led = (entity.document.clone(), variant.clone(), entity.clone());
             kept.accepted
                 .retain(|(of, by, _)| *of != led.0 || *by != led.1);
             kept.accepted.push_back(led);
@@ -147,6 +157,13 @@ mod tests {
         }
     }
 
+    fn variant(accept: &str) -> Variant {
+        Variant {
+            accept: Some(HeaderValue::from_str(accept).unwrap()),
+            for_one: false,
+        }
+    }
+
     fn json() -> EntityFormat {
         format("application/json")
     }
@@ -168,8 +185,8 @@ mod tests {
     fn what_is_kept_is_found_by_what_it_was_made_from_and_by_what_led_to_it() {
         let cache = Cache::default();
         let kept = entity(DocumentRequest::Groups, "1", 10);
-        let accept = HeaderValue::from_static("application/json");
-        cache.keep(1, Some(&accept), &kept);
+        let accept = variant("application/json");
+        cache.keep(1, &accept, &kept);
         let found = cache
             .find(1, &DocumentRequest::Groups, &json(), &etag("1"))
             .unwrap();
@@ -192,25 +209,42 @@ mod tests {
         );
         assert!(
             cache
-                .accepted(1, &DocumentRequest::Groups, Some(&accept))
+                .accepted(1, &DocumentRequest::Groups, &accept)
                 .is_some()
         );
-        assert!(cache.accepted(1, &DocumentRequest::Groups, None).is_none());
+        assert!(
+            cache
+                .accepted(1, &DocumentRequest::Groups, &Variant::default())
+                .is_none()
+        );
+        let for_one = Variant {
+            for_one: true,
+            ..accept
+        };
+        assert!(
+            cache
+                .accepted(1, &DocumentRequest::Groups, &for_one)
+                .is_none()
+        );
     }
 
     #[test]
     fn newer_contents_of_others_drop_everything_and_older_ones_change_nothing() {
         let cache = Cache::default();
         let old = entity(DocumentRequest::Groups, "1", 10);
-        cache.keep(1, None, &old);
+        cache.keep(1, &Variant::default(), &old);
         assert!(
             cache
                 .find(2, &DocumentRequest::Groups, &json(), &etag("1"))
                 .is_none()
         );
         assert_eq!(Arc::strong_count(&old), 1);
-        cache.keep(1, None, &old);
-        assert!(cache.accepted(1, &DocumentRequest::Groups, None).is_none());
+        cache.keep(1, &Variant::default(), &old);
+        assert!(
+            cache
+                .accepted(1, &DocumentRequest::Groups, &Variant::default())
+                .is_none()
+        );
         assert_eq!(Arc::strong_count(&old), 1);
     }
 
@@ -218,11 +252,11 @@ mod tests {
     fn what_is_made_for_once_is_not_kept() {
         let cache = Cache::default();
         let entity = entity(DocumentRequest::Groups, "1", 10);
-        cache.keep(UNKEPT, None, &entity);
+        cache.keep(UNKEPT, &Variant::default(), &entity);
         assert_eq!(Arc::strong_count(&entity), 1);
         assert!(
             cache
-                .accepted(UNKEPT, &DocumentRequest::Groups, None)
+                .accepted(UNKEPT, &DocumentRequest::Groups, &Variant::default())
                 .is_none()
         );
     }
@@ -231,10 +265,16 @@ mod tests {
     fn another_document_of_the_apiserver_replaces_the_one_before() {
         let cache = Cache::default();
         let old = entity(DocumentRequest::Groups, "1", 10);
-        cache.keep(1, None, &old);
-        cache.keep(1, None, &entity(DocumentRequest::Groups, "2", 10));
+        cache.keep(1, &Variant::default(), &old);
+        cache.keep(
+            1,
+            &Variant::default(),
+            &entity(DocumentRequest::Groups, "2", 10),
+        );
         assert_eq!(Arc::strong_count(&old), 1);
-        let led = cache.accepted(1, &DocumentRequest::Groups, None).unwrap();
+        let led = cache
+            .accepted(1, &DocumentRequest::Groups, &Variant::default())
+            .unwrap();
         assert_eq!(led.source, etag("2"));
     }
 
@@ -242,7 +282,7 @@ mod tests {
     fn it_is_bounded_in_number_and_in_bytes() {
         let cache = Cache::default();
         for number in 0..2 * ENTITIES {
-            cache.keep(1, None, &entity(group(number), "1", 10));
+            cache.keep(1, &Variant::default(), &entity(group(number), "1", 10));
         }
         let found = |number: usize| cache.find(1, &group(number), &json(), &etag("1")).is_some();
         assert_eq!(
@@ -252,11 +292,15 @@ mod tests {
         assert!(found(2 * ENTITIES - 1) && !found(0));
 
         for number in 0..3 {
-            cache.keep(1, None, &entity(group(number), "1", BYTES / 2));
+            cache.keep(
+                1,
+                &Variant::default(),
+                &entity(group(number), "1", BYTES / 2),
+            );
         }
         assert!(!found(0) && found(1) && found(2));
-        let long = HeaderValue::from_str(&"x".repeat(LONGEST_ACCEPT + 1)).unwrap();
-        cache.keep(1, Some(&long), &entity(group(9), "1", 1));
-        assert!(cache.accepted(1, &group(9), Some(&long)).is_none());
+        let long = variant(&"x".repeat(LONGEST_ACCEPT + 1));
+        cache.keep(1, &long, &entity(group(9), "1", 1));
+        assert!(cache.accepted(1, &group(9), &long).is_none());
     }
 }

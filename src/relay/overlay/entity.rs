@@ -52,6 +52,8 @@ pub struct Entity {
     pub document: DocumentRequest,
     pub format: EntityFormat,
     pub source: EntitySource,
+    /// Something was added to the apiserver's document.
+    pub is_merged: bool,
     etag: Option<HeaderValue>,
     body: Bytes,
     compressed: OnceLock<Option<Bytes>>,
@@ -76,6 +78,7 @@ impl Entity {
             document,
             format,
             source,
+            is_merged: merged.is_some(),
             etag,
             body: merged.unwrap_or(local).into(),
             compressed: OnceLock::new(),

@@ -57,9 +57,9 @@ pub fn merge_document(
         etag,
         body,
     } = upstream;
-    let text = form.content_type.to_str().unwrap_or("");
     let merged = match &document {
-        _ if form.for_one => None,
+        DocumentRequest::OpenApiV3Version(_) => None,
+        DocumentRequest::OpenApiV2 | DocumentRequest::OpenApiV3 if form.for_one => None,
         DocumentRequest::OpenApiV2 => {
             let local = body.as_deref().unwrap_or_default();
             // The media types of old releases are ambiguous.
@@ -74,21 +74,7 @@ pub fn merge_document(
             let local = body.as_deref().unwrap_or_default();
             open_api(openapi::OpenApiFormat::V3Index, local, peer_discovery)?
         }
-        DocumentRequest::OpenApiV3Version(_) => None,
-        document => {
-            let unknown = || OverlayError::Form(form.content_type.clone());
-            let form = DocumentFormat::of(text).ok_or_else(unknown)?;
-            let aggregated = media_type::is_aggregated(text);
-            match forms_document(document, aggregated) {
-                Some(forms_document) => merge::merge(
-                    forms_document,
-                    form,
-                    body.as_deref(),
-                    &peer_discovery.others,
-                )?,
-                None => None,
-            }
-        }
+        document => discovery(document, &form, body.as_deref(), peer_discovery)?,
     };
     if body.is_none() && merged.is_none() {
         return Err(OverlayError::Nobody);
@@ -96,6 +82,30 @@ pub fn merge_document(
     let body = body.unwrap_or_default();
     let source = EntitySource::of(etag.as_ref(), &body);
     Ok(Entity::new(document, form, source, body, merged))
+}
+
+/// Adds to a list of groups what the apiserver serves and does not list. Then adds what peers list, unless the document
+/// is for one server.
+fn discovery(
+    document: &DocumentRequest,
+    form: &EntityFormat,
+    body: Option<&[u8]>,
+    peer_discovery: &PeerDiscovery,
+) -> Result<Option<Vec<u8>>, OverlayError> {
+    let text = form.content_type.to_str().unwrap_or("");
+    let Some(target) = forms_document(document, media_type::is_aggregated(text)) else {
+        return Ok(None);
+    };
+    let own = document.lists_groups().then_some(&peer_discovery.own.union);
+    let others = (!form.for_one).then_some(&peer_discovery.others);
+    let Some(format) = DocumentFormat::of(text) else {
+        return match others.is_some() && peer_discovery.adds_to(document) {
+            true => Err(OverlayError::Form(form.content_type.clone())),
+            false => Ok(None),
+        };
+    };
+    let all = own.into_iter().chain(others);
+    Ok(merge::merge_all(target, format, body, all)?)
 }
 
 /// `None`: nothing is ever added.
@@ -215,6 +225,37 @@ mod tests {
         let group = |name: &str| made(DocumentRequest::Group(name.to_owned()), JSON, false, None);
         assert!(group("added").unwrap().contains("\"added/v1\""));
         assert!(matches!(group("nobodys"), Err(OverlayError::Nobody)));
+    }
+
+    #[test]
+    fn what_the_apiserver_serves_is_added_first_and_for_one_server_too() {
+        let mut known = peer_discovery();
+        let mut own = known.others.document.groups[0].clone();
+        own.name = "own".into();
+        known.own.union.document.groups = vec![own];
+        let made = |for_one, content_type| {
+            let upstream = UpstreamDocument {
+                document: DocumentRequest::Groups,
+                form: EntityFormat {
+                    content_type: HeaderValue::from_static(content_type),
+                    for_one,
+                },
+                etag: None,
+                body: Some(GROUPS.into()),
+            };
+            merge_document(upstream, &known, &SharedPeerDiscovery::default())
+        };
+        let text = |for_one| {
+            let mut header = pingora_http::ResponseHeader::build(200, None).unwrap();
+            let body = made(for_one, JSON).unwrap().write(&mut header, false);
+            String::from_utf8_lossy(&body.unwrap()).into_owned()
+        };
+        let (all, one) = (text(false), text(true));
+        assert!(all.find("\"own\"").unwrap() < all.find("\"added\"").unwrap());
+        assert!(one.contains("\"own\"") && !one.contains("\"added\""));
+        // Nothing can be added to this form.
+        assert!(!made(true, "application/cbor").unwrap().is_merged);
+        assert!(made(false, "application/cbor").is_err());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Merges into discovery documents what other servers list (KEP-4020).
+//! Merges into discovery documents what the apiserver itself does not list, and what other servers list (KEP-4020).
 //!
 //! The apiserver is asked for its document as the caller and in the caller's format, because the apiserver decides what
 //! the caller may see. An answer that is not a document passes unchanged. Entries of other servers are added to the
@@ -14,7 +14,7 @@ use http::header::{
 };
 use pingora_http::RequestHeader;
 
-use self::cache::Cache;
+use self::cache::{Cache, Variant};
 use self::entity::{Entity, EntitySource};
 use crate::discovery::peer_discovery::PeerDiscovery;
 use crate::routing::documents::DocumentRequest;
@@ -40,6 +40,8 @@ pub struct Overlay {
     pub document: DocumentRequest,
     /// What to add to it, if anything.
     pub peer_discovery: Option<Arc<PeerDiscovery>>,
+    /// Nothing of peers is added: a peer has asked.
+    pub for_one: bool,
 }
 
 impl Overlay {
@@ -51,7 +53,7 @@ impl Overlay {
     ) -> pingora_core::Result<Option<MergeRequest>> {
         let peer_discovery = self.peer_discovery.as_ref();
         let merge_request =
-            |peer_discovery| MergeRequest::begin(&self.document, peer_discovery, cache, header);
+            |of| MergeRequest::begin(&self.document, of, self.for_one, cache, header);
         peer_discovery.map(merge_request).transpose()
     }
 }
@@ -61,7 +63,7 @@ impl Overlay {
 pub struct MergeRequest {
     pub(super) document: DocumentRequest,
     pub(super) peer_discovery: Arc<PeerDiscovery>,
-    pub(super) accept: Option<HeaderValue>,
+    pub(super) variant: Variant,
     pub(super) if_none_match: Vec<HeaderValue>,
     pub(super) gzip: bool,
     /// The entity that the apiserver is asked to confirm.
@@ -69,10 +71,11 @@ pub struct MergeRequest {
 }
 
 impl MergeRequest {
-    /// Rewrites a request's header so that the apiserver answers with a whole document, or that it has not changed.
+    /// `for_one`: see [`Overlay`]. Rewrites a request's header so that the apiserver answers with a whole document, or that it has not changed.
     pub fn begin(
         document: &DocumentRequest,
         peer_discovery: &Arc<PeerDiscovery>,
+        for_one: bool,
         cache: &Cache,
         header: &mut RequestHeader,
     ) -> pingora_core::Result<Self> {
@@ -80,7 +83,10 @@ impl MergeRequest {
         let mut merge_request = Self {
             document: document.clone(),
             peer_discovery: peer_discovery.clone(),
-            accept: header.headers.get(ACCEPT).cloned(),
+            variant: Variant {
+                accept: header.headers.get(ACCEPT).cloned(),
+                for_one,
+            },
             if_none_match: if_none_match.collect(),
             gzip: accepts_gzip(header),
             known: None,
@@ -91,11 +97,7 @@ impl MergeRequest {
             }
         }
         header.insert_header(ACCEPT_ENCODING, HeaderValue::from_static("identity"))?;
-        let accepted = cache.accepted(
-            peer_discovery.generation,
-            document,
-            merge_request.accept.as_ref(),
-        );
+        let accepted = cache.accepted(peer_discovery.generation, document, &merge_request.variant);
         if let Some(entity) = accepted
             && let EntitySource::Etag(etag) = &entity.source
         {

@@ -9,7 +9,7 @@ use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::wait::eventually;
 
 pub const DISCOVERY: &str = "kube_interop_proxy_discovery_total";
-const INITIALIZED: &str = "kube_interop_proxy_apiserver_initialized";
+pub const INITIALIZED: &str = "kube_interop_proxy_apiserver_initialized";
 pub const V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 pub const BETA: &str = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 

@@ -1,6 +1,8 @@
 //! Merged discovery and OpenAPI (KEP-4020).
 
 pub mod documents;
+pub mod hidden;
+pub mod hidden_by_real_apiservers;
 pub mod openapi;
 pub mod peer_discovery;
 pub mod real_apiservers;

@@ -23,16 +23,7 @@ pub fn answer(state: &State, path: &str, headers: &HeaderMap) -> Response<Body> 
             Form::Aggregated(version) => aggregated(state, core, &version, headers),
             Form::None => Status::not_acceptable().answer(headers),
         },
-        ["apis", group] => {
-            let groups = groups(state);
-            legacy(
-                headers,
-                groups
-                    .iter()
-                    .find(|(name, _)| name == group)
-                    .map(group_document),
-            )
-        }
+        ["apis", group] => legacy(headers, group_answer(state, group)),
         ["api", version] => legacy(headers, resource_list(state, "", version)),
         ["apis", group, version] => match resource_list(state, group, version) {
             None if groups(state).iter().any(|(name, _)| name == group) => {
@@ -111,16 +102,31 @@ fn api_versions(state: &State) -> Value {
     })
 }
 
-/// The list of groups, which may omit served ones (hidden groups and versions).
-fn group_list(state: &State) -> Value {
+/// Without hidden groups and versions.
+fn listed_groups(state: &State) -> Vec<Group> {
     let listed = groups(state)
         .into_iter()
         .filter_map(|(group, mut versions)| {
             versions.retain(|version| !state.is_hidden(&group, version));
-            (!versions.is_empty()).then(|| group_fields(&group, &versions))
+            (!versions.is_empty()).then_some((group, versions))
         });
-    let listed: Vec<Value> = listed.collect();
-    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": listed})
+    listed.collect()
+}
+
+/// The list of groups, which may omit served ones.
+fn group_list(state: &State) -> Value {
+    let listed = listed_groups(state);
+    let listed = listed
+        .iter()
+        .map(|(group, versions)| group_fields(group, versions));
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": listed.collect::<Vec<_>>()})
+}
+
+/// Only a group of which no version is listed answers for itself, with all that is served.
+fn group_answer(state: &State, name: &str) -> Option<Value> {
+    let known = listed_groups(state).into_iter().chain(groups(state));
+    let mut found = known.filter(|(group, _)| group == name);
+    found.next().as_ref().map(group_document)
 }
 
 fn group_document((group, versions): &Group) -> Value {
@@ -172,6 +178,8 @@ fn legacy_resources(served: &ServedResource) -> Vec<Value> {
 fn aggregated(state: &State, core: bool, version: &str, headers: &HeaderMap) -> Response<Body> {
     let groups = if core {
         vec![(String::new(), vec!["v1".to_owned()])]
+    } else if state.read(|settings| settings.hidden_from_aggregated) {
+        listed_groups(state)
     } else {
         groups(state)
     };

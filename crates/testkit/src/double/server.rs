@@ -181,10 +181,25 @@ impl Double {
             .write(|settings| settings.preset = change(settings.preset.clone()));
     }
 
-    /// `/apis` no longer names a group (`autoscaling`) or group version (`autoscaling/v1`) that is served all the same.
+    /// `/apis` no longer names a group (`autoscaling`) or group version (`autoscaling/v1`) that is served all the same,
+    /// nor does `/apis/<group>` while another version of the group is named.
     pub fn hide_from_group_list(&self, name: &str) {
         self.state
             .write(|settings| settings.hidden.insert(name.to_owned()));
+    }
+
+    /// Aggregated discovery does not name what is hidden either.
+    pub fn hide_from_aggregated(&self) {
+        self.state
+            .write(|settings| settings.hidden_from_aggregated = true);
+    }
+
+    /// Everything that is served is named again.
+    pub fn hide_nothing(&self) {
+        self.state.write(|settings| {
+            settings.hidden.clear();
+            settings.hidden_from_aggregated = false;
+        });
     }
 
     /// Lets a user or a group ask for everything below a path.

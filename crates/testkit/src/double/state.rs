@@ -110,6 +110,8 @@ pub struct Settings {
     pub history_start: u64,
     /// Groups (`autoscaling`) and group versions (`autoscaling/v1`) that `/apis` does not name.
     pub hidden: BTreeSet<String>,
+    /// Aggregated discovery does not name them either.
+    pub hidden_from_aggregated: bool,
     pub rules: Vec<Rule>,
     pub faults: Vec<(String, Fault)>,
     pub bookmark_every: Option<Duration>,
@@ -154,6 +156,7 @@ impl State {
                 phase: options.phase,
                 history_start: 0,
                 hidden: BTreeSet::new(),
+                hidden_from_aggregated: false,
                 rules: Vec::new(),
                 faults: Vec::new(),
                 bookmark_every: None,

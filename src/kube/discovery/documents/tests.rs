@@ -43,6 +43,29 @@ fn a_group_versions_document_lists_subresources_by_their_path() {
 }
 
 #[test]
+fn lists_of_groups_are_read_in_their_order_in_either_form() {
+    let text = |all: Vec<GroupVersion>| all.iter().map(GroupVersion::path).collect::<Vec<_>>();
+    let legacy = br#"{"kind":"APIGroupList","groups":[{"name":"b","versions":[{"groupVersion":"b/v2","version":"v2"},
+        {"groupVersion":"b/v1","version":"v1"}],"preferredVersion":{"groupVersion":"b/v2","version":"v2"}},{"name":"a","versions":null}]}"#;
+    assert_eq!(text(listed(legacy).unwrap()), ["/apis/b/v2", "/apis/b/v1"]);
+    let group =
+        br#"{"kind":"APIGroup","name":"b","versions":[{"groupVersion":"b/v2","version":"v2"}]}"#;
+    assert_eq!(text(versions(group).unwrap()), ["/apis/b/v2"]);
+    for nothing in [&br#"{"groups":null}"#[..], b"{}"] {
+        assert!(listed(nothing).unwrap().is_empty());
+    }
+
+    let legacy =
+        include_bytes!("../../../../tests/data/kube-apiserver-v1.36/discovery/apis.legacy.json");
+    let aggregated =
+        include_bytes!("../../../../tests/data/kube-apiserver-v1.36/discovery/apis.v2.json");
+    let legacy = text(listed(legacy).unwrap());
+    assert!(legacy.contains(&"/apis/apps/v1".to_owned()));
+    let aggregated = text(listed(aggregated).unwrap());
+    assert!(legacy.iter().all(|path| aggregated.contains(path)));
+}
+
+#[test]
 fn real_documents_of_v1_20_are_read() {
     let document = include_bytes!(
         "../../../../tests/data/kube-apiserver-v1.20.2/discovery/apis.apps_v1.legacy.json"

@@ -1,0 +1,135 @@
+//! The tests, and how they are run.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use testkit::kube::cache;
+
+use super::cluster::Cluster;
+
+const RUN: &str = include_str!("run.sh");
+/// `runTests` calls them in the order of this script.
+const SCRIPT: &str = "test/cmd/legacy-script.sh";
+/// They need a kubelet, which answers an exec, or compare a version that only a release has.
+const LEFT_OUT: [&str; 3] = [
+    "kubectl_exec_pod",
+    "kubectl_exec_resource_name",
+    "kubectl_version",
+];
+
+pub struct Suite {
+    source: PathBuf,
+    tests: Vec<String>,
+}
+
+pub struct Outcome {
+    pub failed: BTreeSet<String>,
+    pub log: PathBuf,
+}
+
+impl Suite {
+    /// `tests`: none means all.
+    pub fn new(tests: Vec<String>) -> Self {
+        let source = cache().join("source");
+        let script = std::fs::read_to_string(source.join(SCRIPT));
+        let Ok(script) = script else {
+            panic!(
+                "no {SCRIPT} in {}: run tests/kubectl-suite.sh",
+                source.display()
+            )
+        };
+        let tests = match tests.is_empty() {
+            true => all(&script),
+            false => tests,
+        };
+        Self { source, tests }
+    }
+
+    pub fn len(&self) -> usize {
+        self.tests.len()
+    }
+
+    /// Runs the tests one after the other.
+    pub async fn run(&self, cluster: &Cluster) -> Outcome {
+        let dir = cluster.dir().path().join("suite");
+        let root = dir.join("kubernetes");
+        for name in ["home", "temp", "junit", "kubernetes"] {
+            std::fs::create_dir_all(dir.join(name)).expect("a directory");
+        }
+        imitate(&self.source, &root);
+        let script = dir.join("run.sh");
+        std::fs::write(&script, RUN).expect("a script");
+        let log = tempfile::Builder::new()
+            .prefix("kubectl-suite-")
+            .suffix(".log")
+            .tempfile();
+        let (out, log) = log.expect("a log").keep().expect("a log");
+        let mut command = Command::new("bash");
+        command
+            .arg(&script)
+            .args(&self.tests)
+            .current_dir(&root)
+            .env("KUBECTL_DIR", cache())
+            .env("SECURE_API_PORT", cluster.port().to_string())
+            .env("HOME", dir.join("home"))
+            .env("KUBE_TEMP", dir.join("temp"))
+            .env("KUBE_JUNIT_REPORT_DIR", dir.join("junit"))
+            .env_remove("KUBECONFIG")
+            .stdin(Stdio::null())
+            .stderr(out.try_clone().expect("a second handle of the log"))
+            .stdout(out);
+        let run = tokio::task::spawn_blocking(move || command.status().expect("bash"));
+        let status = run.await.expect("a thread for the tests");
+        let text = String::from_utf8_lossy(&std::fs::read(&log).expect("the log")).into_owned();
+        let run = named(&text, "Recording: ");
+        // After its start the script tries whether failures are noticed.
+        let missing: Vec<_> = self
+            .tests
+            .iter()
+            .filter(|test| !run.contains(*test))
+            .collect();
+        assert!(
+            missing.is_empty(),
+            "{status}, {missing:?} did not run: {}",
+            log.display()
+        );
+        Outcome {
+            failed: named(&text, "Error when running "),
+            log,
+        }
+    }
+}
+
+/// All tests of the script, in its order.
+fn all(script: &str) -> Vec<String> {
+    let lines = script.lines().map(str::trim);
+    let calls = lines.filter_map(|line| line.strip_prefix("record_command "));
+    let tests = calls.filter_map(|call| test_of(call.trim()));
+    tests
+        .filter(|test| !LEFT_OUT.contains(&test.as_str()))
+        .collect()
+}
+
+/// `create_job` of `run_create_job_tests`.
+fn test_of(function: &str) -> Option<String> {
+    let test = function.strip_prefix("run_")?.strip_suffix("_tests")?;
+    Some(test.to_owned())
+}
+
+/// The tests that the log names in lines that begin so.
+fn named(log: &str, start: &str) -> BTreeSet<String> {
+    let functions = log.lines().filter_map(|line| line.strip_prefix(start));
+    functions
+        .filter_map(|function| test_of(function.trim()))
+        .collect()
+}
+
+/// The tests write into their working directory: it is one of links to the source.
+fn imitate(source: &Path, root: &Path) {
+    for entry in std::fs::read_dir(source).expect("the source") {
+        let entry = entry.expect("the source");
+        symlink(entry.path(), root.join(entry.file_name())).expect("a link");
+    }
+}

@@ -1,0 +1,165 @@
+//! The groups that the local apiserver serves, in its order, whatever its own list of groups says. Pure.
+//!
+//! kube-apiserver makes `/apis` of APIService objects, which all servers share. A server deletes those of built-in group
+//! versions that it does not know when it starts. Older servers then serve these group versions and no longer list them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use indexmap::IndexMap;
+
+use crate::kube::discovery::model::{Document, Group, Version};
+use crate::kube::discovery::pool::Pool;
+use crate::kube::discovery::read;
+use crate::kube::gvr::{Custom, GroupVersion, Gvr, ServedSet};
+
+/// What the local apiserver serves, without the core group.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ServedGroups {
+    /// Resources are there only for versions that its aggregated discovery lacks. All other versions are without
+    /// resources, and stale.
+    pub document: Document,
+    /// `Content-Type` of its aggregated discovery; `None`: it has none.
+    pub aggregated: Option<String>,
+}
+
+/// Groups of which the list of groups has no version, apart from CRDs and aggregated APIs.
+pub(super) fn listed_nowhere(
+    served: &ServedSet,
+    custom: &Custom,
+    listed: &[GroupVersion],
+) -> BTreeSet<String> {
+    let listed: BTreeSet<&str> = listed.iter().map(|of| &*of.group).collect();
+    let groups = built_in(served, custom).map(|gvr| &gvr.group);
+    let unlisted = groups.filter(|group| !listed.contains(&***group));
+    unlisted.cloned().collect()
+}
+
+/// Resources of groups that are no CRDs and aggregated APIs.
+fn built_in<'a>(served: &'a ServedSet, custom: &Custom) -> impl Iterator<Item = &'a Gvr> {
+    let groups = served.iter().filter(|gvr| !gvr.group.is_empty());
+    groups.filter(|gvr| !custom.contains(gvr.borrow()))
+}
+
+/// The group versions of `served`, apart from CRDs and aggregated APIs: those of `order` first, then the rest by name.
+/// `unlisted`: documents of those that aggregated discovery lacks.
+pub(super) fn arrange<'a>(
+    order: impl Iterator<Item = &'a GroupVersion>,
+    served: &'a ServedSet,
+    custom: &Custom,
+    unlisted: &BTreeMap<GroupVersion, Bytes>,
+) -> Document {
+    let names = built_in(served, custom);
+    let names: BTreeSet<_> = names.map(|gvr| (&*gvr.group, &*gvr.version)).collect();
+    let first = order.map(|of| (&*of.group, &*of.version));
+    let mut groups: IndexMap<&str, Vec<Version>> = IndexMap::new();
+    for (group, version) in first.filter(|of| names.contains(of)).chain(names.clone()) {
+        let versions = groups.entry(group).or_default();
+        if versions.iter().all(|known| &*known.name != version) {
+            versions.push(described(group, version, unlisted));
+        }
+    }
+    let groups = groups.into_iter().map(|(name, versions)| Group {
+        name: name.into(),
+        versions,
+    });
+    Document {
+        groups: groups.collect(),
+    }
+}
+
+fn described(group: &str, version: &str, unlisted: &BTreeMap<GroupVersion, Bytes>) -> Version {
+    let of = GroupVersion {
+        group: group.to_owned(),
+        version: version.to_owned(),
+    };
+    let document = unlisted.get(&of);
+    let resources = document.and_then(|it| read::resources(&mut Pool::default(), &of, it).ok());
+    let resources = resources.unwrap_or_default();
+    Version {
+        name: version.into(),
+        stale: resources.is_empty(),
+        resources,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube::gvr::Pair;
+    use crate::routing::table::things;
+
+    fn of(group: &str, version: &str) -> GroupVersion {
+        GroupVersion {
+            group: group.into(),
+            version: version.into(),
+        }
+    }
+
+    fn names(document: &Document) -> Vec<String> {
+        let groups = document.groups.iter();
+        let names = groups.flat_map(|group| {
+            let versions = group.versions.iter();
+            versions.map(|version| format!("{}/{}", group.name, version.name))
+        });
+        names.collect()
+    }
+
+    #[test]
+    fn what_is_served_is_in_the_order_of_the_lists_and_what_they_lack_comes_last() {
+        let served = [
+            ("", "v1"),
+            ("apps", "v1"),
+            ("autoscaling", "v1"),
+            ("autoscaling", "v2"),
+            ("batch", "v1"),
+            ("batch", "v1beta1"),
+        ];
+        let order = [
+            of("batch", "v1"),
+            of("gone", "v1"),
+            of("autoscaling", "v2"),
+            of("autoscaling", "v1"),
+        ];
+        let document = arrange(
+            order.iter(),
+            &things(&served),
+            &Custom::default(),
+            &BTreeMap::new(),
+        );
+        let expected = [
+            "batch/v1",
+            "batch/v1beta1",
+            "autoscaling/v2",
+            "autoscaling/v1",
+            "apps/v1",
+        ];
+        assert_eq!(names(&document), expected);
+        let mut versions = document.groups.iter().flat_map(|group| &group.versions);
+        assert!(versions.all(|version| version.stale && version.resources.is_empty()));
+    }
+
+    #[test]
+    fn what_aggregated_discovery_lacks_has_its_resources() {
+        let resources = br#"{"kind":"APIResourceList","groupVersion":"batch/v1","resources":[
+            {"name":"jobs","kind":"Job","namespaced":true,"verbs":["list"]}]}"#;
+        let unlisted = [(of("batch", "v1"), Bytes::from_static(resources))].into();
+        let served = things(&[("apps", "v1"), ("batch", "v1")]);
+        let document = arrange([].iter(), &served, &Custom::default(), &unlisted);
+        let batch = document.version("batch", "v1").unwrap();
+        assert!(!batch.stale && &*batch.resources[0].name == "jobs");
+        assert!(document.version("apps", "v1").unwrap().stale);
+    }
+
+    #[test]
+    fn the_order_of_a_group_is_asked_for_if_no_version_of_it_is_listed() {
+        let served = things(&[("", "v1"), ("apps", "v1"), ("batch", "v1"), ("crd", "v1")]);
+        let custom = Custom {
+            definitions: [Pair("crd".into(), "things".into())].into(),
+            ..Custom::default()
+        };
+        let listed = [of("apps", "v1beta1")];
+        let groups = listed_nowhere(&served, &custom, &listed);
+        assert_eq!(Vec::from_iter(groups), ["batch"]);
+    }
+}

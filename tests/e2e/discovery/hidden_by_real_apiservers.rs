@@ -1,0 +1,252 @@
+//! Real kube-apiservers v1.20.2 that hide what they serve: each that starts deletes the APIServices of group versions
+//! that it does not know. A serves everything, B no batch, C no apps and not every version of autoscaling.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use k8s_pb::apimachinery::pkg::apis::meta::v1::APIGroupList;
+use k8s_pb::apimachinery::pkg::runtime::Unknown;
+use prost::Message;
+use serde_json::{Value, json};
+
+use crate::discovery::documents::groups;
+use crate::discovery::walk::legacy_lists;
+use crate::routing::real_apiservers::{LONGER, options};
+use testkit::client::Client;
+use testkit::cluster::Ground;
+use testkit::kube::KubeApiServer;
+use testkit::kubectl::Kubectl;
+use testkit::proxy::{Proxy, Until};
+use testkit::wait::{eventually, holds};
+
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
+/// Longer than several reads of discovery, with the interval of [`pair`].
+const A_WHILE: Duration = Duration::from_secs(5);
+
+/// An apiserver and its proxy.
+struct Pair {
+    server: KubeApiServer,
+    proxy: Proxy,
+}
+
+async fn pair(ground: &Ground, id: &str, without: &[&str]) -> Pair {
+    let options = options(ground, &format!("cp-{id}"));
+    let options = without.iter().fold(options, |options, version| {
+        options.runtime_config(&format!("{version}=false"))
+    });
+    let server = KubeApiServer::start(options, &ground.pki).await;
+    let proxy = ground.proxy(id, server.addr()).until(Until::Ready);
+    let proxy = Proxy::start(proxy.set("apiServer.discoveryInterval", "1s")).await;
+    Pair { server, proxy }
+}
+
+impl Pair {
+    /// The administrator at the proxy.
+    fn admin(&self, ground: &Ground) -> Client {
+        self.proxy.client(&ground.pki).cert("admin").timeout(LONGER)
+    }
+
+    /// What the apiserver itself lists.
+    async fn lists(&self) -> Vec<String> {
+        groups(&self.server.admin().get("/apis").await.json())
+    }
+}
+
+/// Everything that one of them serves.
+const ALL: [&str; 4] = ["apps", "autoscaling", "batch", "policy"];
+
+async fn lists_all(client: &Client) -> Result<(), String> {
+    let list = client.get("/apis").await.json();
+    let names = groups(&list);
+    let missing: Vec<_> = ALL
+        .iter()
+        .filter(|name| !names.iter().any(|it| it == *name))
+        .collect();
+    match missing.is_empty() {
+        true => Ok(()),
+        false => Err(format!("{missing:?} are missing: {names:?}")),
+    }
+}
+
+fn versions(list: &Value, name: &str) -> Vec<String> {
+    let mut groups = list["groups"].as_array().unwrap().iter();
+    let group = groups
+        .find(|group| group["name"] == name)
+        .expect("the group");
+    let versions = group["versions"].as_array().unwrap().iter();
+    let names = versions.map(|version| version["version"].as_str().unwrap());
+    names.map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn real_apiservers_hide_nothing_behind_proxies() {
+    let ground = Ground::new().await;
+    let mut a = pair(&ground, "a", &[]).await;
+    let alone = a.server.admin().get("/apis").await;
+    assert_eq!(a.admin(&ground).get("/apis").await.body, alone.body);
+
+    let mut b = pair(&ground, "b", &["batch/v1", "batch/v1beta1"]).await;
+    assert!(
+        !a.lists().await.contains(&"batch".to_owned()),
+        "it is hidden"
+    );
+    assert_eq!(
+        a.server.admin().get("/apis/batch/v1/jobs").await.code(),
+        200
+    );
+    for pair in [&a, &b] {
+        kubectl_finds_all(pair, &ground).await;
+    }
+    let c = ["apps/v1", "autoscaling/v2beta1", "policy/v1beta1"];
+    let c = pair(&ground, "c", &c).await;
+    for server in [&a, &b] {
+        let listed = server.lists().await;
+        for hidden in ["apps", "policy"] {
+            assert!(!listed.contains(&hidden.to_owned()), "{listed:?}");
+        }
+    }
+    for pair in [&a, &b, &c] {
+        let client = pair.admin(&ground);
+        eventually("everything is listed", LONGER, async || {
+            lists_all(&client).await
+        })
+        .await;
+        each_form_is_complete(&client).await;
+        kubectl_finds_all(pair, &ground).await;
+    }
+    let lists = legacy_lists(&a.admin(&ground)).await;
+    for pair in [&b, &c] {
+        assert_eq!(legacy_lists(&pair.admin(&ground)).await, lists);
+    }
+    what_is_removed_stays_away(&[&a, &b, &c], &ground).await;
+    nothing_is_missing_while_servers_restart(&mut a, &mut b, &ground).await;
+    for path in &lists {
+        let answer = c.admin(&ground).get(path).await;
+        assert_eq!(answer.code(), 200, "{path}: {}", answer.text());
+    }
+}
+
+async fn each_form_is_complete(client: &Client) {
+    let json = client.get("/apis").await.json();
+    assert_eq!(versions(&json, "batch"), ["v1", "v1beta1"]);
+    let autoscaling: BTreeSet<_> = versions(&json, "autoscaling").into_iter().collect();
+    let expected = ["v1", "v2beta1", "v2beta2"].map(str::to_owned);
+    assert_eq!(autoscaling, expected.into());
+
+    let protobuf = client.header("accept", PROTOBUF);
+    let raw = |body: &[u8]| Unknown::decode(&body[4..]).unwrap().raw.unwrap();
+    let list = protobuf.get("/apis").await;
+    assert_eq!(list.header("content-type"), PROTOBUF);
+    let list = APIGroupList::decode(&*raw(&list.body)).unwrap();
+    let names: Vec<_> = list
+        .groups
+        .iter()
+        .map(|group| group.name().to_owned())
+        .collect();
+    assert_eq!(names, groups(&json));
+
+    let paths = client.get("/openapi/v2").await.json();
+    let paths = paths["paths"].as_object().unwrap();
+    for path in [
+        "/apis/apps/v1/deployments",
+        "/apis/batch/v1/jobs",
+        "/apis/policy/v1beta1/podsecuritypolicies",
+    ] {
+        assert!(paths.contains_key(path), "{path}");
+    }
+}
+
+async fn kubectl_finds_all(pair: &Pair, ground: &Ground) {
+    let pki = &ground.pki;
+    let kubectl = Kubectl::new(pair.proxy.addr(), pki, ground.dir.path()).cert(pki, "admin");
+    for resource in ["jobs", "cronjobs", "deployments", "hpa", "pdb"] {
+        kubectl.run(&["get", resource]).await;
+    }
+    kubectl.run(&["explain", "jobs.spec"]).await;
+}
+
+/// A CRD, and an API whose server nobody can reach.
+async fn what_is_removed_stays_away(pairs: &[&Pair; 3], ground: &Ground) {
+    let admin = pairs[0].admin(ground);
+    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.crd.example"},
+        "spec": {"group": "crd.example", "scope": "Namespaced",
+            "names": {"plural": "widgets", "singular": "widget", "kind": "Widget"},
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object"}}}]}});
+    let service = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+        "metadata": {"name": "v1.dead.example"},
+        "spec": {"group": "dead.example", "version": "v1", "insecureSkipTLSVerify": true,
+            "groupPriorityMinimum": 100, "versionPriority": 100,
+            "service": {"name": "dead", "namespace": "default"}}});
+    for (path, object) in [(CRDS, definition), (API_SERVICES, service)] {
+        let created = admin.request("POST", path, object.to_string()).await;
+        assert_eq!(created.code(), 201, "{}", created.text());
+    }
+    let names = async |pair: &Pair| {
+        let list = pair.admin(ground).get("/apis").await.json();
+        let names = groups(&list);
+        ["crd.example", "dead.example"].map(|name| names.contains(&name.to_owned()))
+    };
+    for pair in pairs {
+        eventually("they are listed", LONGER, async || {
+            names(pair).await == [true; 2]
+        })
+        .await;
+    }
+    for path in [
+        format!("{CRDS}/widgets.crd.example"),
+        format!("{API_SERVICES}/v1.dead.example"),
+    ] {
+        assert_eq!(admin.request("DELETE", &path, "").await.code(), 200);
+    }
+    for pair in pairs {
+        eventually("they are gone", LONGER, async || {
+            names(pair).await == [false; 2]
+        })
+        .await;
+    }
+    holds("they stay away", A_WHILE, async || {
+        let [a, b, c] = pairs.map(names);
+        let (a, b, c) = tokio::join!(a, b, c);
+        [a, b, c] == [[false; 2]; 3]
+    })
+    .await;
+}
+
+/// The server that starts again creates the APIServices of what it serves, and deletes the others.
+async fn nothing_is_missing_while_servers_restart(a: &mut Pair, b: &mut Pair, ground: &Ground) {
+    let (at_a, at_b) = (a.admin(ground), b.admin(ground));
+    let watched = async |client: &Client, restart: &mut KubeApiServer| {
+        let watch = async {
+            loop {
+                lists_all(client)
+                    .await
+                    .expect("nothing is missing at any moment");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            () = restart.restart() => {}
+            () = watch => {}
+        }
+    };
+    watched(&at_b, &mut a.server).await;
+    eventually("nothing is hidden by A any more", LONGER, async || {
+        let listed = a.lists().await;
+        ALL.iter().all(|name| listed.iter().any(|it| it == name))
+    })
+    .await;
+    eventually("its proxy gives its list as it is", LONGER, async || {
+        at_a.get("/apis").await.body == a.server.admin().get("/apis").await.body
+    })
+    .await;
+    watched(&at_a, &mut b.server).await;
+    assert!(
+        !a.lists().await.contains(&"batch".to_owned()),
+        "it is hidden again"
+    );
+    lists_all(&at_a).await.expect("everything is listed");
+}

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Runs kubectl's own tests (test/cmd of Kubernetes 1.20.2) through proxies of a mixed cluster, and without proxies.
+#
+#   tests/kubectl-suite.sh [test …]     default: all; `create_job` is run_create_job_tests there
+#
+# Prints what failed in either, and fails if something failed only through the proxies. First it installs the Debian
+# packages that are missing (tests/install.sh --tests), and builds kube-apiserver, kube-controller-manager and kubectl,
+# once (tests/build-kubernetes.sh). The cluster: two kube-apiservers of which neither serves everything, a proxy beside
+# each, and a balancer before the proxies, which a controller manager uses too.
+set -euo pipefail
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+
+command -v cargo >/dev/null || {
+    echo 'kubectl-suite: cargo is not on PATH; install Rust first, with rustup' >&2
+    exit 1
+}
+tests/install.sh --tests
+tests/build-kubernetes.sh kube-apiserver kube-controller-manager kubectl
+# The unpacked source may have been deleted to save space.
+[ -d "${XDG_CACHE_HOME:-$HOME/.cache}/kube-interop-proxy/kubernetes-1.20.2/source" ] || {
+    echo 'kubectl-suite: the source of Kubernetes is not in the cache; remove kubectl there, and run this again' >&2
+    exit 1
+}
+ulimit -n "$(ulimit -Hn)" || echo "kubectl-suite: the limit of open files stays at $(ulimit -n)" >&2
+
+cargo build --locked --package kube-interop-proxy --bin kube-interop-proxy --package testkit --bin kubectl-suite
+exec "${CARGO_TARGET_DIR:-target}/debug/kubectl-suite" "$@"
