@@ -98,14 +98,18 @@ fn discovery(
     };
     let own = document.lists_groups().then_some(&peer_discovery.own.union);
     let others = (!form.for_one).then_some(&peer_discovery.others);
-    let Some(format) = DocumentFormat::of(text) else {
-        return match others.is_some() && peer_discovery.adds_to(document) {
-            true => Err(OverlayError::Form(form.content_type.clone())),
-            false => Ok(None),
-        };
+    let merged = match DocumentFormat::of(text) {
+        Some(format) => {
+            let all = own.into_iter().chain(others);
+            merge::merge_all(target, format, body, all).map_err(OverlayError::from)
+        }
+        None => Err(OverlayError::Form(form.content_type.clone())),
     };
-    let all = own.into_iter().chain(others);
-    Ok(merge::merge_all(target, format, body, all)?)
+    match merged {
+        // It may be complete as it is.
+        Err(_) if others.is_none() || !peer_discovery.adds_to(document) => Ok(None),
+        merged => merged,
+    }
 }
 
 /// `None`: nothing is ever added.

@@ -145,7 +145,18 @@ async fn echo(mut made: Made, direct: &mut Road, through: &mut Road) -> Vec<Stri
     {
         found.extend(echoed_differences(&direct.json(), &through.json()));
     }
+    if lists_groups(&made.target) {
+        // The proxy reads them, so it asks for the whole document without compression.
+        found.retain(|difference| !difference.starts_with("headers"));
+    }
     found
+}
+
+/// Whether a target may be `/apis` or `/apis/<group>`, however it is written.
+fn lists_groups(target: &str) -> bool {
+    let path = target.split('?').next().unwrap_or_default();
+    let segments = path.split('/').filter(|segment| !segment.is_empty());
+    segments.count() <= 2 && path.contains("apis")
 }
 
 fn none(found: &[String]) {
