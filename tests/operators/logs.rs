@@ -112,6 +112,8 @@ async fn nothing_is_told_while_nothing_happens() {
         "the local apiserver is initialized",
         "the apiserver believes",
         "watch history begins",
+        "apiserver ID",
+        "announced to its peers",
     ];
     for event in events {
         started.until(event).await;

@@ -7,9 +7,10 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use testkit::cluster::{Cluster, HPAS};
+use testkit::cluster::{Cluster, HPAS, LONG};
 use testkit::double::{Fault, v1_20};
 use testkit::missing;
+use testkit::wait::eventually;
 
 fn file(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -166,12 +167,19 @@ async fn nothing_is_asked_for_that_a_proxy_does_not_tell() {
     expressions(&dashboard(), &mut wanted);
     let wanted: BTreeSet<_> = wanted.iter().flat_map(|text| names(text)).collect();
     assert!(wanted.len() > 25, "{wanted:?}");
-    let metrics = cluster.proxy_a.admin_get("/metrics").await.text();
-    let told: BTreeSet<_> = metrics
-        .lines()
-        .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
-        .map(|(name, _)| name)
-        .collect();
-    let missing: Vec<_> = wanted.difference(&told).collect();
-    assert!(missing.is_empty(), "{missing:?} of {told:?}");
+    // Metrics of the Lease have its name, which is known a moment later.
+    eventually("all is told", LONG, async || {
+        let metrics = cluster.proxy_a.admin_get("/metrics").await.text();
+        let told: BTreeSet<_> = metrics
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
+            .map(|(name, _)| name)
+            .collect();
+        let missing: Vec<_> = wanted.difference(&told).collect();
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(format!("{missing:?} of {told:?}")),
+        }
+    })
+    .await;
 }

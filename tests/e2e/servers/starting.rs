@@ -85,7 +85,7 @@ async fn of_fifty_starts_under_load_none_is_a_moment_of_false_404s() {
     {
         let _load = Load::on_all_cores();
         let starts = stream::iter(0..50).map(|number| start(&ground, &other, number));
-        starts.buffer_unordered(3).collect::<Vec<()>>().await;
+        starts.buffer_unordered(5).collect::<Vec<()>>().await;
     }
     assert_eq!(other.get(NOBODYS).await.code(), 404);
 }

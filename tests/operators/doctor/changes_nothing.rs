@@ -37,8 +37,8 @@ async fn a_healthy_pair_is_told_to_be_so_and_nothing_is_changed() {
     let dir = cluster.ground.dir.path().to_owned();
     eventually("both have said what they serve", LONG, async || {
         let keys = everything(&cluster.ground).await;
-        let records = keys.keys().filter(|key| key.starts_with(RHYTHM[0]));
-        records.count() == 2
+        let below = |prefix: &str| keys.keys().filter(|key| key.starts_with(prefix)).count();
+        below(RHYTHM[0]) == 2 && below(RHYTHM[3]) == 2
     })
     .await;
     let before = everything(&cluster.ground).await;
