@@ -187,7 +187,7 @@ fn wrong_settings_are_named_with_key_line_and_remedy() {
         ),
         (
             "rerouting: {bareServers: On}",
-            "rerouting.bareServers (line 21): expected one of Auto, Ignore, found \"On\"",
+            "rerouting.bareServers (line 21): \"On\" is not one of Auto, Ignore",
         ),
         (
             "identity: {leaseDuration: 1500ms, renewInterval: 1s}",

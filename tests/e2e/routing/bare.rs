@@ -210,7 +210,7 @@ async fn a_bare_apiserver_that_is_gone_is_absent_also_after_its_key() {
     until(&world.admin, HPAS, 200).await;
     b.stop().await;
     stays_absent(&world.admin, "B is gone", Duration::from_secs(2)).await;
-    world.until_said(address, "no apiserver answers").await;
+    world.until_said(address, "does not answer").await;
     world
         .registry
         .delete(&world.registry.master_lease(address.ip()))
@@ -476,7 +476,7 @@ async fn a_thousand_addresses_are_asked_one_after_the_other_and_harm_nothing() {
     eventually("the first ones are asked", LONG, async || {
         let status = world.proxy.statusz().await;
         let said = status["facts"]["advertised"].to_string();
-        said.contains("no apiserver answers") && said.contains("there are too many")
+        said.contains("does not answer") && said.contains("there are too many")
     })
     .await;
     assert_eq!(world.admin.get("/api/v1/pods").await.code(), 200);
