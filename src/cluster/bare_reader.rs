@@ -129,6 +129,7 @@ impl Judge {
         let answer = match result {
             Ok(_) if self.doubted > 0 => {
                 self.doubted -= 1;
+                (self.silent, self.since) = (0, None);
                 return None;
             }
             Ok(native) => BareAnswer::Read(native),
@@ -141,11 +142,13 @@ impl Judge {
                 ClientError::Refused | ClientError::Timeout(_) | ClientError::Connect(_),
             )) => {
                 let since = *self.since.get_or_insert(now);
-                match now - since >= MASTER_LEASE_TTL {
+                // Where a proxy was, nobody restarts.
+                match self.doubted > 0 || now - since >= MASTER_LEASE_TTL {
                     true => BareAnswer::Nobody,
                     false => BareAnswer::Silent,
                 }
             }
+            Err(_) if self.doubted > 0 => return None,
             Err(_) if self.tolerated > 0 => {
                 self.tolerated -= 1;
                 return None;
@@ -160,14 +163,13 @@ impl Judge {
             BareAnswer::Nobody | BareAnswer::Silent => self.silent = self.silent.saturating_add(1),
             _ => (self.silent, self.since) = (0, None),
         }
-        if !matches!(answer, BareAnswer::Proxy) {
-            self.doubted = 0;
-        }
         Some(answer)
     }
 
     fn pause(&self, every: Duration) -> Duration {
         match self.silent {
+            // Soon certain.
+            0 if (1..DOUBTED).contains(&self.doubted) => jittered(every / 4),
             0 => jittered(every),
             silent => BACKOFF.random_pause(silent),
         }
@@ -256,8 +258,9 @@ mod tests {
         ];
         let expected = ["proxy", "-", "-", "proxy", "-", "-", "-", "read"];
         assert_eq!(judged(results), expected);
-        let results = vec![proxy(), refused(), read()];
-        assert_eq!(judged(results), ["proxy", "silent", "read"]);
+        let results = vec![proxy(), refused(), failed(), read(), read(), read(), read()];
+        let expected = ["proxy", "nobody", "-", "-", "-", "-", "read"];
+        assert_eq!(judged(results), expected);
     }
 
     #[test]
