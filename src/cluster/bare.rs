@@ -3,7 +3,8 @@
 //! Every kube-apiserver of every version keeps a key below `masterleases/` that is named by its advertised address; API
 //! users cannot write there. Its port is that of the `kubernetes` Service's Endpoints. An address that no proxy, no
 //! native peer and not this server explains is a candidate: it is asked for its discovery, and until it has answered
-//! nobody knows what it serves. It is no bare server if nobody with an apiserver's certificate answers, or a proxy.
+//! nobody knows what it serves. It is no bare server if nobody with an apiserver's certificate answers for a while, or a
+//! proxy.
 //!
 //! What a bare server served is remembered for `rerouting.absentServerGrace` after it was last there.
 
@@ -22,7 +23,7 @@ use super::watch::Event;
 pub const MAX_ASKED: usize = 64;
 
 /// Lifetime of a key below `masterleases/`, which its apiserver writes every 10 s.
-const MASTER_LEASE_TTL: Duration = Duration::from_secs(15);
+pub const MASTER_LEASE_TTL: Duration = Duration::from_secs(15);
 
 /// What an address answered.
 #[derive(Debug)]
@@ -31,7 +32,9 @@ pub enum BareAnswer {
     Read(NativePeer),
     /// An apiserver's certificate, and no discovery: it is starting, or does not accept us.
     Unreadable,
-    /// Nobody with an apiserver's certificate.
+    /// Nobody with an apiserver's certificate so far: it may be restarting.
+    Silent,
+    /// Nobody with an apiserver's certificate for longer than the key of a dead one lives.
     Nobody,
     /// A proxy, this one included.
     Proxy,
@@ -42,6 +45,7 @@ pub enum BareAnswer {
 pub enum BareState {
     Read,
     Unreadable,
+    Silent,
     Nobody,
     Proxy,
 }
@@ -57,6 +61,7 @@ impl BareState {
         match self {
             Self::Read => "bare",
             Self::Unreadable => "bare, its discovery cannot be read",
+            Self::Silent => "does not answer",
             Self::Nobody => "no apiserver answers",
             Self::Proxy => "leads to a proxy",
         }
@@ -190,6 +195,7 @@ impl BareServers {
         let (state, read) = match answer {
             BareAnswer::Read(native) => (BareState::Read, Some(native)),
             BareAnswer::Unreadable => (BareState::Unreadable, None),
+            BareAnswer::Silent => (BareState::Silent, None),
             BareAnswer::Nobody => (BareState::Nobody, None),
             BareAnswer::Proxy => (BareState::Proxy, None),
         };
@@ -206,8 +212,8 @@ impl BareServers {
         self.asked.iter()
     }
 
-    pub fn state(&self, address: SocketAddr) -> Option<BareState> {
-        self.asked.get(&address).map(|asked| asked.state)
+    pub fn asked_of(&self, address: SocketAddr) -> Option<&AskedAddress> {
+        self.asked.get(&address)
     }
 
     /// Whether the discovery of the living apiserver that advertises this address was read.

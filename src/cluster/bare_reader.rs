@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 
-use super::bare::BareAnswer;
+use super::bare::{BareAnswer, MASTER_LEASE_TTL};
 use super::native::{Asking, SETTLE, maker_for};
 use super::state::NativePeer;
 use crate::client::{ClientError, ClientMaker, MakerError};
@@ -86,7 +86,7 @@ async fn ask(
             // The next connection may lead to another server.
             reader = Reader::of_apiserver(maker.client(address));
         }
-        if let Some(answer) = judge.judge(result)
+        if let Some(answer) = judge.judge(result, Instant::now())
             && answers.send((address, answer)).await.is_err()
         {
             return;
@@ -115,6 +115,8 @@ fn log(address: SocketAddr, error: Option<&ReadError>, throttle: &LogThrottle<()
 struct Judge {
     /// Attempts in a row that nobody answered.
     silent: u32,
+    /// When the first of them ended.
+    since: Option<Instant>,
     /// Failures that are still tolerated.
     tolerated: u32,
     /// Answers of no proxy that are still doubted.
@@ -123,10 +125,11 @@ struct Judge {
 
 impl Judge {
     /// `None`: nothing else than before.
-    fn judge(&mut self, result: Result<NativePeer, ReadError>) -> Option<BareAnswer> {
+    fn judge(&mut self, result: Result<NativePeer, ReadError>, now: Instant) -> Option<BareAnswer> {
         let answer = match result {
             Ok(_) if self.doubted > 0 => {
                 self.doubted -= 1;
+                (self.silent, self.since) = (0, None);
                 return None;
             }
             Ok(native) => BareAnswer::Read(native),
@@ -137,7 +140,15 @@ impl Judge {
             // A certificate that is not an apiserver's ends the connection before anything is sent.
             Err(ReadError::Client(
                 ClientError::Refused | ClientError::Timeout(_) | ClientError::Connect(_),
-            )) => BareAnswer::Nobody,
+            )) => {
+                let since = *self.since.get_or_insert(now);
+                // Where a proxy was, nobody restarts.
+                match self.doubted > 0 || now - since >= MASTER_LEASE_TTL {
+                    true => BareAnswer::Nobody,
+                    false => BareAnswer::Silent,
+                }
+            }
+            Err(_) if self.doubted > 0 => return None,
             Err(_) if self.tolerated > 0 => {
                 self.tolerated -= 1;
                 return None;
@@ -148,18 +159,17 @@ impl Judge {
             BareAnswer::Read(_) => TOLERATED,
             _ => 0,
         };
-        self.silent = match answer {
-            BareAnswer::Nobody => self.silent.saturating_add(1),
-            _ => 0,
-        };
-        if !matches!(answer, BareAnswer::Proxy) {
-            self.doubted = 0;
+        match answer {
+            BareAnswer::Nobody | BareAnswer::Silent => self.silent = self.silent.saturating_add(1),
+            _ => (self.silent, self.since) = (0, None),
         }
         Some(answer)
     }
 
     fn pause(&self, every: Duration) -> Duration {
         match self.silent {
+            // Soon certain.
+            0 if (1..DOUBTED).contains(&self.doubted) => jittered(every / 4),
             0 => jittered(every),
             silent => BACKOFF.random_pause(silent),
         }
@@ -209,10 +219,11 @@ mod tests {
         let mut judge = Judge::default();
         let mut names = Vec::new();
         for result in results {
-            names.push(match judge.judge(result) {
+            names.push(match judge.judge(result, Instant::now()) {
                 None => "-",
                 Some(BareAnswer::Read(_)) => "read",
                 Some(BareAnswer::Unreadable) => "unreadable",
+                Some(BareAnswer::Silent) => "silent",
                 Some(BareAnswer::Nobody) => "nobody",
                 Some(BareAnswer::Proxy) => "proxy",
             });
@@ -228,7 +239,7 @@ mod tests {
         let results = vec![read(), refused(), failed(), read(), failed()];
         assert_eq!(
             judged(results),
-            ["read", "nobody", "unreadable", "read", "-"]
+            ["read", "silent", "unreadable", "read", "-"]
         );
     }
 
@@ -247,20 +258,37 @@ mod tests {
         ];
         let expected = ["proxy", "-", "-", "proxy", "-", "-", "-", "read"];
         assert_eq!(judged(results), expected);
-        let results = vec![proxy(), refused(), read()];
-        assert_eq!(judged(results), ["proxy", "nobody", "read"]);
+        let results = vec![proxy(), refused(), failed(), read(), read(), read(), read()];
+        let expected = ["proxy", "nobody", "-", "-", "-", "-", "read"];
+        assert_eq!(judged(results), expected);
+    }
+
+    #[test]
+    fn nobody_is_there_only_when_the_key_of_a_dead_one_would_have_ended() {
+        let (mut judge, start) = (Judge::default(), Instant::now());
+        for (seconds, nobody) in [(0, false), (14, false), (15, true), (60, true)] {
+            let answer = judge.judge(refused(), start + Duration::from_secs(seconds));
+            let found = matches!(answer, Some(BareAnswer::Nobody));
+            assert_eq!(found, nobody, "{seconds}");
+        }
+        judge.judge(failed(), start);
+        let answer = judge.judge(refused(), start + Duration::from_secs(60));
+        assert!(
+            matches!(answer, Some(BareAnswer::Silent)),
+            "it answered meanwhile"
+        );
     }
 
     #[test]
     fn while_nobody_answers_the_pauses_grow() {
         let (mut judge, every) = (Judge::default(), Duration::from_secs(10));
         for least in [500, 1000, 2000, 4000, 8000, 15_000, 15_000] {
-            judge.judge(refused());
+            judge.judge(refused(), Instant::now());
             let pause = judge.pause(every);
             assert!(pause >= Duration::from_millis(least), "{pause:?}");
             assert!(pause <= BACKOFF.longest);
         }
-        judge.judge(failed());
+        judge.judge(failed(), Instant::now());
         assert!(judge.pause(every) <= every);
     }
 }

@@ -41,7 +41,7 @@ impl ClusterState {
             view.served.as_deref(),
             self.custom().clone(),
         );
-        snapshot.peer_unknown |= self.has_unpublished_server() || self.has_unasked_server();
+        snapshot.peer_unknown |= self.has_unpublished_server() || self.has_unknown_bare_server();
         snapshot.local_version = view.versions.as_ref().and_then(|it| it.compatibility);
         snapshot
     }

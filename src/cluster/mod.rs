@@ -6,6 +6,7 @@ pub mod catalog;
 pub mod codec;
 pub mod connector;
 pub mod custom;
+mod decoder;
 pub mod etcd;
 pub mod freshness;
 pub mod json;

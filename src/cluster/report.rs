@@ -72,8 +72,8 @@ impl ClusterState {
         let state = |ip: IpAddr| {
             let found = unexplained.iter().position(|address| address.ip() == ip);
             let (place, address) = found.map(|place| (place, unexplained[place]))?;
-            Some(match self.bare.state(address) {
-                Some(state) => state.name(),
+            Some(match self.bare.asked_of(address) {
+                Some(asked) => asked.state.name(),
                 None if place < MAX_ASKED => "not asked yet",
                 None => "not asked, there are too many",
             })

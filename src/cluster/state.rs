@@ -4,13 +4,14 @@
 //! [`super::report`] to the report for operators.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::bare::{BareAnswer, BareServers, usable_address};
-use super::codec::{self, Lease, PeerEndpoint, ServerVersions, Undecodable};
+use super::bare::{BareAnswer, BareServers};
+use super::codec::{self, Lease, PeerEndpoint, ServerVersions};
 use super::custom::CustomTracker;
+use super::decoder::Decoder;
 use super::json;
 use super::keys::Topic;
 use super::prefix::PrefixState;
@@ -343,59 +344,6 @@ impl ClusterState {
         let bare = self.expire_bare(now);
         let endpoints = self.suspended_endpoints.expire(now);
         endpoints || live || claims || bare || self.natives.len() != natives
-    }
-}
-
-/// Decodes values and records those that cannot be decoded.
-struct Decoder<'a> {
-    topic: Topic,
-    undecodables: &'a mut Undecodables,
-    new: &'a mut bool,
-}
-
-impl Decoder<'_> {
-    fn decode<T, E: std::error::Error>(
-        &mut self,
-        item: &EtcdItem,
-        decode: impl Fn(&[u8]) -> Result<T, E>,
-    ) -> Option<T> {
-        match decode(&item.value) {
-            Ok(value) => {
-                self.undecodables.remove(self.topic, &item.key);
-                Some(value)
-            }
-            Err(error) => {
-                let topic = self.topic;
-                let text = error.to_string();
-                tracing::warn!(
-                    topic = topic.name(),
-                    key = item.key,
-                    error = text,
-                    "value cannot be decoded, keeping what was known before"
-                );
-                *self.new |= self
-                    .undecodables
-                    .add(topic, &item.key, item.mod_revision, text);
-                None
-            }
-        }
-    }
-}
-
-impl Decoder<'_> {
-    /// The key names the address. The value is only looked at; kube-apiserver may encrypt it.
-    fn master_lease(&mut self, item: &EtcdItem, loopback: bool) -> Option<IpAddr> {
-        let Some(ip) = usable_address(&item.key, loopback) else {
-            let unusable = |_: &[u8]| Err::<(), _>(Undecodable::Field("the address in its key"));
-            self.decode(item, unusable);
-            return None;
-        };
-        let value = |value: &[u8]| match codec::is_endpoints(value) {
-            Err(Undecodable::Encrypted) => Ok(()),
-            looked_at => looked_at,
-        };
-        self.decode(item, value);
-        Some(ip)
     }
 }
 

@@ -31,10 +31,24 @@ impl ClusterState {
         self.unexplained().into_iter().take(MAX_ASKED).collect()
     }
 
-    /// Whether a living apiserver was not asked yet what it serves.
-    pub(super) fn has_unasked_server(&self) -> bool {
+    /// Whether nothing is known of what a living apiserver serves: it was not asked yet, or has not answered so far and
+    /// neither its discovery nor a record is known from before.
+    pub(super) fn has_unknown_bare_server(&self) -> bool {
         let mut unexplained = self.unexplained().into_iter();
-        unexplained.any(|address| self.bare.state(address).is_none())
+        unexplained.any(|address| match self.bare.asked_of(address) {
+            None => true,
+            Some(asked) => {
+                asked.state == BareState::Silent
+                    && asked.read.is_none()
+                    && !self.has_record(address)
+            }
+        })
+    }
+
+    /// Whether a server with this IP address has a record.
+    fn has_record(&self, address: SocketAddr) -> bool {
+        let mut records = self.servers.current.values();
+        records.any(|at| canonical(at.value.record.endpoint).ip() == address.ip())
     }
 
     /// The bare servers that live, and those that lived within the grace.

@@ -2,7 +2,6 @@
 
 pub mod absent_servers;
 pub mod bare;
-pub mod bare_apiservers;
 pub mod controllers;
 pub mod custom_resources;
 pub mod false_404;

@@ -88,6 +88,20 @@ fn nobody_there_or_a_proxy_is_no_server() {
 }
 
 #[test]
+fn while_it_does_not_answer_nothing_is_certain_but_where_it_is_known_from_before() {
+    let mut state = state(vec![port(), lease("10.0.0.2")]);
+    answers(&mut state, BareAnswer::Silent);
+    assert!(snapshot(&state).peer_unknown && snapshot(&state).servers.is_empty());
+    let known = Event::Apply(record("b", B, 4));
+    take(&mut state, Topic::Servers, known);
+    assert!(!snapshot(&state).peer_unknown && is_absent(&state));
+    take(&mut state, Topic::Servers, Event::Delete("b".into()));
+    answers(&mut state, read());
+    answers(&mut state, BareAnswer::Silent);
+    assert!(!snapshot(&state).peer_unknown && is_absent(&state));
+}
+
+#[test]
 fn an_apiserver_that_cannot_be_read_is_no_target_and_nothing_is_certain() {
     let mut state = state(vec![port(), lease("10.0.0.2")]);
     answers(&mut state, BareAnswer::Unreadable);

@@ -140,8 +140,12 @@ async fn one_proxy_is_enough_for_a_cluster_and_another_one_can_be_added() {
         start(of_c, &ground).await,
     );
     registry.put_kubernetes_port(6443).await;
-    for server in [&mut on_a, &mut on_b, &mut on_c] {
+    for (server, node) in [(&mut on_a, &a), (&mut on_b, &b), (&mut on_c, &c)] {
         server.wait_ready().await;
+        // It may come a moment later.
+        let key = registry.master_lease(node.address.ip());
+        let written = async || registry.get(&key).await.is_some();
+        eventually("its key is written", LONGER, written).await;
     }
     let proxy_a = a.proxy(&ground, &on_a).await;
     let admin = proxy_a.client(&ground.pki).cert("admin");

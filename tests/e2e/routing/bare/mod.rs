@@ -1,16 +1,17 @@
 //! Bare apiservers: only what every kube-apiserver writes into etcd tells of them. B has no proxy, and alone serves a
 //! group; a false 404 for it would be fatal, whatever happens to B.
 
+pub mod apiservers;
+pub mod hostile;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use testkit::balancer::Balancer;
 use testkit::client::Client;
 use testkit::cluster::{Ground, HPAS, HPAS_IN_DEFAULT, LONG};
-use testkit::double::{Double, DoubleOptions, ServedResource, v1_20, v1_36};
-use testkit::pki::Pki;
+use testkit::double::{Double, ServedResource, v1_20, v1_36};
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::registry::Registry;
 use testkit::steady::Steady;
@@ -210,7 +211,7 @@ async fn a_bare_apiserver_that_is_gone_is_absent_also_after_its_key() {
     until(&world.admin, HPAS, 200).await;
     b.stop().await;
     stays_absent(&world.admin, "B is gone", Duration::from_secs(2)).await;
-    world.until_said(address, "no apiserver answers").await;
+    world.until_said(address, "does not answer").await;
     world
         .registry
         .delete(&world.registry.master_lease(address.ip()))
@@ -294,61 +295,6 @@ async fn where_every_apiserver_has_a_proxy_nobody_is_bare() {
 }
 
 #[tokio::test]
-async fn an_address_that_leads_to_proxies_is_no_server() {
-    let ground = Ground::new().await;
-    let b = ground.double(v1_20()).await;
-    let proxy_b = Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)).await;
-    let world = world(&[], ground).await;
-    let pki = &world.ground.pki;
-    let each = |proxies: &[&Proxy]| {
-        let servers = proxies.iter();
-        servers
-            .map(|proxy| (proxy.addr(), proxy.client(pki)))
-            .collect::<Vec<_>>()
-    };
-    // To ourselves, and to any of both.
-    for proxies in [&[&world.proxy][..], &[&proxy_b, &world.proxy]] {
-        let balancer = Balancer::start(each(proxies)).await;
-        eventually("all are ready", LONG, async || {
-            balancer.ready() == proxies.len()
-        })
-        .await;
-        world.registry.advertise(balancer.addr()).await;
-        world.until_said(balancer.addr(), "leads to a proxy").await;
-        assert_eq!(
-            (world.peers("bare").await, world.peers("target").await),
-            (0.0, 1.0)
-        );
-        assert_eq!(world.admin.get(NOWHERE).await.code(), 404);
-        assert_eq!(world.admin.get(HPAS).await.code(), 200);
-    }
-}
-
-#[tokio::test]
-async fn only_peers_are_told_that_a_proxy_answers() {
-    let ground = Ground::new().await;
-    let world = world(&[], ground).await;
-    let client = world.proxy.client(&world.ground.pki);
-    let peer = client
-        .cert("front-proxy-client")
-        .header("X-Remote-User", "system:apiserver");
-    let peer = peer.header("X-Remote-Group", "system:masters");
-    let name = "x-kube-interop-proxy-server-id";
-    for path in ["/version", "/", "/apis", "/api/v1", "/readyz", NOWHERE] {
-        assert_eq!(peer.get(path).await.header(name), "a", "{path}");
-        for other in [
-            client.clone(),
-            client.cert("admin"),
-            client.token("tok-admin"),
-        ] {
-            assert_eq!(other.get(path).await.header(name), "", "{path}");
-        }
-        let rerouted = peer.header("X-Kubernetes-APIServer-Rerouted", "true");
-        assert_eq!(rerouted.get(path).await.header(name), "", "{path}");
-    }
-}
-
-#[tokio::test]
 async fn the_record_of_a_server_that_lost_its_proxy_does_not_end_while_its_apiserver_lives() {
     let ground = Ground::new().await;
     let b = ground.double(v1_20()).await;
@@ -391,95 +337,4 @@ async fn they_can_be_ignored() {
     })
     .await;
     assert_eq!(b.accepted_connections(), 0);
-}
-
-#[tokio::test]
-async fn hostile_addresses_get_no_request_and_harm_nothing() {
-    let ground = Ground::new().await;
-    // Somebody else's certificate.
-    let others = tempfile::tempdir().unwrap();
-    let others = Pki::new(others.path());
-    let thief = Double::start(DoubleOptions::new(others.dir(), v1_20())).await;
-    let b = ground.double(v1_20()).await;
-    let registry = registry(&ground).await;
-    let garbage = [
-        "",
-        "x",
-        "0.0.0.0",
-        "169.254.169.254",
-        "224.0.0.1",
-        "fe80::1",
-        "../../live/a",
-    ];
-    for key in garbage {
-        registry.put(&registry.master_lease(key), "garbage").await;
-    }
-    let huge = "x".repeat(1 << 20);
-    registry
-        .put(&registry.master_lease(thief.addr().ip()), &huge)
-        .await;
-    registry
-        .put(
-            &format!("{}-foo", registry.kubernetes_endpoints()),
-            "garbage",
-        )
-        .await;
-    let world = world(&[b.addr()], ground).await;
-    until(&world.admin, HPAS, 200).await;
-    world.until_said(thief.addr(), "no apiserver answers").await;
-    assert_eq!(
-        thief.requests().len(),
-        0,
-        "no request before its certificate"
-    );
-    let undecodable = "kube_interop_proxy_etcd_undecodable";
-    assert_eq!(world.proxy.metric(undecodable, &[]).await, 8.0);
-    let status = world.proxy.statusz().await;
-    let named = status["facts"]["undecodable"].as_array().unwrap();
-    let keys: Vec<_> = named
-        .iter()
-        .map(|value| value["key"].as_str().unwrap())
-        .collect();
-    assert!(garbage.iter().all(|key| keys.contains(key)), "{keys:?}");
-
-    // Any port: where it leads nobody has an apiserver's certificate.
-    let port = |port: i64| json!({"apiVersion": "v1", "kind": "Endpoints", "subsets": [{"ports": [{"name": "https", "port": port}]}]});
-    let asking = never_a_404(&world.admin);
-    for value in [
-        port(10260).to_string(),
-        port(-1).to_string(),
-        huge,
-        "{}".to_owned(),
-    ] {
-        world
-            .registry
-            .put(&world.registry.kubernetes_endpoints(), &value)
-            .await;
-    }
-    stays_absent(&world.admin, "its port is wrong", Duration::from_secs(1)).await;
-    world.registry.advertise(b.addr()).await;
-    until(&world.admin, HPAS, 200).await;
-    asking.stop().await;
-}
-
-#[tokio::test]
-async fn a_thousand_addresses_are_asked_one_after_the_other_and_harm_nothing() {
-    let ground = Ground::new().await;
-    let registry = registry(&ground).await;
-    let b = ground.double(v1_20()).await;
-    // Nobody listens there: 127.255 is no test's.
-    for number in 0..1000 {
-        let ip = format!("127.255.{}.{}", number / 250, number % 250 + 1);
-        registry.put(&registry.master_lease(ip), "{}").await;
-    }
-    let world = world(&[b.addr()], ground).await;
-    eventually("the first ones are asked", LONG, async || {
-        let status = world.proxy.statusz().await;
-        let said = status["facts"]["advertised"].to_string();
-        said.contains("no apiserver answers") && said.contains("there are too many")
-    })
-    .await;
-    assert_eq!(world.admin.get("/api/v1/pods").await.code(), 200);
-    // Any of those that are not asked may serve it.
-    assert_eq!(world.admin.get(NOWHERE).await.code(), 503);
 }
