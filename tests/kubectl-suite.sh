@@ -3,7 +3,7 @@
 #
 #   tests/kubectl-suite.sh [test …]     default: all; `create_job` is run_create_job_tests there
 #
-# Prints what failed in either, and fails if something failed only through the proxies. First it installs the Debian
+# Prints what failed in either, and fails if something failed only through the proxies, twice. First it installs the Debian
 # packages that are missing (tests/install.sh --tests), and builds kube-apiserver, kube-controller-manager and kubectl,
 # once (tests/build-kubernetes.sh). The cluster: two kube-apiservers of which neither serves everything, a proxy beside
 # each, and a balancer before the proxies, which a controller manager uses too.

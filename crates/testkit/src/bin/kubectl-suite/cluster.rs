@@ -1,6 +1,8 @@
 //! The servers that the tests run against: etcd, apiservers, proxies, a balancer at 127.0.0.1, a controller manager.
 
-use tempfile::TempDir;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
 use tokio::net::TcpListener;
 
 use testkit::balancer::Balancer;
@@ -73,7 +75,7 @@ impl Cluster {
     }
 
     async fn behind(
-        to: Vec<(std::net::SocketAddr, Client)>,
+        to: Vec<(SocketAddr, Client)>,
         servers: Vec<KubeApiServer>,
         proxies: Vec<Proxy>,
         ground: Ground,
@@ -102,8 +104,13 @@ impl Cluster {
         self.balancer.addr().port()
     }
 
-    pub fn dir(&self) -> &TempDir {
-        &self.ground.dir
+    pub fn dir(&self) -> &Path {
+        self.ground.dir.path()
+    }
+
+    /// That of the apiservers.
+    pub fn certificate(&self) -> PathBuf {
+        self.ground.pki.path("apiserver.crt")
     }
 }
 

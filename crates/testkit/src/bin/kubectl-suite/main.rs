@@ -1,6 +1,6 @@
 //! kubectl's own tests (`test/cmd` of Kubernetes 1.20.2) with real parts: directly against one kube-apiserver, and through
 //! proxies of a mixed cluster of which no server serves everything. Prints what failed in either, and fails if something
-//! failed only through the proxies. `tests/kubectl-suite.sh` builds what it needs.
+//! failed only through the proxies, twice. `tests/kubectl-suite.sh` builds what it needs.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,6 +12,7 @@
 mod cluster;
 mod suite;
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -30,43 +31,47 @@ struct Args {
 async fn main() -> ExitCode {
     testkit::install_crypto_provider();
     let suite = Suite::new(Args::parse().tests);
-    println!("{} tests, without proxies", suite.len());
-    let direct = run(&suite, Cluster::direct().await).await;
-    println!("{} tests, through proxies", suite.len());
-    let proxied = run(&suite, Cluster::proxied().await).await;
-    print!("{}", table(&direct, &proxied));
-    let worse: Vec<_> = proxied.failed.difference(&direct.failed).collect();
-    match worse.is_empty() {
-        true => println!("nothing failed only through proxies"),
-        false => println!("FAILED only through proxies: {worse:?}"),
+    println!("{} tests without proxies", suite.len());
+    let direct = run(&suite, &Cluster::direct().await).await;
+    println!("{} tests through proxies", suite.len());
+    let cluster = Cluster::proxied().await;
+    let proxied = run(&suite, &cluster).await;
+    let worse: BTreeSet<_> = proxied.failed.difference(&direct.failed).cloned().collect();
+    let mut still = BTreeSet::new();
+    if !worse.is_empty() {
+        // Some look only once for what a controller has not done yet.
+        println!("again through proxies: {worse:?}");
+        still = run(&suite.only(&worse), &cluster).await.failed;
     }
-    match worse.is_empty() {
+    print!("{}", table(&direct, &proxied, &still));
+    match still.is_empty() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
 }
 
-async fn run(suite: &Suite, cluster: Cluster) -> Outcome {
+async fn run(suite: &Suite, cluster: &Cluster) -> Outcome {
     let started = Instant::now();
-    let outcome = suite.run(&cluster).await;
+    let outcome = suite.run(cluster).await;
     let (failed, seconds) = (outcome.failed.len(), started.elapsed().as_secs());
-    println!(
-        "    {failed} failed, {seconds} s; output: {}",
-        outcome.log.display()
-    );
+    let log = outcome.log.display();
+    println!("    {failed} failed, {seconds} s; output: {log}");
     outcome
 }
 
-/// What failed in either.
-fn table(direct: &Outcome, proxied: &Outcome) -> String {
-    let mark = |outcome: &Outcome, test| match outcome.failed.contains(test) {
-        true => "failed",
-        false => "ok",
-    };
-    let mut table = format!("\n{:<44}{:<10}proxied\n", "test", "direct");
+/// What failed in either. `still`: through proxies also the second time.
+fn table(direct: &Outcome, proxied: &Outcome, still: &BTreeSet<String>) -> String {
+    let mut table = format!("\n{:<36}{:<10}through proxies\n", "test", "direct");
     for test in direct.failed.union(&proxied.failed) {
-        let (direct, proxied) = (mark(direct, test), mark(proxied, test));
-        table += &format!("{test:<44}{direct:<10}{proxied}\n");
+        let (direct, proxied) = (direct.failed.contains(test), proxied.failed.contains(test));
+        let proxied = match (direct, proxied) {
+            (_, false) => "ok",
+            (false, true) if still.contains(test) => "FAILED, only there",
+            (false, true) => "failed, then ok",
+            (true, true) => "failed",
+        };
+        let direct = if direct { "failed" } else { "ok" };
+        table += &format!("{test:<36}{direct:<10}{proxied}\n");
     }
     table + "\n"
 }

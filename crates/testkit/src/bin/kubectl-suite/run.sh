@@ -3,7 +3,7 @@
 #
 #   KUBECTL_DIR      directory of the kubectl to test
 #   SECURE_API_PORT  the apiserver's port at 127.0.0.1; the token `admin-token` is an administrator's
-#   HOME, KUBE_TEMP, KUBE_JUNIT_REPORT_DIR   directories of this run
+#   HOME, TMPDIR, KUBE_TEMP, KUBE_JUNIT_REPORT_DIR   directories of this run; apiserver.crt is in TMPDIR
 # shellcheck shell=bash disable=SC1091  # what is sourced is Kubernetes'
 set -o errexit -o nounset -o pipefail
 
@@ -22,7 +22,7 @@ kubectl config set-context "$CONTEXT" --user test-admin --cluster local
 kubectl config use-context "$CONTEXT"
 
 # There is no kubelet; some tests need a node all the same.
-kubectl create -f - <<NODE
+kubectl get node 127.0.0.1 || kubectl create -f - <<NODE
 {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "127.0.0.1"}, "status": {"capacity": {"memory": "1Gi"}}}
 NODE
 

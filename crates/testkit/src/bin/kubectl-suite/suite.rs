@@ -12,11 +12,12 @@ use super::cluster::Cluster;
 const RUN: &str = include_str!("run.sh");
 /// `runTests` calls them in the order of this script.
 const SCRIPT: &str = "test/cmd/legacy-script.sh";
-/// They need a kubelet, which answers an exec, or compare a version that only a release has.
-const LEFT_OUT: [&str; 3] = [
+/// They need a kubelet that answers an exec, the version of a release, or the internet.
+const LEFT_OUT: [&str; 4] = [
     "kubectl_exec_pod",
     "kubectl_exec_resource_name",
     "kubectl_version",
+    "multi_resources",
 ];
 
 pub struct Suite {
@@ -47,18 +48,30 @@ impl Suite {
         Self { source, tests }
     }
 
+    /// The same with other tests.
+    pub fn only(&self, tests: &BTreeSet<String>) -> Self {
+        Self {
+            source: self.source.clone(),
+            tests: tests.iter().cloned().collect(),
+        }
+    }
+
     pub fn len(&self) -> usize {
         self.tests.len()
     }
 
     /// Runs the tests one after the other.
     pub async fn run(&self, cluster: &Cluster) -> Outcome {
-        let dir = cluster.dir().path().join("suite");
+        let dir = tempfile::tempdir_in(cluster.dir())
+            .expect("a directory")
+            .keep();
         let root = dir.join("kubernetes");
         for name in ["home", "temp", "junit", "kubernetes"] {
             std::fs::create_dir_all(dir.join(name)).expect("a directory");
         }
         imitate(&self.source, &root);
+        let certificate = dir.join("temp/apiserver.crt");
+        std::fs::copy(cluster.certificate(), certificate).expect("a certificate");
         let script = dir.join("run.sh");
         std::fs::write(&script, RUN).expect("a script");
         let log = tempfile::Builder::new()
@@ -74,6 +87,7 @@ impl Suite {
             .env("KUBECTL_DIR", cache())
             .env("SECURE_API_PORT", cluster.port().to_string())
             .env("HOME", dir.join("home"))
+            .env("TMPDIR", dir.join("temp"))
             .env("KUBE_TEMP", dir.join("temp"))
             .env("KUBE_JUNIT_REPORT_DIR", dir.join("junit"))
             .env_remove("KUBECONFIG")
