@@ -5,7 +5,7 @@
 //! own watches show them; or, while another server has its ID, its claim. Watches of others may be a moment later than our
 //! own, so they have had some time to see that a server comes. It stays announced, whatever etcd does later.
 //!
-//! Written by the publisher and [`run`]; read for `/readyz`.
+//! Written by the publisher and `run`; read for `/readyz`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -179,7 +179,12 @@ mod tests {
 
     #[test]
     fn who_wants_an_id_that_another_has_is_named() {
-        let lines = said(&[], &["b/10.0.0.12:6443"], None);
+        let lines = said(&[], &["-/10.0.0.13:6443", "b/10.0.0.12:6443"], None);
+        assert_eq!(
+            lines.len(),
+            2,
+            "a proxy without an ID wants nobody's: {lines:?}"
+        );
         assert!(
             lines[1].starts_with("problem server ID b: the proxy at 10.0.0.12:6443 wants it"),
             "{lines:?}"
