@@ -150,6 +150,8 @@ impl BareServers {
         gap: &Gap,
         decode: impl FnMut(&EtcdItem) -> Option<IpAddr>,
     ) -> bool {
+        // This may be the end of some.
+        self.remember_living(now);
         let effect = self.leases.take(event, now, decode);
         let current = &self.leases.current;
         self.suspended.take(effect, current, gap, now)
@@ -229,6 +231,15 @@ impl BareServers {
             .refused(address, |ip| SocketAddr::new(*ip, address.port()))
     }
 
+    /// What living servers serve is remembered for the whole grace from now on. Returns their addresses.
+    fn remember_living(&mut self, now: Instant) -> BTreeSet<SocketAddr> {
+        let living = self.addresses();
+        for (_, asked) in self.asked.iter_mut().filter(|(at, _)| living.contains(at)) {
+            asked.until = now + self.grace;
+        }
+        living
+    }
+
     /// When the next entry expires.
     pub fn next_expiry(&self) -> Option<Instant> {
         let asked = self.asked.values().filter(|asked| asked.read.is_some());
@@ -242,12 +253,9 @@ impl BareServers {
     /// are gone after the grace. Returns whether readers see a change.
     pub fn expire(&mut self, now: Instant, taken: impl Fn(SocketAddr) -> bool) -> bool {
         let suspended = self.suspended.expire(now);
-        let current = self.addresses();
+        let current = self.remember_living(now);
         let before = self.asked.len();
         self.asked.retain(|address, asked| {
-            if current.contains(address) {
-                asked.until = now + self.grace;
-            }
             let remembered = current.contains(address) || asked.read.is_some();
             remembered && asked.until > now && !taken(*address)
         });
