@@ -4,8 +4,9 @@
 //! server. A request that was certainly not executed is tried again whatever its verb, as long as its body can be sent
 //! again.
 //!
-//! When no server is left, the client gets an answer that was kept ([`super::kept_answer`]). Otherwise it gets a 503. client-go repeats any request whose answer has
-//! `Retry-After`, so a write that may have been executed gets a 503 without it.
+//! When no server is left, the client gets an answer that was kept ([`super::kept_answer`]). Otherwise it gets a 503.
+//! client-go repeats any request whose answer has `Retry-After`, so a write that may have been executed gets a 503
+//! without it.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

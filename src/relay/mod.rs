@@ -22,7 +22,7 @@ pub mod head;
 pub mod health;
 pub mod if_ready;
 pub mod keepalive;
-mod kept_answer;
+pub mod kept_answer;
 pub mod large_headers;
 mod merged_document;
 pub mod metrics;
