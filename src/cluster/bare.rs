@@ -204,6 +204,7 @@ impl BareServers {
         let until = now + self.grace;
         let before = self.asked.remove(&address);
         let changed = read.is_some() || before.as_ref().map(|it| it.state) != Some(state);
+        let before = before.filter(|_| state != BareState::Proxy);
         let read = read.or(before.and_then(|before| before.read));
         self.asked
             .insert(address, AskedAddress { state, read, until });
@@ -227,8 +228,11 @@ impl BareServers {
 
     /// A connection to `address` was refused. Returns whether readers see a change.
     pub fn refused(&mut self, address: SocketAddr) -> bool {
-        self.suspended
-            .refused(address, |ip| SocketAddr::new(*ip, address.port()))
+        let port = self.port.current.values().next().map(|at| at.value);
+        port == Some(address.port())
+            && self
+                .suspended
+                .refused(address, |ip| SocketAddr::new(*ip, address.port()))
     }
 
     /// What living servers serve is remembered for the whole grace from now on. Returns their addresses.

@@ -4,7 +4,7 @@
 //! alone names everything that an apiserver before 1.26 serves, is not for others. Only a ready apiserver is read, because
 //! one that is starting lists less than it will serve. A proxy says in its answers that it is one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,9 +35,13 @@ const BACKOFF: Backoff = Backoff {
 /// So many failures in a row do not unmake what was read: a server that has much to do is still a target.
 const TOLERATED: u32 = 2;
 
-/// An address that led to a proxy may lead to several servers: it is no bare server's before so many answers in a row, each
-/// over a new connection, came from none.
+/// An address may lead to several servers. It is no bare server's before so many more answers in a row, each over a new
+/// connection, came from none; and where a proxy had advertised itself and answered, so many.
+const FIRST_DOUBTED: u32 = 2;
 const DOUBTED: u32 = 3;
+
+/// Addresses to ask, and whether a proxy has advertised itself there.
+pub type Candidates = BTreeMap<SocketAddr, bool>;
 
 /// Clients for bare servers.
 pub fn maker(config: &Config, credentials: Current) -> Result<ClientMaker, MakerError> {
@@ -48,16 +52,23 @@ pub fn maker(config: &Config, credentials: Current) -> Result<ClientMaker, Maker
 pub async fn run(
     maker: Arc<ClientMaker>,
     every: Duration,
-    mut addresses: watch::Receiver<BTreeSet<SocketAddr>>,
+    mut addresses: watch::Receiver<Candidates>,
+    custom: watch::Receiver<Option<Arc<Custom>>>,
     answers: mpsc::Sender<(SocketAddr, BareAnswer)>,
 ) {
     let mut asking: BTreeMap<SocketAddr, Asking> = BTreeMap::new();
     loop {
         let now = addresses.borrow_and_update().clone();
-        asking.retain(|address, _| now.contains(address));
-        for address in now {
+        asking.retain(|address, _| now.contains_key(address));
+        for address in now.into_keys() {
             asking.entry(address).or_insert_with(|| {
-                let task = tokio::spawn(ask(maker.clone(), every, address, answers.clone()));
+                let task = tokio::spawn(ask(
+                    maker.clone(),
+                    every,
+                    address,
+                    (addresses.clone(), custom.clone()),
+                    answers.clone(),
+                ));
                 Asking::new(&task)
             });
         }
@@ -71,6 +82,10 @@ async fn ask(
     maker: Arc<ClientMaker>,
     every: Duration,
     address: SocketAddr,
+    (addresses, custom): (
+        watch::Receiver<Candidates>,
+        watch::Receiver<Option<Arc<Custom>>>,
+    ),
     answers: mpsc::Sender<(SocketAddr, BareAnswer)>,
 ) {
     // A proxy's live key comes on another watch.
@@ -78,14 +93,20 @@ async fn ask(
     tracing::info!(%address, "asking an apiserver that seems to have no proxy");
     let mut reader = Reader::of_apiserver(maker.client(address));
     let throttle = LogThrottle::default();
-    let mut judge = Judge::default();
+    let mut judge = Judge {
+        doubted: FIRST_DOUBTED,
+        ..Judge::default()
+    };
     loop {
-        let result = read(&mut reader, address).await;
+        let aggregated = custom.borrow().clone().unwrap_or_default();
+        let result = read(&mut reader, address, &aggregated, &mut judge.answered).await;
         log(address, result.as_ref().err(), &throttle);
-        if result.is_err() || judge.doubted > 0 {
-            // The next connection may lead to another server.
-            reader = Reader::of_apiserver(maker.client(address));
+        // The next connection may lead to another server.
+        match judge.doubted > 0 || matches!(result, Err(ReadError::Client(_) | ReadError::Proxy)) {
+            true => reader = Reader::of_apiserver(maker.client(address)),
+            false => reader.reconnect(),
         }
+        judge.has_record = addresses.borrow().get(&address) == Some(&true);
         if let Some(answer) = judge.judge(result, Instant::now())
             && answers.send((address, answer)).await.is_err()
         {
@@ -121,29 +142,39 @@ struct Judge {
     tolerated: u32,
     /// Answers of no proxy that are still doubted.
     doubted: u32,
+    /// A proxy has answered.
+    was_proxy: bool,
+    /// A proxy has advertised itself there.
+    has_record: bool,
+    /// An apiserver's certificate was there.
+    answered: bool,
 }
 
 impl Judge {
     /// `None`: nothing else than before.
     fn judge(&mut self, result: Result<NativePeer, ReadError>, now: Instant) -> Option<BareAnswer> {
         let answer = match result {
+            // A load balancer's address, before several servers.
+            Ok(_) if self.was_proxy && !self.has_record => return None,
             Ok(_) if self.doubted > 0 => {
                 self.doubted -= 1;
                 (self.silent, self.since) = (0, None);
                 return None;
             }
-            Ok(native) => BareAnswer::Read(native),
+            Ok(native) => {
+                self.was_proxy = false;
+                BareAnswer::Read(native)
+            }
             Err(ReadError::Proxy) => {
                 self.doubted = DOUBTED;
+                self.was_proxy = true;
                 BareAnswer::Proxy
             }
             // A certificate that is not an apiserver's ends the connection before anything is sent.
-            Err(ReadError::Client(
-                ClientError::Refused | ClientError::Timeout(_) | ClientError::Connect(_),
-            )) => {
+            Err(ReadError::Client(ref error)) if is_silence(error, self.answered) => {
                 let since = *self.since.get_or_insert(now);
                 // Where a proxy was, nobody restarts.
-                match self.doubted > 0 || now - since >= MASTER_LEASE_TTL {
+                match self.was_proxy || now - since >= MASTER_LEASE_TTL {
                     true => BareAnswer::Nobody,
                     false => BareAnswer::Silent,
                 }
@@ -169,16 +200,34 @@ impl Judge {
     fn pause(&self, every: Duration) -> Duration {
         match self.silent {
             // Soon certain.
-            0 if (1..DOUBTED).contains(&self.doubted) => jittered(every / 4),
+            0 if (1..DOUBTED).contains(&self.doubted) => jittered(SETTLE),
             0 => jittered(every),
             silent => BACKOFF.random_pause(silent),
         }
     }
 }
 
-async fn read(reader: &mut Reader, address: SocketAddr) -> Result<NativePeer, ReadError> {
-    reader.check_ready().await?;
-    let (served, versions) = reader.read(&Custom::default()).await?;
+/// Whether nobody answered. Who has `answered` before and takes too long has much to do.
+fn is_silence(error: &ClientError, answered: bool) -> bool {
+    match error {
+        ClientError::Refused | ClientError::Connect(_) => true,
+        ClientError::Timeout(_) => !answered,
+        ClientError::Exchange(_) => false,
+    }
+}
+
+/// `custom`: what every server serves, and what may not answer. `answered` is set if an apiserver is there.
+async fn read(
+    reader: &mut Reader,
+    address: SocketAddr,
+    custom: &Custom,
+    answered: &mut bool,
+) -> Result<NativePeer, ReadError> {
+    let ready = reader.check_ready().await;
+    *answered |= !matches!(ready, Err(ReadError::Client(_) | ReadError::Proxy));
+    ready?;
+    let (mut served, versions) = reader.read(custom).await?;
+    served.retain(|gvr| !custom.contains(gvr.borrow()));
     Ok(NativePeer {
         address,
         served: Arc::new(served),
@@ -216,7 +265,19 @@ mod tests {
     }
 
     fn judged(results: Vec<Result<NativePeer, ReadError>>) -> Vec<&'static str> {
-        let mut judge = Judge::default();
+        judged_by(
+            Judge {
+                has_record: true,
+                ..Judge::default()
+            },
+            results,
+        )
+    }
+
+    fn judged_by(
+        mut judge: Judge,
+        results: Vec<Result<NativePeer, ReadError>>,
+    ) -> Vec<&'static str> {
         let mut names = Vec::new();
         for result in results {
             names.push(match judge.judge(result, Instant::now()) {
@@ -261,6 +322,28 @@ mod tests {
         let results = vec![proxy(), refused(), failed(), read(), read(), read(), read()];
         let expected = ["proxy", "nobody", "-", "-", "-", "-", "read"];
         assert_eq!(judged(results), expected);
+    }
+
+    #[test]
+    fn an_address_that_led_to_a_proxy_and_is_not_a_proxys_own_is_a_load_balancers() {
+        let mut results = vec![Err(ReadError::Proxy)];
+        results.extend((0..10).map(|_| read()));
+        let names = judged_by(Judge::default(), results);
+        assert_eq!(names[0], "proxy");
+        assert!(names[1..].iter().all(|name| *name == "-"), "{names:?}");
+    }
+
+    #[test]
+    fn who_has_answered_and_takes_too_long_is_there() {
+        let slow = || Err(ClientError::Timeout(Duration::from_secs(5)).into());
+        assert_eq!(judged(vec![slow()]), ["silent"]);
+        let busy = Judge {
+            answered: true,
+            ..Judge::default()
+        };
+        let results = vec![slow(), read(), slow(), slow(), slow()];
+        let expected = ["unreadable", "read", "-", "-", "unreadable"];
+        assert_eq!(judged_by(busy, results), expected);
     }
 
     #[test]

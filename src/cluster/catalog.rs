@@ -3,7 +3,7 @@
 //! Readers ([`crate::relay`], the status page) load the snapshot without locks. A new one is compiled after a change, once
 //! for all waiting messages, up to a limit, so that no burst delays a change for long.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -14,6 +14,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::bare::BareAnswer;
+use super::bare_reader::Candidates;
 use super::codec::Lease;
 use super::freshness::Freshness;
 use super::own_keys::OwnKeys;
@@ -125,7 +126,7 @@ pub struct Catalog {
     /// Native peers whose discovery is to be read, by server ID.
     pub native_peers: watch::Sender<BTreeMap<String, SocketAddr>>,
     /// Addresses of what may be bare servers.
-    pub bare_candidates: watch::Sender<BTreeSet<SocketAddr>>,
+    pub bare_candidates: watch::Sender<Candidates>,
     /// Records that must not end, with their revisions ([`ClusterState::unreachable_records`]).
     pub unreachable_records: watch::Sender<BTreeMap<String, i64>>,
     /// Identity leases; `None` until they were listed.
@@ -274,7 +275,7 @@ mod tests {
             reports: ends.reports,
             custom: watch::channel(None).0,
             native_peers: watch::channel(BTreeMap::new()).0,
-            bare_candidates: watch::channel(BTreeSet::new()).0,
+            bare_candidates: watch::channel(BTreeMap::new()).0,
             unreachable_records: watch::channel(BTreeMap::new()).0,
             leases: watch::channel(None).0,
             published,

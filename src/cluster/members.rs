@@ -41,6 +41,10 @@ impl ClusterState {
             view.served.as_deref(),
             self.custom().clone(),
         );
+        // As the process before may have written it.
+        let own_record = own.filter(|id| !self.is_elsewhere(id));
+        let own_record = own_record.and_then(|id| self.servers.current.get(id));
+        snapshot.own_record = own_record.map(|at| at.value.served.clone());
         snapshot.peer_unknown |= self.has_unpublished_server() || self.has_unknown_bare_server();
         snapshot.local_version = view.versions.as_ref().and_then(|it| it.compatibility);
         snapshot

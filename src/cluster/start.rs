@@ -1,6 +1,6 @@
 //! Starts what follows etcd and native peers, and the catalog that reads both.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
@@ -52,7 +52,7 @@ pub fn start(
     let messages = follow_etcd(config, &inputs, control);
     let (peers_sender, native_peers) = watch::channel(BTreeMap::new());
     let (natives_sender, natives) = mpsc::channel(QUEUE);
-    let (candidates_sender, bare_candidates) = watch::channel(BTreeSet::new());
+    let (candidates_sender, bare_candidates) = watch::channel(BTreeMap::new());
     let (answers_sender, bare_answers) = mpsc::channel(QUEUE);
     let (records_sender, unreachable_records) = watch::channel(BTreeMap::new());
     let (leases_sender, leases) = watch::channel(None);
@@ -66,6 +66,7 @@ pub fn start(
         Arc::new(bare_reader::maker(config, inputs.credentials)?),
         config.api_server.discovery_interval,
         bare_candidates,
+        inputs.custom.subscribe(),
         answers_sender,
     ));
     let mut state = ClusterState::new(

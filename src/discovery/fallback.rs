@@ -18,7 +18,7 @@ use crate::routing::table::{Server, Snapshot};
 pub fn lacking(peer: &Server, snapshot: &Snapshot, peer_discovery: &PeerDiscovery) -> PeerUnion {
     let names = names(
         peer.served.as_ref().filter(|_| peer.kind.has_proxy()),
-        peer_discovery.served.as_ref(),
+        before(snapshot, peer_discovery),
         snapshot,
     );
     union(&[named(&names)], &snapshot.custom)
@@ -27,7 +27,9 @@ pub fn lacking(peer: &Server, snapshot: &Snapshot, peer_discovery: &PeerDiscover
 /// Resources that any other server lists, reachable or not: the local apiserver may lack them, which is unknown until
 /// its discovery is read. If it is not `initialized`, also what it listed before.
 pub fn unread(initialized: bool, snapshot: &Snapshot, peer_discovery: &PeerDiscovery) -> PeerUnion {
-    let before = peer_discovery.served.as_ref().filter(|_| !initialized);
+    // A proxy that has just started knows it of the record only.
+    let is_known = initialized && peer_discovery.served.is_some();
+    let before = before(snapshot, peer_discovery).filter(|_| !is_known);
     let names = names(None, before, snapshot);
     let described = UnionMember {
         target: true,
@@ -35,6 +37,15 @@ pub fn unread(initialized: bool, snapshot: &Snapshot, peer_discovery: &PeerDisco
         ..named(&names)
     };
     union(&[described, named(&names)], &snapshot.custom)
+}
+
+/// What the local apiserver listed when it was last read, by this process or the one before.
+fn before<'a>(
+    snapshot: &'a Snapshot,
+    peer_discovery: &'a PeerDiscovery,
+) -> Option<&'a Arc<ServedSet>> {
+    let read = peer_discovery.served.as_ref();
+    read.or(snapshot.own_record.as_ref())
 }
 
 /// What all other servers list and what is in `besides`, without what is in `listed`.
@@ -149,6 +160,26 @@ mod tests {
         assert_eq!(groups(&starting), ["apps", "b", "local"]);
         let nobody = Snapshot::new(true, Vec::new(), None, Arc::default());
         assert!(groups(&unread(true, &nobody, &peer_discovery)).is_empty());
+    }
+
+    #[test]
+    fn a_proxy_that_has_just_started_knows_the_local_server_by_its_record() {
+        let servers = vec![server("b", Some(set(&["apps"])))];
+        let mut snapshot = Snapshot::new(true, servers, None, Arc::default());
+        snapshot.own_record = Some(set(&["apps", "only"]));
+        let unknown = PeerDiscovery::default();
+        let of_peer = lacking(&snapshot.servers[0], &snapshot, &unknown);
+        assert_eq!(groups(&of_peer), ["only"]);
+        for initialized in [false, true] {
+            let alone = unread(initialized, &snapshot, &unknown);
+            assert_eq!(groups(&alone), ["apps", "only"]);
+        }
+        let read = PeerDiscovery {
+            served: Some(set(&["apps"])),
+            ..PeerDiscovery::default()
+        };
+        assert!(groups(&lacking(&snapshot.servers[0], &snapshot, &read)).is_empty());
+        assert_eq!(groups(&unread(true, &snapshot, &read)), ["apps"]);
     }
 
     #[test]

@@ -91,6 +91,11 @@ impl Reader {
         self.get("/readyz").await.map(|_| ())
     }
 
+    /// The next request is sent over a new connection.
+    pub fn reconnect(&mut self) {
+        self.client.reset();
+    }
+
     /// Clears the cache: the server may be another process now.
     pub fn forget(&mut self) {
         self.known.clear();
@@ -153,6 +158,16 @@ impl Reader {
                 served.extend(known.iter().cloned());
                 continue;
             }
+            // Before 1.26: the legacy document, or 406 for the unknown parameters.
+            if !matches!(
+                answer.status,
+                StatusCode::OK | StatusCode::NOT_ACCEPTABLE | StatusCode::NOT_FOUND
+            ) {
+                return Err(ReadError::Status {
+                    path: path.to_owned(),
+                    status: answer.status,
+                });
+            }
             self.is_index_due = true;
             let aggregated_type = aggregated_type(&answer);
             if path == "/apis" {
@@ -160,7 +175,6 @@ impl Reader {
                 self.listed = listed(&answer)?;
             }
             if aggregated_type.is_none() {
-                // Before 1.26: the legacy document, or 406 for the unknown parameters.
                 return Ok(None);
             }
             let set = parse(path, documents::aggregated(&answer.body))?;
@@ -197,15 +211,20 @@ impl Reader {
         mut served: ServedSet,
         skipped: &Custom,
     ) -> Result<ServedSet, ReadError> {
-        if !self.is_index_due {
-            served.extend(self.known.values().flatten().cloned());
+        // What only the index names is not in the ETag of the lists.
+        if !self.is_index_due && self.known.is_empty() {
             return Ok(served);
         }
         let mut unlisted = match self.index(skipped).await {
             Ok(index) => index,
             Err(error @ (ReadError::Client(_) | ReadError::Proxy)) => return Err(error),
             // Not every user may read it.
-            Err(_) => BTreeSet::new(),
+            Err(ReadError::Status {
+                status: StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND,
+                ..
+            }) => BTreeSet::new(),
+            // An error is better than a set without what may be hidden.
+            Err(error) => return Err(error),
         };
         self.is_index_due = false;
         let listed: BTreeSet<&GroupVersion> = self.listed.iter().collect();
@@ -215,6 +234,10 @@ impl Reader {
         for group_version in unlisted {
             match self.read_one(&group_version).await {
                 Ok(document) => drop(self.unlisted.insert(group_version.clone(), document)),
+                Err(error) if !self.known.contains_key(&group_version) => {
+                    self.is_index_due = true;
+                    return Err(error);
+                }
                 Err(error) => {
                     self.is_index_due = true;
                     self.keep(&group_version, error)?;

@@ -43,10 +43,14 @@ impl PeerEntry {
                 key.put(session, value, self.ttl).await?;
             }
         }
-        if let Some((_, mut key)) = former {
-            // If it fails, the entry expires by itself.
-            key.delete(session).await?;
+        let Some((id, mut key)) = former else {
+            return Ok(());
+        };
+        let deleted = key.delete(session).await;
+        if deleted.is_err() && self.kept.is_none() {
+            // For another try; beside a new one it expires by itself.
+            self.kept = Some((id, key));
         }
-        Ok(())
+        deleted.map(|_| ())
     }
 }

@@ -268,10 +268,13 @@ impl Publisher {
             Some(other) if other != own => {
                 keeping.lives = false;
                 self.claim(session, &mut keeping.claim).await?;
-                self.written.send_replace(Some(OwnKeys {
-                    claim: keeping.claim.revision(),
-                    ..OwnKeys::default()
-                }));
+                // Before etcd was read, requests for resources are refused.
+                if self.custom.borrow().is_some() {
+                    self.written.send_replace(Some(OwnKeys {
+                        claim: keeping.claim.revision(),
+                        ..OwnKeys::default()
+                    }));
+                }
                 Err(PublishError::Duplicate(other))
             }
             _ => Ok(()),

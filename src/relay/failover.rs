@@ -161,7 +161,11 @@ impl<'a> ForwardedRequest<'a> {
             }
             if kept.asks_for_another_opinion() && another_opinion.is_none() {
                 match timeout(OPINION_TIMEOUT, shared.other_opinions.acquire()).await {
-                    Ok(permit) => another_opinion = permit.ok(),
+                    // A watch would hold it for minutes.
+                    Ok(permit) => {
+                        let short = self.kind == RequestKind::Short;
+                        another_opinion = permit.ok().filter(|_| short);
+                    }
                     Err(_) => break RouteEnd::Refused(Refusal::DoubtfulNotFound),
                 }
             }

@@ -136,6 +136,8 @@ pub struct Snapshot {
     pub targets: Vec<usize>,
     /// The local apiserver's served set is known.
     pub local_known: bool,
+    /// What the local apiserver's own record in etcd lists, as this process or the one before wrote it.
+    pub own_record: Option<Arc<ServedSet>>,
     /// The version that the local apiserver emulates, where known.
     pub local_version: Option<KubernetesVersion>,
     /// Some live server's served set is unknown.
@@ -178,6 +180,7 @@ impl Snapshot {
             targets: indices(&servers, |server| server.target),
             peer_unknown: servers.iter().any(|server| server.live && !server.known),
             local_known: local.is_some(),
+            own_record: None,
             local_version: None,
             servers,
             custom,

@@ -1,10 +1,11 @@
 //! Bare apiservers among the servers of the cluster: which addresses are asked, and what of them is in the snapshot.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use crate::cluster::bare::{AskedAddress, BareState, MAX_ASKED};
+use crate::cluster::bare_reader::Candidates;
 use crate::cluster::state::{ClusterState, canonical};
 use crate::routing::table::{PeerKind, Server};
 
@@ -27,8 +28,15 @@ impl ClusterState {
     }
 
     /// Those of them that are to be asked.
-    pub fn bare_candidates(&self) -> BTreeSet<SocketAddr> {
-        self.unexplained().into_iter().take(MAX_ASKED).collect()
+    pub fn bare_candidates(&self) -> Candidates {
+        let asked = self.unexplained().into_iter().take(MAX_ASKED);
+        let mut records = BTreeSet::new();
+        for at in self.servers.current.values() {
+            records.insert(canonical(at.value.record.endpoint));
+        }
+        asked
+            .map(|address| (address, records.contains(&address)))
+            .collect()
     }
 
     /// Whether nothing is known of what a living apiserver serves: it was not asked yet, or has not answered so far and
@@ -73,6 +81,8 @@ impl ClusterState {
                 Some(id.as_str()) != own
                     && endpoint != self.own_endpoint
                     && self.live_key(id).is_none()
+                    // The server is there again, at another port.
+                    && !self.has_proxy(endpoint.ip())
                     && !self.is_taken(endpoint)
                     && !self.is_replaced(endpoint, record.revision)
                     && self.bare.lives(endpoint.ip())
@@ -82,10 +92,23 @@ impl ClusterState {
             .collect()
     }
 
+    /// Whether a live proxy, or this one, has this IP address.
+    fn has_proxy(&self, ip: IpAddr) -> bool {
+        let mut live = self.live_keys().map(|(_, at)| canonical(at.value.endpoint));
+        ip == self.own_endpoint.ip() || live.any(|endpoint| endpoint.ip() == ip)
+    }
+
     /// Removes what is not needed any more. Returns whether readers see a change.
     pub fn expire_bare(&mut self, now: Instant) -> bool {
         let asked: Vec<_> = self.bare.asked().map(|(address, _)| *address).collect();
-        let taken = asked.into_iter().filter(|address| self.is_taken(*address));
+        // Where nobody answers any more while its proxy does, at another port, nothing is to be remembered.
+        let is_gone = |address: &SocketAddr| {
+            let state = self.bare.asked_of(*address).map(|asked| asked.state);
+            state == Some(BareState::Nobody) && self.has_proxy(address.ip())
+        };
+        let taken = asked
+            .into_iter()
+            .filter(|address| self.is_taken(*address) || is_gone(address));
         let taken: BTreeSet<_> = taken.collect();
         self.bare.expire(now, |address| taken.contains(&address))
     }

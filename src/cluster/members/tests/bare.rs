@@ -15,7 +15,7 @@ fn lease(ip: &str) -> (Topic, EtcdItem) {
 }
 
 fn candidates(state: &ClusterState) -> Vec<String> {
-    let candidates = state.bare_candidates().into_iter();
+    let candidates = state.bare_candidates().into_keys();
     candidates.map(|address| address.to_string()).collect()
 }
 
@@ -198,6 +198,27 @@ fn the_newest_record_at_its_address_must_not_end_while_it_lives_and_cannot_be_re
 }
 
 #[test]
+fn a_record_at_a_former_port_of_a_proxy_that_lives_may_end() {
+    let mut state = state(vec![
+        port(),
+        lease("10.0.0.2"),
+        (Topic::Servers, record("former", "10.0.0.2:7443", 2)),
+    ]);
+    assert_eq!(state.unreachable_records(Some("a")).len(), 1);
+    take(&mut state, Topic::Live, Event::Apply(live("b", B, true, 5)));
+    assert!(state.unreachable_records(Some("a")).is_empty());
+}
+
+#[test]
+fn what_was_read_through_a_load_balancer_is_forgotten_when_a_proxy_answers() {
+    let mut state = state(vec![port(), lease("10.0.0.2")]);
+    answers(&mut state, read());
+    assert_eq!(snapshot(&state).targets.len(), 1);
+    answers(&mut state, BareAnswer::Proxy);
+    assert!(snapshot(&state).servers.is_empty());
+}
+
+#[test]
 fn addresses_that_no_server_can_have_are_named_and_not_asked() {
     let mut all = vec![port()];
     let odd = [
@@ -233,7 +254,7 @@ fn only_so_many_are_asked_and_of_the_others_nothing_is_certain() {
     let mut state = state(all);
     let asked = state.bare_candidates();
     assert_eq!(asked.len(), MAX_ASKED);
-    for address in asked {
+    for address in asked.into_keys() {
         state.bare_answered(address, BareAnswer::Nobody, Instant::now());
     }
     assert!(snapshot(&state).peer_unknown);
