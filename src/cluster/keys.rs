@@ -110,8 +110,8 @@ impl EtcdKeys {
         Topic::all(self.namespaces.len())
     }
 
-    /// The key prefix of a topic, with a trailing slash; without one it is a single key. Ours have the cluster's prefix in them, so that two clusters
-    /// in one etcd stay apart.
+    /// The key prefix of a topic, with a trailing slash; without one it is a single key. Ours have the cluster's prefix in
+    /// them, so that two clusters in one etcd stay apart.
     pub fn of(&self, topic: Topic) -> String {
         let prefix = &self.prefix;
         match topic {
