@@ -179,7 +179,7 @@ impl Judge {
                     false => BareAnswer::Silent,
                 }
             }
-            Err(_) if self.doubted > 0 => return None,
+            Err(_) if self.was_proxy && self.doubted > 0 => return None,
             Err(_) if self.tolerated > 0 => {
                 self.tolerated -= 1;
                 return None;
@@ -337,6 +337,13 @@ mod tests {
     fn who_has_answered_and_takes_too_long_is_there() {
         let slow = || Err(ClientError::Timeout(Duration::from_secs(5)).into());
         assert_eq!(judged(vec![slow()]), ["silent"]);
+        let new = Judge {
+            doubted: FIRST_DOUBTED,
+            ..Judge::default()
+        };
+        let results = vec![failed(), read(), read(), read()];
+        let expected = ["unreadable", "-", "-", "read"];
+        assert_eq!(judged_by(new, results), expected);
         let busy = Judge {
             answered: true,
             ..Judge::default()
