@@ -148,7 +148,10 @@ async fn the_role_is_enough_to_find_each_other_and_for_nothing_else() {
         ["live/a", "live/b", "servers/a", "servers/b"].map(own)
     );
     let native = ["a", "b"].map(|id| format!("/registry/peerserverleases/{id}"));
-    assert_eq!(keys("/registry/peerserverleases/"), native);
+    eventually("the entries are there", LONG, async || {
+        keys("/registry/peerserverleases/") == native
+    })
+    .await;
     for arguments in [
         &["get", "/registry/secrets/default/token"][..],
         &["get", "--prefix", "/registry/secrets/"],
