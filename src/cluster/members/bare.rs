@@ -30,10 +30,10 @@ impl ClusterState {
     /// Those of them that are to be asked.
     pub fn bare_candidates(&self) -> Candidates {
         let asked = self.unexplained().into_iter().take(MAX_ASKED);
-        let mut records = BTreeSet::new();
-        for at in self.servers.current.values() {
-            records.insert(canonical(at.value.record.endpoint));
-        }
+        let records = self.servers.current.values();
+        let records: BTreeSet<_> = records
+            .map(|at| canonical(at.value.record.endpoint))
+            .collect();
         asked
             .map(|address| (address, records.contains(&address)))
             .collect()
@@ -79,9 +79,8 @@ impl ClusterState {
             .filter(|(id, record)| {
                 let endpoint = canonical(record.value.record.endpoint);
                 Some(id.as_str()) != own
-                    && endpoint != self.own_endpoint
                     && self.live_key(id).is_none()
-                    // The server is there again, at another port.
+                    // The server is there again, at this or another port, or it is this one.
                     && !self.has_proxy(endpoint.ip())
                     && !self.is_taken(endpoint)
                     && !self.is_replaced(endpoint, record.revision)
