@@ -36,7 +36,6 @@ use crate::request::caller::Caller;
 use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE};
 use crate::request::info::{RequestInfo, Target, Verb};
 use crate::routing::decide::NoSuchResource;
-use crate::watches::samples::sampler::ListSampler;
 
 /// The parameters of one exchange.
 pub struct Exchange<'a> {
@@ -167,7 +166,6 @@ impl Exchange<'_> {
         // Another process may have replaced the apiserver before it received the request.
         let same = epoch.filter(|epoch| self.epoch() == Some(*epoch));
         final_bookmark.answered(self.info, &response, same);
-        let look = same.and_then(|epoch| self.look(epoch, &response));
         let end = self.is_complete(&mut up);
         let starting = self.start_response(down, response, &method, end).await;
         if starting.is_err() {
@@ -183,7 +181,7 @@ impl Exchange<'_> {
             return Ok(outcome);
         }
         Ok(self
-            .stream(down, up, upload, code, &final_bookmark, look)
+            .stream(down, up, upload, code, &final_bookmark)
             .await)
     }
 
@@ -193,16 +191,6 @@ impl Exchange<'_> {
         let is_useful =
             self.server_kind == ServerKind::Local && self.shared.config.watch.bookmark_on_shutdown;
         is_useful.then(|| self.shared.local.initialized_epoch())?
-    }
-
-    /// Samples some lists.
-    fn look(&self, epoch: u64, response: &ResponseHeader) -> Option<Box<ListSampler>> {
-        let (Verb::List, Target::Resource(resource)) = (self.info.verb, &self.info.target) else {
-            return None;
-        };
-        let answer = (response.status, &response.headers);
-        let samples = &self.shared.samples;
-        ListSampler::start(samples, resource.into(), epoch, self.started, answer)
     }
 
     /// What a long-running request depends on.
@@ -370,7 +358,7 @@ impl Exchange<'_> {
         }
         if !complete {
             let none = FinalBookmark::none(self.shared);
-            return self.stream(down, up, upload, code, &none, None).await;
+            return self.stream(down, up, upload, code, &none).await;
         }
         let outcome = upload.answered(code);
         self.release(up, upload).await;

@@ -22,7 +22,6 @@ use crate::relay::final_bookmark::FinalBookmark;
 use crate::relay::outcome::Outcome;
 use crate::request::caller::Caller;
 use crate::request::headers::{NOT_EXECUTED, READY, SERVER_ID};
-use crate::watches::samples::sampler::ListSampler;
 
 const SWITCHING: u16 = 101;
 /// The largest frame that most clients accept.
@@ -112,7 +111,6 @@ impl Exchange<'_> {
         upload: &mut Upload,
         code: u16,
         final_bookmark: &FinalBookmark<'_>,
-        mut look: Option<Box<ListSampler>>,
     ) -> Outcome {
         let revalidation = self.revalidation();
         let turn = async {
@@ -148,7 +146,6 @@ impl Exchange<'_> {
                 piece = up.read_response_body(), if !full => match piece {
                     Ok(Some(data)) => {
                         let end = self.is_complete(&mut up);
-                        let seen = look.is_some().then(|| data.clone());
                         let sent = match download.follows_client() {
                             true => match answer_writer.reserve(data.len()).await {
                                 Ok(()) => download.take(data, end).await,
@@ -156,9 +153,6 @@ impl Exchange<'_> {
                             },
                             false => pass(final_bookmark, down, data, end, &mut answer_writer).await,
                         };
-                        if let Some(seen) = seen {
-                            look = look.and_then(|look| look.passed(&seen, end));
-                        }
                         match sent {
                             Ok(false) => {}
                             Ok(true) => break,
@@ -166,9 +160,6 @@ impl Exchange<'_> {
                         }
                     }
                     Ok(None) => {
-                        if let Some(look) = look.take() {
-                            look.passed(&Bytes::new(), true);
-                        }
                         let ending = async {
                             final_bookmark.before_end(down).await?;
                             download.end(read_trailers(&mut up).await?, down).await
