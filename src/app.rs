@@ -33,6 +33,7 @@ use crate::server::worker;
 use crate::tls::credentials::Current;
 use crate::tls::error::TlsError;
 use crate::tls::metrics::CertificateMetrics;
+use crate::watches::apiservers::ApiServers;
 use crate::{admin, cluster, discovery, local, publish, relay, server, watches};
 
 mod panics;
@@ -133,7 +134,8 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         &mut control,
     )?;
     let announcement = Arc::new(Announcement::default());
-    let change_logs = watches::start(&connector, &keys, &local_state, &mut control);
+    let servers = ApiServers::new(&config, &credentials, maker.clone())?;
+    let change_logs = watches::start(&connector, &keys, &local_state, servers, &mut control);
     let publishing = publish::start(
         &config,
         publish::PublishInputs {

@@ -34,7 +34,7 @@ use crate::relay::revalidate::Revalidation;
 use crate::relay::route::ServerKind;
 use crate::request::caller::Caller;
 use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE};
-use crate::request::info::{RequestInfo, Target, Verb};
+use crate::request::info::RequestInfo;
 use crate::routing::decide::NoSuchResource;
 
 /// The parameters of one exchange.
@@ -77,8 +77,6 @@ impl Exchange<'_> {
         upload: &mut Upload,
     ) -> Result<Outcome, ExchangeFailure> {
         let method = header.method.clone();
-        // Read before anything is sent: an answer of the previous process must not count as one of the next.
-        let epoch = self.epoch();
         let mut final_bookmark = match self.kind {
             RequestKind::Long => {
                 let server = self.destination.address();
@@ -163,9 +161,7 @@ impl Exchange<'_> {
         }
         upload.forget();
         let code = response.status.as_u16();
-        // Another process may have replaced the apiserver before it received the request.
-        let same = epoch.filter(|epoch| self.epoch() == Some(*epoch));
-        final_bookmark.answered(self.info, &response, same);
+        final_bookmark.answered(&response);
         let end = self.is_complete(&mut up);
         let starting = self.start_response(down, response, &method, end).await;
         if starting.is_err() {
@@ -180,17 +176,7 @@ impl Exchange<'_> {
             self.release(up, upload).await;
             return Ok(outcome);
         }
-        Ok(self
-            .stream(down, up, upload, code, &final_bookmark)
-            .await)
-    }
-
-    /// The epoch of the local apiserver, if the request goes there, it is initialized, and bookmarks may need its
-    /// answers.
-    fn epoch(&self) -> Option<u64> {
-        let is_useful =
-            self.server_kind == ServerKind::Local && self.shared.config.watch.bookmark_on_shutdown;
-        is_useful.then(|| self.shared.local.initialized_epoch())?
+        Ok(self.stream(down, up, upload, code, &final_bookmark).await)
     }
 
     /// What a long-running request depends on.

@@ -1,12 +1,10 @@
 //! The final bookmark of a watch when the proxy stops (KEP-1904).
 //!
-//! A watch that allows bookmarks is followed while it passes. When the drain begins, the watch registers the revision
-//! from which it needs etcd's changes. When its turn to end comes, or when the apiserver ends it first, it waits for
-//! etcd's answer for a limited time, and still passes on events. The bookmark is written between two frames, just
-//! before the end. For any other watch only the ends of frames are known, so that it ends after a complete frame.
-//!
-//! Objects count that the watch itself delivered, and objects that the same process of the local apiserver delivered in
-//! lists.
+//! A watch that allows bookmarks is followed while it passes. As soon as the proxy is told to stop, the watch registers
+//! the revision from which it needs etcd's changes: its apiserver may be told to stop at the same time. When its turn to
+//! end comes, or when the apiserver ends it first, it waits for etcd's answer for a limited time, and still passes on
+//! events. The bookmark is written between two frames, just before the end. For any other watch only the ends of frames
+//! are known, so that it ends after a complete frame.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::ACCEPT;
+use http::header::{ACCEPT, HeaderValue};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::{Error, ErrorType};
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -22,16 +20,17 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::shared::{DRAIN_TURNS, Shared, ShutdownPhase};
-use crate::request::info::{RequestInfo, Target, Verb, is_set, query_values};
+use crate::request::info::{RequestInfo, ResourceRequest, Target, Verb, is_set, query_values};
 use crate::watches::bookmark;
 use crate::watches::follower::{Follower, ObjectType};
 use crate::watches::frames::{FrameBoundary, FrameFormat};
 use crate::watches::metrics::OpenWatch;
 use crate::watches::proof::Withheld;
 use crate::watches::resume::revision;
-use crate::watches::samples::{Sample, SampleSlot};
-use crate::watches::shared_change_log::SharedChangeLog;
+use crate::watches::sample::WatchedResource;
+use crate::watches::shared_change_log::{EndingWatch, SharedChangeLog};
 use crate::watches::storage::{StorageLocation, storage_location};
+use crate::watches::transformed;
 
 /// Longest wait for etcd: a little longer than kubeadm's etcd takes to report its progress.
 const ETCD_TIMEOUT: Duration = Duration::from_secs(6);
@@ -61,12 +60,14 @@ struct Watch {
 /// A watch that allows bookmarks.
 struct BookmarkRequest {
     server: SocketAddr,
-    place: Option<StorageLocation>,
+    resource: WatchedResource,
+    /// Empty for all namespaces.
+    namespace: Box<str>,
     start: Option<i64>,
-    /// Objects have another format than in lists.
-    transformed: bool,
-    /// The sample of the resource, and the epoch of the apiserver process; `None` for peers.
-    listed: Option<(Arc<SampleSlot>, u64)>,
+    /// The first `Accept` header, the only one that kube-apiserver reads, until the answer begins.
+    accept: Option<HeaderValue>,
+    /// Set if the client asked for tables or for metadata alone.
+    transformed: Option<ObjectType>,
     /// `None` before the answer begins, and for unknown formats.
     follower: Option<Mutex<Follower>>,
     change_log: Mutex<Option<Arc<SharedChangeLog>>>,
@@ -86,17 +87,19 @@ impl<'a> FinalBookmark<'a> {
         let query = header.uri.query();
         let bookmark_request =
             shared.config.watch.bookmark_on_shutdown && is_set(query, "allowWatchBookmarks");
-        let bookmark_request = bookmark_request.then(|| {
-            let snapshot = shared.published.snapshot.load();
-            BookmarkRequest {
-                server,
-                place: storage_location(&shared.config.etcd, &snapshot.custom, resource),
-                start: start(query),
-                transformed: is_transformed(header),
-                listed: None,
-                follower: None,
-                change_log: Mutex::default(),
-            }
+        let bookmark_request = bookmark_request.then(|| BookmarkRequest {
+            server,
+            resource: WatchedResource {
+                group: resource.group.as_ref().into(),
+                version: resource.version.as_ref().into(),
+                resource: resource.resource.as_ref().into(),
+            },
+            namespace: resource.namespace.as_ref().into(),
+            start: start(query),
+            accept: header.headers.get(ACCEPT).cloned(),
+            transformed: None,
+            follower: None,
+            change_log: Mutex::default(),
         });
         Self {
             shared,
@@ -122,13 +125,8 @@ impl<'a> FinalBookmark<'a> {
         self.watch.is_some()
     }
 
-    /// The answer begins. `epoch`: of the local apiserver's process that sent it.
-    pub fn answered(
-        &mut self,
-        info: &RequestInfo<'_>,
-        response: &ResponseHeader,
-        epoch: Option<u64>,
-    ) {
+    /// The answer begins.
+    pub fn answered(&mut self, response: &ResponseHeader) {
         if response.status != StatusCode::OK {
             // An error is not a watch stream.
             self.watch = None;
@@ -137,13 +135,7 @@ impl<'a> FinalBookmark<'a> {
             let format = FrameFormat::of_answer(&response.headers);
             watch.border = format.map(|format| Mutex::new(FrameBoundary::new(format)));
             if let Some(bookmark_request) = &mut watch.bookmark_request {
-                let follower = |format| Mutex::new(Follower::new(format, bookmark_request.start));
-                bookmark_request.follower = format.map(follower);
-                let epoch = epoch.filter(|_| !bookmark_request.transformed);
-                if let (Some(epoch), Target::Resource(resource)) = (epoch, &info.target) {
-                    let slot = self.shared.samples.slot(resource.into());
-                    bookmark_request.listed = slot.map(|slot| (slot, epoch));
-                }
+                bookmark_request.answered(format);
             }
         }
     }
@@ -170,18 +162,19 @@ impl<'a> FinalBookmark<'a> {
     /// Resolves when the stream is to end and etcd's answer is as complete as it will be.
     pub async fn turn(&self) {
         let mut phase = self.shared.phase.clone();
-        let draining = phase.wait_for(|phase| *phase == ShutdownPhase::Draining);
-        if draining.await.is_err() {
-            // The process is ending.
-            return;
+        for stopping in [ShutdownPhase::Leaving, ShutdownPhase::Draining] {
+            if phase.wait_for(|phase| *phase >= stopping).await.is_err() {
+                // The process is ending.
+                return;
+            }
+            if let Some(bookmark_request) = self.bookmark_request() {
+                bookmark_request.register_change_log(self.shared);
+            }
         }
         let _left = OpenWatch::new(&self.shared.metrics.watches.left);
         let begin = Instant::now();
         let drain = self.shared.config.shutdown.drain;
         let [etcd_deadline, frame_deadline] = DEADLINES.map(|share| begin + drain.mul_f64(share));
-        if let Some(bookmark_request) = self.bookmark_request() {
-            bookmark_request.register_change_log(self.shared);
-        }
         self.shared.drain_turn().await;
         if let Some(bookmark_request) = self.bookmark_request() {
             let end = etcd_deadline.min(Instant::now() + ETCD_TIMEOUT);
@@ -216,16 +209,26 @@ impl<'a> FinalBookmark<'a> {
         self.write(down).await
     }
 
+    /// The connection to the apiserver broke. A watch may end as if the apiserver had ended it, unless a frame is
+    /// incomplete.
+    pub async fn after_break(&self, down: &mut ServerSession) -> pingora_core::Result<()> {
+        let border = self.watch.as_ref().and_then(|watch| watch.border.as_ref());
+        match border.is_some_and(|border| lock(border).is_at_boundary()) {
+            true => self.before_end(down).await,
+            false => Error::e_explain(ErrorType::ConnectionClosed, "in the middle of an answer"),
+        }
+    }
+
     /// Writes the bookmark, if there is one. To be called once, at the end.
     pub async fn write(&self, down: &mut ServerSession) -> pingora_core::Result<()> {
         let Some(bookmark_request) = self.bookmark_request().filter(|_| self.is_stopping()) else {
             return Ok(());
         };
-        let frame = match bookmark_request.bookmark() {
+        let frame = match bookmark_request.bookmark(self.shared) {
             Ok(frame) => frame,
             Err(withheld) => {
                 self.shared.metrics.watches.withheld(withheld);
-                tracing::debug!(place = ?bookmark_request.place, why = withheld.name(), "no last bookmark");
+                tracing::debug!(resource = ?bookmark_request.resource, why = withheld.name(), "no last bookmark");
                 return Ok(());
             }
         };
@@ -283,23 +286,47 @@ impl BookmarkRequest {
         self.follower.as_ref().map(lock)
     }
 
-    /// The sample from lists of the same process.
-    fn sample(&self) -> Option<Sample> {
-        let (slot, epoch) = self.listed.as_ref()?;
-        slot.sample(*epoch)
+    /// The answer begins, in this format.
+    fn answered(&mut self, format: Option<FrameFormat>) {
+        let accept = self.accept.take();
+        if let Some(format) = format {
+            self.transformed = transformed::object_type(accept.as_ref(), format);
+            self.follower = Some(Mutex::new(Follower::new(format, self.start)));
+        }
+    }
+
+    /// Where the resource is stored, if that is known by now.
+    fn place(&self, shared: &Shared) -> Option<StorageLocation> {
+        let custom = &shared.published.snapshot.load().custom;
+        let WatchedResource {
+            group,
+            version,
+            resource,
+        } = &self.resource;
+        let request = ResourceRequest {
+            group: (&**group).into(),
+            version: (&**version).into(),
+            resource: (&**resource).into(),
+            subresource: "".into(),
+            namespace: (&*self.namespace).into(),
+            name: "".into(),
+        };
+        storage_location(&shared.config.etcd, custom, &request)
     }
 
     /// Registers what this watch needs to know from etcd; `None` if that cannot be known.
     fn register_change_log(&self, shared: &Shared) -> Option<Arc<SharedChangeLog>> {
         let mut change_log = lock(&self.change_log);
         if change_log.is_none() {
-            let (place, follower) = (self.place.as_ref()?, self.follower()?);
-            let (position, sample) = (follower.position()?, self.sample());
-            let sampled = sample.iter().flat_map(|sample| &sample.anchors);
-            let anchors = follower.anchor().into_iter().chain(sampled);
-            *change_log = shared
-                .change_logs
-                .register(&place.root, position, self.server, anchors);
+            let (place, follower) = (self.place(shared)?, self.follower()?);
+            let ending = EndingWatch {
+                server: self.server,
+                resource: &self.resource,
+                position: follower.position()?,
+                anchor: follower.anchor(),
+                kind_wanted: follower.type_meta().is_none() && self.transformed.is_none(),
+            };
+            *change_log = shared.change_logs.register(&place.root, ending);
         }
         change_log.clone()
     }
@@ -310,12 +337,12 @@ impl BookmarkRequest {
         let begin = Instant::now();
         if let Some(change_log) = self.register_change_log(shared) {
             // After the timeout the bookmark is made from what is known.
-            let _ = timeout_at(end, change_log.caught_up()).await;
+            let _ = timeout_at(end, change_log.caught_up(self.server)).await;
         }
         begin.elapsed() > NO_WAIT
     }
 
-    fn bookmark(&self) -> Result<Bytes, Withheld> {
+    fn bookmark(&self, shared: &Shared) -> Result<Bytes, Withheld> {
         let follower = self.follower().ok_or(Withheld::NotUnderstood)?;
         if !follower.is_understood() {
             return Err(Withheld::NotUnderstood);
@@ -323,32 +350,25 @@ impl BookmarkRequest {
         if !follower.at_boundary() {
             return Err(Withheld::HalfFrame);
         }
-        let place = self.place.as_ref().ok_or(Withheld::ElsewhereStored)?;
+        let place = self.place(shared).ok_or(Withheld::ElsewhereStored)?;
         let position = follower.position().ok_or(Withheld::NoBeginning)?;
-        let of_lists = || self.sample().map(|sample| sample.type_meta);
-        let type_meta = follower.type_meta().cloned().or_else(of_lists);
-        let ObjectType { api_version, kind } = type_meta.ok_or(Withheld::TypeUnknown)?;
         let change_log = lock(&self.change_log).clone().ok_or(Withheld::NotTold)?;
         let anchor = follower.anchor();
         let revision = change_log.newest_safe(position, &place.scope, self.server, anchor)?;
-        let format = follower.format();
-        Ok(bookmark::frame(format, &api_version, &kind, revision))
+        let delivered = follower.type_meta().or(self.transformed.as_ref()).cloned();
+        let named = || {
+            Some(ObjectType {
+                api_version: self.resource.api_version(),
+                kind: change_log.kind()?,
+            })
+        };
+        let object_type = delivered.or_else(named).ok_or(Withheld::TypeUnknown)?;
+        bookmark::frame(follower.format(), &object_type, revision).ok_or(Withheld::TypeUnknown)
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Whether the client asks for another format of objects, such as `as=PartialObjectMetadata`.
-fn is_transformed(header: &RequestHeader) -> bool {
-    let accepts = header.headers.get_all(ACCEPT).iter();
-    let mut parameters =
-        accepts.flat_map(|accept| accept.as_bytes().split(|byte| b",;".contains(byte)));
-    parameters.any(|parameter| {
-        let name = parameter.split(|byte| *byte == b'=').next();
-        name.is_some_and(|name| name.trim_ascii().eq_ignore_ascii_case(b"as"))
-    })
 }
 
 /// The revision that the client says it has seen; `None` if it asks for the existing objects.

@@ -27,7 +27,6 @@ use crate::request::info::RequestInfo;
 use crate::routing::decide::Policy;
 use crate::tls::credentials::Current;
 use crate::watches::change_logs::ChangeLogs;
-use crate::watches::samples::Samples;
 
 pub struct Shared {
     pub config: Config,
@@ -53,8 +52,6 @@ pub struct Shared {
     pub merge_cache: Cache,
     /// Changes in etcd, for the final bookmarks of watches.
     pub change_logs: ChangeLogs,
-    /// Samples of the local apiserver's lists, for watches that have delivered no object.
-    pub samples: Samples,
     /// Reroutes and refusals, for the status page.
     pub recent: RecentEvents,
     /// A control task has panicked.

@@ -24,7 +24,6 @@ use crate::routing::decide::Policy;
 use crate::tls::credentials::Current;
 use crate::tls::verify::ClientCas;
 use crate::watches::change_logs::ChangeLogs;
-use crate::watches::samples::Samples;
 
 /// What requests are served by and others write.
 pub struct RelayInputs {
@@ -67,7 +66,6 @@ pub fn start(
         health: Arc::default(),
         merge_cache: Cache::default(),
         change_logs: inputs.change_logs,
-        samples: Samples::default(),
         control_panicked: Arc::default(),
         recent: RecentEvents::default(),
         unread: Arc::new(UnreadBudget::new(inputs.metrics.unread.clone())),

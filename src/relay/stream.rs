@@ -175,7 +175,12 @@ impl Exchange<'_> {
                             let (destination, error) = (&self.destination, RedactedError(&error));
                             tracing::info!(%destination, %error, left_out, "answer broke off");
                         }
-                        return Outcome::Broken;
+                        // A reset would make the client list again.
+                        let ending = async {
+                            final_bookmark.after_break(down).await?;
+                            download.end(None, down).await
+                        };
+                        return ending.await.map_or(Outcome::Broken, |()| cut);
                     }
                 },
                 sent = progress(&mut download, full.then_some(&mut answer_writer)) => match sent {

@@ -7,16 +7,16 @@
 
 use std::collections::HashMap;
 use std::error::Error;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use etcd_client::{Client, GetOptions, WatchOptions, WatchResponse, WatchStream};
+use etcd_client::{Client, WatchOptions, WatchResponse, WatchStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
-use super::follower::{Anchor, WatchPosition};
-use super::shared_change_log::SharedChangeLog;
+use super::apiservers::AskServer;
+use super::prover::Prover;
+use super::shared_change_log::{EndingWatch, SharedChangeLog};
 use crate::cluster::connector::{Connector, failed, within};
 use crate::cluster::etcd::{MAX_MESSAGE, WHOLE_STREAM, orders_requested_progress, range_end};
 use crate::cluster::source::SourceError;
@@ -50,15 +50,8 @@ impl ChangeLogs {
         (change_logs, logs)
     }
 
-    /// The log of the keys below `root`, from the client's `position` on. `anchors`: objects that `server` delivered last, to
-    /// this client or to others. `None`: there are too many logs.
-    pub fn register<'w>(
-        &self,
-        root: &str,
-        position: WatchPosition,
-        server: SocketAddr,
-        anchors: impl IntoIterator<Item = &'w Anchor>,
-    ) -> Option<Arc<SharedChangeLog>> {
+    /// The log of the keys below `root`, for a watch that is to end. `None`: there are too many logs.
+    pub fn register(&self, root: &str, ending: EndingWatch<'_>) -> Option<Arc<SharedChangeLog>> {
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         let log = match logs.get(root) {
             Some(log) => log.clone(),
@@ -69,37 +62,28 @@ impl ChangeLogs {
                 log
             }
         };
-        log.register(position, server, anchors);
+        log.register(ending);
         Some(log)
     }
 }
 
 /// Fills the logs that are opened. Runs until dropped.
-pub async fn run(connector: Connector, mut opened: mpsc::Receiver<Arc<SharedChangeLog>>) {
+pub async fn run(
+    connector: Connector,
+    mut opened: mpsc::Receiver<Arc<SharedChangeLog>>,
+    prover: Prover<impl AskServer>,
+) {
     let reader = Arc::new(LogReader {
         connector: tokio::sync::Mutex::new((connector, None)),
         opening: Semaphore::new(OPENING),
+        prover,
     });
     let mut tasks = JoinSet::new();
     while let Some(log) = opened.recv().await {
         let reader = reader.clone();
         tasks.spawn(async move {
             tokio::time::sleep(REGISTRATION).await;
-            loop {
-                let Err(error) = reader.fill(&log).await;
-                match error {
-                    // Deletions at that revision may be compacted too.
-                    SourceError::Compacted(oldest) => log.restart_from(oldest + 1),
-                    error => {
-                        tracing::warn!(
-                            root = log.root,
-                            error = &error as &dyn Error,
-                            "the etcd watch for final bookmarks failed, trying on"
-                        );
-                        tokio::time::sleep(PAUSE).await;
-                    }
-                }
-            }
+            tokio::join!(reader.follow(&log), reader.prove(&log))
         });
     }
 }
@@ -107,14 +91,15 @@ pub async fn run(connector: Connector, mut opened: mpsc::Receiver<Arc<SharedChan
 /// A client, and whether its etcd sends requested progress after all changes that it covers.
 type Connected = (Client, bool);
 
-struct LogReader {
+struct LogReader<S> {
     connector: tokio::sync::Mutex<(Connector, Option<Connected>)>,
     opening: Semaphore,
+    prover: Prover<S>,
 }
 
 enum Never {}
 
-impl LogReader {
+impl<S: AskServer> LogReader<S> {
     /// The shared client; a new one after a failure.
     async fn client(&self) -> Result<Connected, SourceError> {
         let mut guard = self.connector.lock().await;
@@ -131,6 +116,36 @@ impl LogReader {
         Ok((client, ordered))
     }
 
+    /// Fills one log, with a new etcd watch after a failure.
+    async fn follow(&self, log: &SharedChangeLog) -> Never {
+        loop {
+            let Err(error) = self.fill(log).await;
+            match error {
+                // Deletions at that revision may be compacted too.
+                SourceError::Compacted(oldest) => log.restart_from(oldest + 1),
+                error => {
+                    tracing::warn!(
+                        root = log.root,
+                        error = &error as &dyn Error,
+                        "the etcd watch for final bookmarks failed, trying on"
+                    );
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Finds out what watches of one log need to know of their servers.
+    async fn prove(&self, log: &SharedChangeLog) -> Never {
+        loop {
+            for job in log.proof_jobs() {
+                let client = self.client().await.map(|(client, _)| client).ok();
+                self.prover.run(client, log, job).await;
+            }
+            log.registered.notified().await;
+        }
+    }
+
     /// Fills one log until its etcd watch fails.
     async fn fill(&self, log: &SharedChangeLog) -> Result<Never, SourceError> {
         let opening = self.opening.acquire().await;
@@ -141,7 +156,6 @@ impl LogReader {
             self.connector.lock().await.1 = None;
         }
         let mut stream = opened?;
-        verify_anchors(client, log).await;
         drop(opening);
         loop {
             let message = tokio::select! {
@@ -199,28 +213,4 @@ fn read(
     });
     log.append(begin, changes, delivered.or(progress), newest);
     Ok(())
-}
-
-/// Looks up the registered anchors in etcd. A failed request counts as not found.
-async fn verify_anchors(client: Client, log: &SharedChangeLog) {
-    let mut client = client.kv_client();
-    for (server, anchors) in log.anchors_to_verify() {
-        for Anchor { key, revision } in anchors {
-            let key = format!("{}{key}", log.root);
-            let options = || GetOptions::new().with_keys_only();
-            let now = within(client.get(key.as_str(), Some(options()))).await;
-            let then = options().with_revision(revision);
-            let is_it = |answer: etcd_client::GetResponse| {
-                answer.kvs().iter().any(|kv| kv.mod_revision() == revision)
-            };
-            let found = now.is_ok_and(is_it)
-                || within(client.get(key.as_str(), Some(then)))
-                    .await
-                    .is_ok_and(is_it);
-            if found {
-                log.found(server);
-                break;
-            }
-        }
-    }
 }

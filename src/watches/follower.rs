@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::frames::{EventKind, FrameFormat, Frames, ObjectEvent, UnknownFrame};
+use super::frames::{EventKind, FrameFormat, Frames, ObjectEvent, TABLE, UnknownFrame};
 
 /// Up to which revision a client has seen everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,10 +121,7 @@ impl Follower {
 impl WatchState {
     fn event(&mut self, event: &ObjectEvent<'_>) -> Result<(), UnknownFrame> {
         let revision = event.revision;
-        if event.object_kind == "Table"
-            || (event.kind == EventKind::Change && event.name.is_empty())
-        {
-            // A table: its bookmarks would have to be tables too.
+        if event.kind == EventKind::Change && event.name.is_empty() && event.object_kind != TABLE {
             return Err(UnknownFrame);
         }
         let known = self.type_meta.as_ref().is_some_and(|known| {
@@ -146,8 +143,10 @@ impl WatchState {
                     .position
                     .map(|position| position.next(revision))
                     .transpose()?;
-                let anchor = self.anchor.get_or_insert_default();
-                anchor.set(&event.namespace, &event.name, revision);
+                if !event.name.is_empty() {
+                    let anchor = self.anchor.get_or_insert_default();
+                    anchor.set(&event.namespace, &event.name, revision);
+                }
             }
         }
         Ok(())
@@ -184,7 +183,11 @@ mod tests {
     }
 
     fn bookmark(revision: i64) -> Bytes {
-        bookmark::frame(FrameFormat::Json, "v1", "Pod", revision)
+        let pod = ObjectType {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+        };
+        bookmark::frame(FrameFormat::Json, &pod, revision).unwrap()
     }
 
     fn after(start: Option<i64>, pieces: &[Bytes]) -> Follower {

@@ -6,9 +6,12 @@
 //! When the proxy stops, each watch gets a final bookmark. [`frames`] splits a watch's response into events while it is
 //! forwarded, [`follower`] keeps what its client has seen, [`storage`] says where in etcd the resource is stored,
 //! [`change_log`] holds the changes there, and [`proof`] says which revision is safe for the client. All of these are pure.
-//! [`change_logs`] watches etcd and fills one [`shared_change_log`] for each resource. [`samples`] keeps a few objects from
-//! lists, for watches that deliver no event. The stream itself belongs to [`crate::relay`].
+//! [`transformed`] knows the objects of watches that ask for tables or metadata, and [`bookmark`] writes the event.
+//!
+//! [`change_logs`] watches etcd and fills one [`shared_change_log`] for each resource. [`prover`] asks servers
+//! ([`apiservers`]) and etcd where a resource is stored, by a [`sample`] of it. The stream itself belongs to [`crate::relay`].
 
+pub mod apiservers;
 pub mod bookmark;
 pub mod change_log;
 pub mod change_logs;
@@ -17,10 +20,12 @@ pub mod frames;
 pub mod history;
 pub mod metrics;
 pub mod proof;
+pub mod prover;
 pub mod resume;
-pub mod samples;
+pub mod sample;
 pub mod shared_change_log;
 mod start;
 pub mod storage;
+pub mod transformed;
 
 pub use self::start::start;

@@ -1,7 +1,8 @@
 //! The change log of one resource, shared by all watches of it that end while the proxy stops.
 //!
-//! [`super::change_logs`] appends what etcd reports. Watches register the revision that they need it from, and objects that
-//! were delivered to them. The lock is held briefly, and only while the proxy stops.
+//! [`super::change_logs`] appends what etcd reports. Watches register the revision that they need it from, the server that
+//! serves them, and objects that it delivered; [`super::prover`] finds out whether the server stores the resource in this
+//! etcd. The lock is held briefly, and only while the proxy stops.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -15,6 +16,7 @@ use tokio::time::timeout;
 use super::change_log::ChangeLog;
 use super::follower::{Anchor, WatchPosition};
 use super::proof::{self, Withheld};
+use super::sample::WatchedResource;
 
 /// Anchors kept for one server.
 const CANDIDATES: usize = 8;
@@ -30,7 +32,9 @@ pub struct SharedChangeLog {
     pub(super) root: String,
     /// A watch waits for etcd's progress.
     pub(super) progress_wanted: Notify,
-    /// Notifies of every append.
+    /// There may be new [`ProofJob`]s.
+    pub(super) registered: Notify,
+    /// Notifies of every append, and of every proof.
     updated: watch::Sender<()>,
     state: Mutex<LogState>,
 }
@@ -42,15 +46,51 @@ struct LogState {
     log: Option<ChangeLog>,
     /// etcd's revision when the watch was first opened.
     opened_at: Option<i64>,
-    delivered: HashMap<SocketAddr, Delivered>,
+    servers: HashMap<SocketAddr, ServerProof>,
+    kind: Kind,
 }
 
-/// Objects that one server delivered: they show whether it stores the resource in this etcd.
-#[derive(Debug, Default)]
-struct Delivered {
-    /// One of the objects was found in this etcd.
-    found: bool,
+/// Whether one server stores the resource in this etcd.
+#[derive(Debug)]
+struct ServerProof {
+    /// As its first watch named it.
+    resource: WatchedResource,
+    /// Objects that it delivered.
     candidates: Vec<Anchor>,
+    /// `None`: not known yet.
+    found: Option<bool>,
+}
+
+/// The kind of the resource, for watches that delivered no object.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Kind {
+    #[default]
+    NotWanted,
+    Wanted,
+    Known(String),
+    Unknown,
+}
+
+/// A watch that is to end, for [`SharedChangeLog::register`].
+#[derive(Debug, Clone, Copy)]
+pub struct EndingWatch<'a> {
+    pub server: SocketAddr,
+    pub resource: &'a WatchedResource,
+    pub position: WatchPosition,
+    /// The last object that was delivered.
+    pub anchor: Option<&'a Anchor>,
+    /// No event showed the kind of the objects.
+    pub kind_wanted: bool,
+}
+
+/// What is to be found out of one server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ProofJob {
+    pub(super) server: SocketAddr,
+    pub(super) resource: WatchedResource,
+    /// Objects that it delivered; `None` if it is known whether it stores the resource here.
+    pub(super) candidates: Option<Vec<Anchor>>,
+    pub(super) kind_wanted: bool,
 }
 
 impl SharedChangeLog {
@@ -58,6 +98,7 @@ impl SharedChangeLog {
         Self {
             root: root.to_owned(),
             progress_wanted: Notify::new(),
+            registered: Notify::new(),
             updated: watch::Sender::new(()),
             state: Mutex::default(),
         }
@@ -67,31 +108,34 @@ impl SharedChangeLog {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A watch will end whose client is at `position`; `anchors`: objects that `server` delivered, to this client or to others.
-    pub(super) fn register<'w>(
-        &self,
-        position: WatchPosition,
-        server: SocketAddr,
-        anchors: impl IntoIterator<Item = &'w Anchor>,
-    ) {
+    /// A watch will end.
+    pub(super) fn register(&self, ending: EndingWatch<'_>) {
         let mut state = self.state();
-        let needed = state
-            .needed
-            .map_or(position.revision, |needed| needed.min(position.revision));
-        state.needed = Some(needed);
-        let room = state.delivered.len() < SERVERS || state.delivered.contains_key(&server);
-        for anchor in anchors.into_iter().filter(|_| room) {
-            state.delivered.entry(server).or_default().add(anchor);
+        let revision = ending.position.revision;
+        state.needed = Some(state.needed.map_or(revision, |needed| needed.min(revision)));
+        if ending.kind_wanted && state.kind == Kind::NotWanted {
+            state.kind = Kind::Wanted;
         }
+        let room = state.servers.len() < SERVERS || state.servers.contains_key(&ending.server);
+        if room {
+            let server = state.servers.entry(ending.server);
+            let server = server.or_insert_with(|| ServerProof::of(ending.resource));
+            if let Some(anchor) = ending.anchor {
+                server.add(anchor);
+            }
+        }
+        drop(state);
+        self.registered.notify_one();
     }
 
-    /// Waits until the log is complete up to etcd's revision when the watch was first opened.
-    pub async fn caught_up(&self) {
+    /// Waits until the log is complete up to etcd's revision when the watch was first opened, and until everything is
+    /// known that there is to know of `server`.
+    pub async fn caught_up(&self, server: SocketAddr) {
         let mut updates = self.updated.subscribe();
         loop {
             // Later changes are appended too, for watches that end later.
             self.progress_wanted.notify_one();
-            if self.state().is_caught_up() {
+            if self.state().is_caught_up(server) {
                 return;
             }
             // etcd may ignore the request while it still sends changes.
@@ -107,13 +151,13 @@ impl SharedChangeLog {
         server: SocketAddr,
         anchor: Option<&Anchor>,
     ) -> Result<i64, Withheld> {
-        let mut state = self.state();
-        let LogState { log, delivered, .. } = &mut *state;
+        let state = self.state();
+        let LogState { log, servers, .. } = &*state;
         let log = log.as_ref().ok_or(Withheld::NotTold)?;
         let logged = |anchor: &Anchor| log.has(anchor.revision, &anchor.key);
-        let known = delivered
-            .get(&server)
-            .is_some_and(|delivered| delivered.found || delivered.candidates.iter().any(logged));
+        let known = servers.get(&server).is_some_and(|server| {
+            server.found == Some(true) || server.candidates.iter().any(logged)
+        });
         proof::newest_safe(position, scope, log, known || anchor.is_some_and(logged))
     }
 
@@ -152,32 +196,65 @@ impl SharedChangeLog {
         self.updated.send_replace(());
     }
 
-    /// Anchors to look up in etcd, by server: those of servers of which no anchor was found yet.
-    pub(super) fn anchors_to_verify(&self) -> Vec<(SocketAddr, Vec<Anchor>)> {
-        let state = self.state();
-        let servers = state
-            .delivered
-            .iter()
-            .filter(|(_, delivered)| !delivered.found);
-        servers
-            .map(|(server, delivered)| (*server, delivered.candidates.clone()))
-            .collect()
+    /// The kind of the resource, if it was found.
+    pub fn kind(&self) -> Option<String> {
+        match &self.state().kind {
+            Kind::Known(kind) => Some(kind.clone()),
+            _ => None,
+        }
     }
 
-    /// An anchor of this server is in etcd, with the same revision.
-    pub(super) fn found(&self, server: SocketAddr) {
-        self.state().delivered.entry(server).or_default().found = true;
+    /// What is not known yet.
+    pub(super) fn proof_jobs(&self) -> Vec<ProofJob> {
+        let state = self.state();
+        let mut kind_wanted = state.kind == Kind::Wanted;
+        let mut jobs = Vec::new();
+        for (server, proof) in &state.servers {
+            if proof.found.is_none() || kind_wanted {
+                jobs.push(ProofJob {
+                    server: *server,
+                    resource: proof.resource.clone(),
+                    candidates: proof.found.is_none().then(|| proof.candidates.clone()),
+                    kind_wanted: std::mem::take(&mut kind_wanted),
+                });
+            }
+        }
+        jobs
+    }
+
+    /// Whether this server stores the resource in this etcd.
+    pub(super) fn proved(&self, server: SocketAddr, found: bool) {
+        if let Some(server) = self.state().servers.get_mut(&server) {
+            server.found = Some(found);
+        }
+        self.updated.send_replace(());
+    }
+
+    /// The kind that a server's discovery names; `None` if there is none.
+    pub(super) fn named(&self, kind: Option<String>) {
+        self.state().kind = kind.map_or(Kind::Unknown, Kind::Known);
+        self.updated.send_replace(());
     }
 }
 
 impl LogState {
-    fn is_caught_up(&self) -> bool {
+    fn is_caught_up(&self, server: SocketAddr) -> bool {
         let through = self.log.as_ref().map(ChangeLog::through);
-        self.opened_at.is_some() && through >= self.opened_at
+        let told = self.opened_at.is_some() && through >= self.opened_at;
+        let proof = self.servers.get(&server);
+        told && self.kind != Kind::Wanted && proof.is_none_or(|proof| proof.found.is_some())
     }
 }
 
-impl Delivered {
+impl ServerProof {
+    fn of(resource: &WatchedResource) -> Self {
+        Self {
+            resource: resource.clone(),
+            candidates: Vec::new(),
+            found: None,
+        }
+    }
+
     /// The newest are kept: they are the least likely to be compacted.
     fn add(&mut self, anchor: &Anchor) {
         if self.candidates.contains(anchor) {
@@ -191,119 +268,4 @@ impl Delivered {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SERVER: ([u8; 4], u16) = ([127, 0, 0, 1], 6443);
-
-    fn at(revision: i64) -> WatchPosition {
-        WatchPosition { revision, seen: 1 }
-    }
-
-    fn anchor(revision: i64, key: &str) -> Anchor {
-        Anchor {
-            key: key.to_owned(),
-            revision,
-        }
-    }
-
-    fn append(
-        log: &SharedChangeLog,
-        changes: &[(i64, &'static str)],
-        through: Option<i64>,
-        newest: i64,
-    ) {
-        let changes = changes.iter().map(|(at, key)| (*at, (*key).into()));
-        log.append(log.next_revision(), changes, through, Some(newest));
-    }
-
-    async fn is_caught_up(log: &SharedChangeLog) -> bool {
-        timeout(Duration::ZERO, log.caught_up()).await.is_ok()
-    }
-
-    #[tokio::test]
-    async fn what_is_caught_up_with_is_not_how_far_etcd_is() {
-        let log = SharedChangeLog::new("/registry/pods/");
-        log.register(at(5), SERVER.into(), None);
-        assert!(!is_caught_up(&log).await);
-        append(&log, &[], None, 9);
-        append(&log, &[(5, "a/x")], Some(5), 9);
-        assert!(!is_caught_up(&log).await, "etcd was at 9");
-        append(&log, &[], Some(10), 10);
-        assert!(is_caught_up(&log).await);
-        append(&log, &[(12, "a/x")], Some(12), 30);
-        assert!(is_caught_up(&log).await, "it was once");
-    }
-
-    #[test]
-    fn it_begins_where_the_first_needs_it_and_goes_on_where_it_stopped() {
-        let log = SharedChangeLog::new("/registry/pods/");
-        for revision in [7, 5, 6] {
-            log.register(at(revision), SERVER.into(), None);
-        }
-        assert_eq!(log.next_revision(), 5);
-        append(&log, &[(5, "a/x")], Some(8), 8);
-        assert_eq!(log.next_revision(), 9);
-        log.restart_from(20);
-        assert_eq!(log.next_revision(), 20);
-        assert_eq!(
-            log.newest_safe(at(8), "", SERVER.into(), None),
-            Err(Withheld::NotFound)
-        );
-        log.found(SERVER.into());
-        assert_eq!(
-            log.newest_safe(at(8), "", SERVER.into(), None),
-            Err(Withheld::Forgotten)
-        );
-    }
-
-    #[test]
-    fn one_server_s_objects_say_nothing_of_another_s() {
-        let log = SharedChangeLog::new("/registry/pods/");
-        let other = ([127, 0, 0, 2], 6443).into();
-        log.register(at(5), SERVER.into(), Some(&anchor(5, "a/x")));
-        log.register(at(5), other, Some(&anchor(5, "a/y")));
-        assert_eq!(log.anchors_to_verify().len(), 2);
-        append(&log, &[(5, "a/x")], Some(9), 9);
-        assert_eq!(log.newest_safe(at(5), "", SERVER.into(), None), Ok(9));
-        assert_eq!(
-            log.newest_safe(at(5), "", other, None),
-            Err(Withheld::NotFound)
-        );
-        let own = anchor(5, "a/x");
-        assert_eq!(log.newest_safe(at(5), "", other, Some(&own)), Ok(9));
-    }
-
-    #[test]
-    fn what_a_server_delivered_to_others_counts_for_a_watch_that_saw_nothing() {
-        let log = SharedChangeLog::new("/registry/pods/");
-        let listed = [anchor(2, "a/x"), anchor(3, "a/y")];
-        let quiet = WatchPosition {
-            revision: 5,
-            seen: 0,
-        };
-        log.register(quiet, SERVER.into(), &listed);
-        assert_eq!(log.anchors_to_verify()[0].1.len(), 2);
-        append(&log, &[], Some(9), 9);
-        let answer = || log.newest_safe(quiet, "", SERVER.into(), None);
-        assert_eq!(answer(), Err(Withheld::NotFound));
-        log.found(SERVER.into());
-        assert_eq!(answer(), Ok(9));
-    }
-
-    #[test]
-    fn of_many_objects_the_newest_are_looked_for() {
-        let log = SharedChangeLog::new("/registry/pods/");
-        for revision in 1..100 {
-            log.register(at(revision), SERVER.into(), Some(&anchor(revision, "a/x")));
-            log.register(at(revision), SERVER.into(), Some(&anchor(revision, "a/x")));
-        }
-        let anchors_to_verify = log.anchors_to_verify();
-        let revisions: Vec<_> = anchors_to_verify[0]
-            .1
-            .iter()
-            .map(|anchor| anchor.revision)
-            .collect();
-        assert_eq!(revisions, (92..100).rev().collect::<Vec<_>>());
-    }
-}
+mod tests;

@@ -1,6 +1,7 @@
 //! Finds where frames end without parsing them, so that a stream is not cut in the middle of an event. Pure.
 
-use super::{FrameFormat, LENGTH};
+use super::cbor::ItemScanner;
+use super::{FrameFormat, LENGTH, UnknownFrame};
 
 /// Follows a stream's frames by their lengths alone.
 #[derive(Debug)]
@@ -11,6 +12,8 @@ pub struct FrameBoundary {
     passed: usize,
     /// Remaining bytes of the frame; 1 for a line that has not ended.
     left: usize,
+    /// `Err`: the items of a CBOR sequence cannot be told apart.
+    scanner: Result<ItemScanner, UnknownFrame>,
 }
 
 impl FrameBoundary {
@@ -20,6 +23,7 @@ impl FrameBoundary {
             length: [0; LENGTH],
             passed: 0,
             left: 0,
+            scanner: Ok(ItemScanner::default()),
         }
     }
 
@@ -29,6 +33,18 @@ impl FrameBoundary {
             (_, None) => {}
             (FrameFormat::Json, Some(last)) => self.left = usize::from(*last != b'\n'),
             (FrameFormat::Protobuf, Some(_)) => self.passed_frames(data),
+            (FrameFormat::Cbor, Some(_)) => self.passed_items(data),
+        }
+    }
+
+    fn passed_items(&mut self, mut data: &[u8]) {
+        while let Ok(scanner) = &mut self.scanner
+            && !data.is_empty()
+        {
+            match scanner.end(data) {
+                Ok(end) => data = end.and_then(|end| data.get(end..)).unwrap_or_default(),
+                Err(unknown) => self.scanner = Err(unknown),
+            }
         }
     }
 
@@ -53,6 +69,7 @@ impl FrameBoundary {
 
     /// Whether the bytes so far end with a frame.
     pub fn is_at_boundary(&self) -> bool {
-        self.left == 0 && self.passed == 0
+        let between_items = self.scanner.as_ref().is_ok_and(ItemScanner::at_boundary);
+        self.left == 0 && self.passed == 0 && between_items
     }
 }

@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
-use super::{ObjectEvent, UnknownFrame, kind, revision};
+use super::{ObjectEvent, TABLE, UnknownFrame, kind, revision};
 
 #[derive(Deserialize)]
 struct Line<'a> {
@@ -23,9 +24,25 @@ struct Object<'a> {
     kind: Cow<'a, str>,
     #[serde(borrow)]
     metadata: Metadata<'a>,
+    /// Of a `Table`. Other kinds may have a field of this name too.
+    #[serde(borrow)]
+    rows: Option<&'a RawValue>,
+}
+
+/// A row of a `Table`; without an object if the client asked for none.
+#[derive(Deserialize)]
+struct Row<'a> {
+    #[serde(borrow, default)]
+    object: Option<RowObject<'a>>,
 }
 
 #[derive(Deserialize)]
+struct RowObject<'a> {
+    #[serde(borrow)]
+    metadata: Metadata<'a>,
+}
+
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Metadata<'a> {
     #[serde(borrow)]
@@ -42,13 +59,26 @@ pub(super) fn read(line: &[u8]) -> Result<ObjectEvent<'_>, UnknownFrame> {
         api_version,
         kind: object_kind,
         metadata,
+        rows,
     } = line.object;
+    let revision = revision(&metadata.resource_version)?;
+    let named = match rows.filter(|_| object_kind == TABLE) {
+        Some(rows) => row_metadata(rows)?,
+        None => metadata,
+    };
     Ok(ObjectEvent {
         kind: kind(&line.kind)?,
-        revision: revision(&metadata.resource_version)?,
-        namespace: metadata.namespace,
-        name: metadata.name,
+        revision,
+        namespace: named.namespace,
+        name: named.name,
         api_version,
         object_kind,
     })
+}
+
+/// What the one row of an event's table says of its object.
+fn row_metadata(rows: &RawValue) -> Result<Metadata<'_>, UnknownFrame> {
+    let rows: [Row<'_>; 1] = serde_json::from_str(rows.get()).map_err(|_| UnknownFrame)?;
+    let [row] = rows;
+    Ok(row.object.map(|object| object.metadata).unwrap_or_default())
 }

@@ -5,6 +5,7 @@
 //! nothing more is parsed: the start of the next frame cannot be found reliably.
 
 mod boundary;
+mod cbor;
 mod json;
 pub(in crate::watches) mod protobuf;
 
@@ -14,10 +15,14 @@ use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 
+use self::cbor::ItemScanner;
 use crate::kube::media_type;
 
 /// Longest frame that is read: etcd takes objects of 1.5 MiB, and Base64 and escapes make JSON longer.
 pub const LIMIT: usize = 4 << 20;
+
+/// The kind of the objects of a watch that asks for tables.
+pub const TABLE: &str = "Table";
 
 pub use boundary::FrameBoundary;
 
@@ -28,10 +33,12 @@ pub enum FrameFormat {
     Json,
     /// A big-endian length of four bytes, then a protobuf `metav1.WatchEvent` of that length.
     Protobuf,
+    /// One CBOR item after the other.
+    Cbor,
 }
 
 impl FrameFormat {
-    /// By a response's headers; `None` for other formats, for example CBOR, and compressed bodies.
+    /// By a response's headers; `None` for other formats and compressed bodies.
     pub fn of_answer(headers: &HeaderMap) -> Option<Self> {
         let content_type = headers.get(CONTENT_TYPE)?.to_str().ok()?;
         Self::of(content_type).filter(|_| !headers.contains_key(CONTENT_ENCODING))
@@ -44,6 +51,7 @@ impl FrameFormat {
             media_type::PROTOBUF if parts.any(|part| part == "stream=watch") => {
                 Some(FrameFormat::Protobuf)
             }
+            media_type::CBOR_SEQUENCE => Some(FrameFormat::Cbor),
             _ => None,
         }
     }
@@ -65,7 +73,7 @@ pub struct ObjectEvent<'a> {
     pub revision: i64,
     /// Empty for cluster-scoped objects.
     pub namespace: Cow<'a, str>,
-    /// Empty in bookmarks.
+    /// Empty in bookmarks, and in tables without objects.
     pub name: Cow<'a, str>,
     pub api_version: Cow<'a, str>,
     pub object_kind: Cow<'a, str>,
@@ -82,6 +90,7 @@ pub struct Frames {
     format: FrameFormat,
     /// The start of a frame whose end was not forwarded yet.
     half: BytesMut,
+    scanner: ItemScanner,
 }
 
 impl Frames {
@@ -89,6 +98,7 @@ impl Frames {
         Self {
             format,
             half: BytesMut::new(),
+            scanner: ItemScanner::default(),
         }
     }
 
@@ -107,7 +117,7 @@ impl Frames {
         if !self.half.is_empty() && !self.complete(&mut rest, &mut each)? {
             return Ok(());
         }
-        while let Some(length) = self.format.frame(&rest, 0)? {
+        while let Some(length) = self.format.frame(&mut self.scanner, &rest, 0)? {
             let frame = rest.split_to(length);
             self.format.read(&frame, &mut each)?;
         }
@@ -124,7 +134,8 @@ impl Frames {
         let before = self.half.len();
         // The length prefix may be cut too: the end of the frame is known only after it.
         self.half.extend_from_slice(rest);
-        let Some(length) = self.format.frame(&self.half, before)? else {
+        let frame = self.format.frame(&mut self.scanner, &self.half, before)?;
+        let Some(length) = frame else {
             return Ok(false);
         };
         let frame = std::mem::take(&mut self.half).split_to(length).freeze();
@@ -135,9 +146,19 @@ impl Frames {
 }
 
 impl FrameFormat {
-    /// The length of the first frame of `data`, if it is complete. No frame ends in the first `before` bytes.
-    fn frame(self, data: &[u8], before: usize) -> Result<Option<usize>, UnknownFrame> {
+    /// The length of the first frame of `data`, if it is complete. No frame ends in the first `before` bytes, which
+    /// `scanner` has seen.
+    fn frame(
+        self,
+        scanner: &mut ItemScanner,
+        data: &[u8],
+        before: usize,
+    ) -> Result<Option<usize>, UnknownFrame> {
         let length = match self {
+            FrameFormat::Cbor => {
+                let end = scanner.end(data.get(before..).unwrap_or_default())?;
+                end.map(|end| before + end)
+            }
             FrameFormat::Json => {
                 let rest = data.get(before..).unwrap_or_default();
                 let end = rest.iter().position(|byte| *byte == b'\n');
@@ -168,6 +189,7 @@ impl FrameFormat {
         match self {
             FrameFormat::Json => each(json::read(frame)?),
             FrameFormat::Protobuf => each(protobuf::read(&frame.slice(LENGTH..))?.event()?),
+            FrameFormat::Cbor => each(cbor::read(frame)?),
         }
     }
 }

@@ -6,8 +6,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::watches::bookmark;
-use crate::watches::follower::{Anchor, Follower};
+use crate::watches::follower::{Anchor, Follower, ObjectType};
 use crate::watches::frames::FrameFormat;
+use crate::watches::sample::{EmptyList, KeyCount, Sample};
 
 fn log(from: i64, changes: &[(i64, &str)], through: i64) -> ChangeLog {
     let mut log = ChangeLog::new(from);
@@ -63,6 +64,13 @@ fn every_reason_has_a_name_of_its_own() {
     assert_eq!(names.len(), Withheld::ALL.len());
 }
 
+fn pod() -> ObjectType {
+    ObjectType {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+    }
+}
+
 /// A transaction: keys written or deleted at once.
 #[derive(Debug, Clone)]
 enum Step {
@@ -72,8 +80,8 @@ enum Step {
     Deliver,
     /// The apiserver sends a bookmark, at a revision up to which everything was delivered.
     Bookmark,
-    /// The apiserver answers a list, of which a few objects are kept.
-    List,
+    /// The apiserver is asked for the metadata of one object, while etcd's next transactions (so many) come in between.
+    Ask(u8),
     /// etcd tells its follower of all that is new.
     Tell,
     /// etcd tells of the next revision alone.
@@ -103,8 +111,8 @@ struct Setup {
     selects: bool,
     /// Its client began with what there was.
     from_anything: bool,
-    /// The resource is in another etcd, which has a history of its own.
-    elsewhere: bool,
+    /// The resource is in another etcd, which has a history of its own: it is so many revisions ahead.
+    elsewhere: Option<i64>,
     begins_at: usize,
     follower_begins_after: usize,
 }
@@ -121,8 +129,10 @@ struct World {
     complete: i64,
     start: i64,
     stream: Follower,
-    /// Of the last list.
-    listed: Vec<Anchor>,
+    /// The object that the apiserver was asked for.
+    sampled: Option<Anchor>,
+    /// An empty list proved that the resource is stored here.
+    proved_empty: bool,
     change_log: Option<ChangeLog>,
     compacted: i64,
 }
@@ -138,7 +148,8 @@ impl World {
             complete: start,
             start,
             stream: Follower::new(FrameFormat::Json, (!setup.from_anything).then_some(start)),
-            listed: Vec::new(),
+            sampled: None,
+            proved_empty: false,
             change_log: None,
             compacted: 0,
         }
@@ -180,12 +191,12 @@ impl World {
                 let revision = Self::revision(&self.history) + 1;
                 // The other etcd goes its own way: it has the same keys, changed in another order.
                 let others = keys.iter().map(|key| (key + 1) % KEYS.len()).collect();
-                let source = if self.setup.elsewhere {
-                    others
-                } else {
-                    keys.clone()
+                let source = match self.setup.elsewhere {
+                    Some(_) => others,
+                    None => keys.clone(),
                 };
-                self.source.insert(Self::revision(&self.source) + 1, source);
+                let ahead = self.setup.elsewhere.unwrap_or_default();
+                self.source.insert(revision + ahead, source);
                 self.history.insert(revision, keys);
             }
             Step::Deliver => {
@@ -211,32 +222,68 @@ impl World {
                 if revision >= last && revision >= self.start {
                     self.complete = revision;
                     self.stream
-                        .passed(&bookmark::frame(FrameFormat::Json, "v1", "Pod", revision));
+                        .passed(&bookmark::frame(FrameFormat::Json, &pod(), revision).unwrap());
                 }
             }
-            Step::List => self.list(),
+            Step::Ask(commits) => self.ask(*commits),
             Step::Compact => self.compacted = Self::revision(&self.history),
             Step::Tell => self.tell(i64::MAX),
             Step::TellOne => self.tell(1),
         }
     }
 
-    /// Of all that the apiserver has, the two that have not changed for the longest time.
-    fn list(&mut self) {
+    /// What is there for the watched resource, by key: its last change. A change of a key that is there deletes it.
+    fn objects(history: &BTreeMap<i64, Vec<usize>>) -> BTreeMap<&'static str, i64> {
         let mut objects = BTreeMap::new();
-        for (revision, keys) in &self.source {
-            let pods = keys
-                .iter()
-                .filter_map(|key| KEYS[*key].0.strip_prefix("pods/"));
-            objects.extend(pods.map(|key| (key, *revision)));
+        for (revision, keys) in history {
+            for key in keys {
+                if let Some(key) = KEYS[*key].0.strip_prefix("pods/")
+                    && objects.remove(key).is_none()
+                {
+                    objects.insert(key, *revision);
+                }
+            }
         }
-        let anchor = |(key, revision): (&str, i64)| Anchor {
-            key: key.to_owned(),
-            revision,
+        objects
+    }
+
+    fn count(&self) -> KeyCount {
+        KeyCount {
+            revision: Self::revision(&self.history),
+            keys: i64::try_from(Self::objects(&self.history).len()).unwrap(),
+        }
+    }
+
+    /// As [`crate::watches::prover`] does it. Half of the commits come before the answer, the others after it.
+    fn ask(&mut self, commits: u8) {
+        let before = self.count();
+        let others = |world: &mut Self, count: u8| {
+            for _ in 0..count {
+                world.step(&Step::Commit(vec![5]));
+            }
         };
-        self.listed = objects.into_iter().map(anchor).collect();
-        self.listed.sort_by_key(|anchor| anchor.revision);
-        self.listed.truncate(2);
+        others(self, commits / 2);
+        let objects = Self::objects(&self.source);
+        let revision = match self.source.is_empty() {
+            true => 1 + self.setup.elsewhere.unwrap_or_default(),
+            false => Self::revision(&self.source),
+        };
+        let first = objects.into_iter().next();
+        others(self, commits - commits / 2);
+        let item = first.map(|(key, revision)| {
+            let (namespace, name) = key.split_once('/').unwrap();
+            format!(
+                r#"{{"metadata":{{"namespace":"{namespace}","name":"{name}","resourceVersion":"{revision}"}}}}"#
+            )
+        });
+        let list = format!(
+            r#"{{"kind":"PartialObjectMetadataList","metadata":{{"resourceVersion":"{revision}"}},"items":[{}]}}"#,
+            item.unwrap_or_default()
+        );
+        let sample = Sample::read(list.as_bytes()).unwrap();
+        self.proved_empty |= sample.object.is_none()
+            && sample.when_empty(before, self.count()) == EmptyList::SameEtcd;
+        self.sampled = sample.object;
     }
 
     fn tell(&mut self, most: i64) {
@@ -268,8 +315,8 @@ impl World {
 
     fn answer(&self) -> Option<i64> {
         let position = self.stream.position()?;
-        let mut delivered = self.stream.anchor().into_iter().chain(&self.listed);
-        let found = delivered.any(|anchor| self.is_found(anchor));
+        let mut delivered = self.stream.anchor().into_iter().chain(&self.sampled);
+        let found = self.proved_empty || delivered.any(|anchor| self.is_found(anchor));
         newest_safe(position, self.scope(), self.change_log.as_ref()?, found).ok()
     }
 
@@ -285,7 +332,7 @@ fn setup() -> impl Strategy<Value = Setup> {
             namespaced,
             selects,
             from_anything,
-            elsewhere: false,
+            elsewhere: None,
             begins_at,
             follower_begins_after,
         },
@@ -297,7 +344,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         5 => prop::collection::vec(0..KEYS.len(), 1..3).prop_map(Step::Commit),
         5 => Just(Step::Deliver),
         1 => Just(Step::Bookmark),
-        1 => Just(Step::List),
+        1 => (0..8_u8).prop_map(Step::Ask),
         2 => Just(Step::Tell),
         2 => Just(Step::TellOne),
         1 => Just(Step::Compact),
@@ -326,7 +373,7 @@ proptest! {
 
     #[test]
     fn a_watch_that_got_everything_is_told_the_newest_revision(namespaced: bool, steps in steps()) {
-        let setup = Setup { namespaced, selects: false, from_anything: false, elsewhere: false, begins_at: 0,
+        let setup = Setup { namespaced, selects: false, from_anything: false, elsewhere: None, begins_at: 0,
             follower_begins_after: 0 };
         let mut world = World::new(setup);
         steps.iter().filter(|step| !matches!(step, Step::Compact)).for_each(|step| world.step(step));
@@ -340,47 +387,73 @@ proptest! {
     }
 }
 
-/// A watch that delivered nothing, of a resource that was listed before.
-#[test]
-fn a_quiet_watch_is_told_the_newest_revision_by_what_was_listed() {
-    let mut world = World::new(Setup {
+fn world(elsewhere: Option<i64>, begins_at: usize) -> World {
+    World::new(Setup {
         namespaced: true,
         selects: false,
         from_anything: false,
-        elsewhere: false,
-        begins_at: 4,
+        elsewhere,
+        begins_at,
         follower_begins_after: 0,
-    });
-    for key in [0, 1, 2, 5] {
+    })
+}
+
+/// A watch that delivered nothing.
+#[test]
+fn a_quiet_watch_is_told_the_newest_revision_by_one_object() {
+    let mut world = world(None, 4);
+    for key in [0, 1, 2, 5, 6] {
         world.step(&Step::Commit(vec![key]));
     }
-    world.step(&Step::Commit(vec![6]));
     world.step(&Step::Tell);
     assert_eq!(world.answer(), None, "nothing was delivered");
-    world.step(&Step::List);
+    world.step(&Step::Ask(0));
+    assert_eq!(world.answer(), Some(World::revision(&world.history)));
+}
+
+#[test]
+fn a_watch_of_nothing_is_told_the_newest_revision_by_an_empty_list() {
+    let mut world = world(None, 1);
+    // Created and deleted: what there was is delivered.
+    for key in [5, 0, 0, 6, 6, 6] {
+        world.step(&Step::Commit(vec![key]));
+    }
+    world.step(&Step::Deliver);
+    world.step(&Step::Deliver);
+    world.sampled = None;
+    world.step(&Step::Ask(6));
+    world.step(&Step::Tell);
+    assert!(world.proved_empty);
     assert_eq!(world.answer(), Some(World::revision(&world.history)));
 }
 
 /// The revisions of the other etcd look the same, and only the keys tell.
 #[test]
 fn revisions_of_another_etcd_prove_nothing() {
-    let setup = Setup {
-        namespaced: false,
-        selects: false,
-        from_anything: false,
-        elsewhere: true,
-        begins_at: 0,
-        follower_begins_after: 0,
-    };
-    let mut world = World::new(setup);
-    for key in [0, 1, 2, 3, 4, 0, 1, 2] {
-        world.step(&Step::Commit(vec![key]));
-        world.step(&Step::List);
-        world.step(&Step::Deliver);
-        // Enough for a newer revision, were it the right etcd.
-        world.step(&Step::Commit(vec![6]));
-        world.step(&Step::Tell);
-        assert!(world.stream.position().is_some());
-        assert_eq!(world.answer(), None);
+    for ahead in [0, 20] {
+        let mut world = world(Some(ahead), 0);
+        world.setup.namespaced = false;
+        for key in [0, 1, 2, 3, 4, 0, 1, 2] {
+            world.step(&Step::Commit(vec![key]));
+            world.step(&Step::Ask(0));
+            world.step(&Step::Deliver);
+            // Enough for a newer revision, were it the right etcd.
+            world.step(&Step::Commit(vec![6]));
+            world.step(&Step::Tell);
+            assert!(world.stream.position().is_some());
+            assert_eq!(world.answer(), None);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn an_empty_list_from_another_etcd_proves_nothing(
+        steps in steps(), ahead in 9..1000_i64, asked in 0..8_u8,
+    ) {
+        let mut world = world(Some(ahead), 0);
+        steps.iter().for_each(|step| world.step(step));
+        world.step(&Step::Ask(asked));
+        prop_assert!(!world.proved_empty);
     }
 }

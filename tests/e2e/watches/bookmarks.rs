@@ -17,6 +17,7 @@ use testkit::proxy::{Proxy, Until};
 pub const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 pub const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 const EVENTS: &str = "/api/v1/namespaces/default/events";
+const EMPTY: &str = "/api/v1/podtemplates";
 pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 
 pub async fn proxy(ground: &Ground, server: &KubeApiServer, drain: &str) -> Proxy {
@@ -250,7 +251,9 @@ async fn bookmarks_of_a_real_apiserver_are_understood_and_followed_by_ours() {
 async fn no_revision_of_one_etcd_is_given_for_what_is_in_another() {
     let ground = Ground::new().await;
     let other = Etcd::start(ground.dir.path(), &ground.pki).await;
-    let overrides = format!("--etcd-servers-overrides=/events#{}", other.endpoint());
+    let other_endpoint = other.endpoint();
+    let overrides =
+        format!("--etcd-servers-overrides=/events#{other_endpoint},/podtemplates#{other_endpoint}");
     let kube = options(&ground, "cp-a").arg(&overrides);
     let server = KubeApiServer::start(kube, &ground.pki).await;
     let admin = server.admin();
@@ -270,6 +273,9 @@ async fn no_revision_of_one_etcd_is_given_for_what_is_in_another() {
             let list = admin.get(collection).await.json();
             watches.push(Events::open(&client, &watch_path(collection, revision_of(&list))).await);
         }
+        // There is none: the list's own revision says that it is another etcd.
+        let path = watch_path(EMPTY, list_revision(admin, EMPTY).await);
+        let empty = Events::open(&client, &path).await;
         let in_other = write(admin, EVENTS, "e", &event(2)).await;
         let change = write(admin, CONFIG_MAPS, "a", &json!({"data": {"id": id}})).await;
         for (watch, revision) in watches.iter_mut().zip([in_other, in_other, change]) {
@@ -278,10 +284,14 @@ async fn no_revision_of_one_etcd_is_given_for_what_is_in_another() {
         write(admin, SECRETS, "x", &json!({})).await;
         proxy.process().signal(Signal::Term);
         let mut bookmarks = Vec::new();
-        for watch in watches {
+        for watch in watches.into_iter().chain([empty]) {
             bookmarks.push(last_bookmark(&watch.rest().await.0).is_some());
         }
-        assert_eq!(bookmarks, [false, false, true], "otherResources: {named}");
+        assert_eq!(
+            bookmarks,
+            [false, false, true, false],
+            "otherResources: {named}"
+        );
         assert_eq!(proxy.process().wait(LONG).await.code(), Some(0));
     }
 }

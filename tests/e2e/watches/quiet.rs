@@ -1,30 +1,38 @@
-//! Watches without events get their final bookmark from a list that passed through the same proxy. With a real
-//! kube-apiserver v1.20.2 and etcd.
+//! Watches without events get their final bookmark, whatever they watch and in which form: the proxy asks the apiserver
+//! for the metadata of one object. With real apiservers and etcd.
 
+use bytes::Bytes;
 use serde_json::json;
 
 use crate::routing::real_apiservers::options;
 use crate::watches::bookmarks::{
-    CONFIG_MAPS, Events, PROTOBUF, SECRETS, last_bookmark, list_revision, proxy, watch_path, write,
+    CONFIG_MAPS, Events, PROTOBUF, SECRETS, last_bookmark, list_revision, proxy, write,
 };
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG};
 use testkit::kube::KubeApiServer;
+use testkit::modern::ModernApiServer;
 use testkit::process::Signal;
+use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
 
 const WIDGETS: &str = "/apis/example.test/v1/namespaces/default/widgets";
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
-const SERVICES: &str = "/api/v1/services";
 const PODS: &str = "/api/v1/pods";
+const GADGETS: &str = "/apis/example.test/v1/gadgets";
+const JSON: &str = "application/json";
+const CBOR: &str = "application/cbor";
 const AS_METADATA: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
+const AS_METADATA_PROTOBUF: &str =
+    "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
+const AS_TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 
-/// A custom resource and one of its objects, that the proxy knows of.
-async fn define_widgets(admin: &Client) {
+/// A custom resource.
+async fn define(admin: &Client, plural: &str, kind: &str) {
     let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": "widgets.example.test"},
+        "metadata": {"name": format!("{plural}.example.test")},
         "spec": {"group": "example.test", "scope": "Namespaced",
-            "names": {"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "ManyWidgets"},
+            "names": {"plural": plural, "singular": kind.to_lowercase(), "kind": kind},
             "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema":
                 {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}});
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -32,22 +40,54 @@ async fn define_widgets(admin: &Client) {
         .request("POST", definitions, definition.to_string())
         .await;
     assert_eq!(answer.code(), 201, "{}", answer.text());
-    let forged = json!({"name": "forged", "namespace": "default", "resourceVersion": "1"});
-    let widget = json!({"apiVersion": "example.test/v1", "kind": "Widget", "metadata": {"name": "w"},
-        "annotations": {"metadata": forged}, "spec": {"metadata": forged, "items": [{"metadata": forged}]}});
+    let path = format!("/apis/example.test/v1/{plural}");
     eventually("the custom resource is served", LONG, async || {
-        let answer = admin.request("POST", WIDGETS, widget.to_string()).await;
-        (answer.code() == 201).then_some(()).ok_or(answer.text())
+        let answer = admin.get(&path).await;
+        (answer.code() == 200).then_some(()).ok_or(answer.text())
     })
     .await;
 }
 
+async fn create_widget(admin: &Client) {
+    let widget =
+        json!({"apiVersion": "example.test/v1", "kind": "Widget", "metadata": {"name": "w"}});
+    let answer = admin.request("POST", WIDGETS, widget.to_string()).await;
+    assert_eq!(answer.code(), 201, "{}", answer.text());
+}
+
+/// Watches `path` from `from`, and says what it is if it gets no bookmark.
+struct Quiet {
+    what: String,
+    events: Events,
+}
+
+impl Quiet {
+    async fn open(client: &Client, (path, accept): (&str, &str), from: i64) -> Self {
+        let separator = if path.contains('?') { '&' } else { '?' };
+        let target =
+            format!("{path}{separator}watch=true&allowWatchBookmarks=true&resourceVersion={from}");
+        let client = client.header("accept", accept);
+        Self {
+            what: format!("{path} as {accept}"),
+            events: Events::open(&client, &target).await,
+        }
+    }
+
+    /// The last bookmark, if it is the last event.
+    async fn end(self) -> (String, Option<i64>, Bytes) {
+        let (seen, bytes) = self.events.rest().await;
+        (self.what, last_bookmark(&seen), bytes)
+    }
+}
+
 #[tokio::test]
-async fn a_watch_that_saw_nothing_is_told_the_newest_revision_if_its_resource_was_listed() {
+async fn a_watch_that_saw_nothing_is_told_the_newest_revision() {
     let ground = Ground::new().await;
     let server = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
     let admin = server.admin();
-    define_widgets(admin).await;
+    define(admin, "widgets", "Widget").await;
+    define(admin, "gadgets", "Gadget").await;
+    create_widget(admin).await;
     write(admin, CONFIG_MAPS, "a", &json!({})).await;
     write(admin, SECRETS, "a", &json!({})).await;
     let mut proxy = proxy(&ground, &server, "4s").await;
@@ -61,56 +101,97 @@ async fn a_watch_that_saw_nothing_is_told_the_newest_revision_if_its_resource_wa
             > 0.0
     })
     .await;
-    // Each in another form; of cluster roles there are so many that the answer is compressed.
-    for (path, header, value) in [
-        (CONFIG_MAPS, "accept", "application/json"),
-        (SECRETS, "accept", "application/vnd.kubernetes.protobuf"),
-        (ROLES, "accept-encoding", "gzip"),
-        (WIDGETS, "accept", "application/json"),
-        (PODS, "accept", "application/json"),
-    ] {
-        let answer = client.header(header, value).get(path).await;
-        assert_eq!(answer.code(), 200, "{path}");
-    }
+    // The list went straight to the apiserver.
     let from = list_revision(admin, CONFIG_MAPS).await;
     let mut watches = Vec::new();
-    for (path, accept, given) in [
-        (CONFIG_MAPS, "application/json", true),
-        ("/api/v1/configmaps", PROTOBUF, true),
-        (SECRETS, "application/json", true),
-        (SECRETS, PROTOBUF, true),
-        (ROLES, "application/json", true),
-        (WIDGETS, "application/json", true),
-        // Nothing of it is known, or there is nothing.
-        (SERVICES, "application/json", false),
-        (PODS, "application/json", false),
-        // A bookmark would have to have another type.
-        (CONFIG_MAPS, AS_METADATA, false),
+    for asked in [
+        (CONFIG_MAPS, JSON),
+        ("/api/v1/configmaps", PROTOBUF),
+        ("/api/v1/configmaps?labelSelector=app%3Dx", JSON),
+        ("/api/v1/configmaps?fieldSelector=metadata.name%3Dx", JSON),
+        (SECRETS, PROTOBUF),
+        (ROLES, JSON),
+        (WIDGETS, JSON),
+        (CONFIG_MAPS, AS_METADATA),
+        (CONFIG_MAPS, AS_METADATA_PROTOBUF),
+        (CONFIG_MAPS, AS_TABLE),
+        (WIDGETS, AS_TABLE),
+        (WIDGETS, AS_METADATA),
+        // There is nothing.
+        (PODS, JSON),
+        ("/api/v1/namespaces/default/pods", PROTOBUF),
+        (PODS, AS_METADATA_PROTOBUF),
+        (PODS, AS_TABLE),
+        (GADGETS, JSON),
+        (GADGETS, AS_METADATA),
+        ("/apis/batch/v1/jobs", JSON),
+        ("/apis/networking.k8s.io/v1/ingresses", PROTOBUF),
+        ("/apis/extensions/v1beta1/ingresses", JSON),
     ] {
-        let client = client.header("accept", accept);
-        let watch = Events::open(&client, &watch_path(path, from)).await;
-        watches.push((path, accept, given, watch));
+        watches.push(Quiet::open(&client, asked, from).await);
     }
     let newest = write(
         admin,
-        "/api/v1/namespaces/kube-system/configmaps",
+        "/api/v1/namespaces/kube-system/secrets",
         "elsewhere",
         &json!({}),
     )
     .await;
     proxy.process().signal(Signal::Term);
-    for (path, accept, given, watch) in watches {
-        let (seen, bytes) = watch.rest().await;
-        let bookmark = last_bookmark(&seen);
-        // A change of another namespace may be seen, or not, before its watch ends.
-        let is_newest = bookmark.is_some_and(|revision| revision >= newest - 1);
-        assert_eq!(
-            is_newest,
-            given,
-            "{path} as {accept}: {seen:?} {bytes:?}\n{}",
+    for watch in watches {
+        let (what, bookmark, bytes) = watch.end().await;
+        assert!(
+            // Secrets change once more; a watch of them in another namespace may be told so or not.
+            bookmark.is_some_and(|revision| revision >= newest - 1),
+            "{what}: {bookmark:?} < {newest}: {bytes:?}\n{}",
             proxy.log_tail()
         );
-        assert_eq!(bookmark.is_some(), given, "{path} as {accept}");
+    }
+    assert_eq!(proxy.process().wait(LONG).await.code(), Some(0));
+}
+
+/// The formats of today's apiservers, with one of k8s.io/apiserver 0.36.
+#[tokio::test]
+async fn a_quiet_watch_in_cbor_is_told_the_newest_revision() {
+    let ground = Ground::new().await;
+    let gate = ["--feature-gates=CBORServingAndStorage=true"];
+    let server = ModernApiServer::start(ground.dir.path(), &ground.pki, &ground.etcd, &gate).await;
+    let admin = server.admin();
+    let options = ground
+        .proxy("a", server.addr())
+        .set("watch.bookmarkOnShutdown", "true")
+        .set("shutdown.drain", "4s");
+    let mut proxy = Proxy::start(options.until(Until::Ready)).await;
+    let client = proxy.client(&ground.pki).cert("admin");
+    write(admin, CONFIG_MAPS, "a", &json!({})).await;
+    let from = list_revision(admin, CONFIG_MAPS).await;
+    let mut watches = Vec::new();
+    for accept in [
+        JSON,
+        CBOR,
+        AS_METADATA,
+        AS_TABLE,
+        "application/cbor;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
+    ] {
+        watches.push(Quiet::open(&client, (CONFIG_MAPS, accept), from).await);
+    }
+    let mut changed = Quiet::open(&client, (CONFIG_MAPS, CBOR), from - 1).await;
+    changed.events.until(from).await;
+    let put = ground
+        .etcd
+        .client()
+        .await
+        .put("/elsewhere", "x", None)
+        .await;
+    let newest = put.unwrap().header().unwrap().revision();
+    proxy.process().signal(Signal::Term);
+    for watch in watches.into_iter().chain([changed]) {
+        let (what, bookmark, bytes) = watch.end().await;
+        assert!(
+            bookmark.is_some_and(|revision| revision >= newest),
+            "{what}: {bookmark:?} < {newest}: {bytes:?}\n{}",
+            proxy.log_tail()
+        );
     }
     assert_eq!(proxy.process().wait(LONG).await.code(), Some(0));
 }

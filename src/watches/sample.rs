@@ -1,0 +1,162 @@
+//! What a server tells of a resource when watches of it end: the metadata of one object, as a
+//! `PartialObjectMetadataList` with `limit=1`, and the resource's kind, from discovery. Pure.
+//!
+//! The object proves where the resource is stored if etcd has it with the same revision. An empty list has only its
+//! own revision: it proves the same if this etcd passed that revision while the server answered, and had no object
+//! either. Two etcds do not have the same revision at the same moment, unless by chance: so the two reads of etcd's
+//! revision must be close together.
+
+use serde::Deserialize;
+
+use super::follower::Anchor;
+use super::frames;
+
+/// `Accept` of the list.
+pub const ACCEPT_METADATA: &str =
+    "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
+
+/// Most revisions between the two reads of etcd.
+const FEW: i64 = 256;
+
+/// A resource as the path of its watches names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WatchedResource {
+    pub group: Box<str>,
+    pub version: Box<str>,
+    pub resource: Box<str>,
+}
+
+impl WatchedResource {
+    /// `apiVersion` of its objects.
+    pub fn api_version(&self) -> String {
+        match &*self.group {
+            "" => self.version.to_string(),
+            group => format!("{group}/{}", self.version),
+        }
+    }
+
+    /// Path of the discovery document that lists it.
+    pub fn document_path(&self) -> String {
+        let api = if self.group.is_empty() { "api" } else { "apis" };
+        format!("/{api}/{}", self.api_version())
+    }
+
+    /// Path of the list of one object, of any namespace.
+    pub fn list_path(&self) -> String {
+        format!("{}/{}?limit=1", self.document_path(), self.resource)
+    }
+
+    /// Its kind, by a body from [`Self::document_path`].
+    pub fn kind(&self, document: &[u8]) -> Option<String> {
+        let document: Document = serde_json::from_slice(document).ok()?;
+        let mut resources = document.resources.into_iter();
+        let listed = resources.find(|listed| listed.name == *self.resource)?;
+        (!listed.kind.is_empty()).then_some(listed.kind)
+    }
+}
+
+#[derive(Deserialize)]
+struct Document {
+    resources: Vec<Named>,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+    kind: String,
+}
+
+/// A list of at most one object's metadata.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Of the list.
+    revision: i64,
+    pub object: Option<Anchor>,
+}
+
+#[derive(Deserialize)]
+struct List {
+    kind: String,
+    metadata: Metadata,
+    items: Option<Vec<Item>>,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    metadata: Metadata,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    resource_version: String,
+    #[serde(default)]
+    namespace: String,
+    #[serde(default)]
+    name: String,
+}
+
+/// An etcd's revision, and how many keys it has below a prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyCount {
+    pub revision: i64,
+    pub keys: i64,
+}
+
+/// What an empty list proves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EmptyList {
+    /// The resource is stored in this etcd.
+    SameEtcd,
+    /// It is not, or elsewhere in it.
+    OtherEtcd,
+    /// Too much happened meanwhile. Another list may tell.
+    MovedOn,
+}
+
+impl Sample {
+    /// Reads a body from [`WatchedResource::list_path`]; `None` if it is no such list.
+    pub fn read(body: &[u8]) -> Option<Self> {
+        let list: List = serde_json::from_slice(body).ok()?;
+        if list.kind != "PartialObjectMetadataList" {
+            return None;
+        }
+        let first = list.items.and_then(|items| items.into_iter().next());
+        let object = match first {
+            Some(Item { metadata }) => Some(anchor(&metadata)?),
+            None => None,
+        };
+        Some(Self {
+            revision: frames::revision(&list.metadata.resource_version).ok()?,
+            object,
+        })
+    }
+
+    /// What the list proves if it is empty. `before`, `after`: read from etcd before it was asked for, and after it
+    /// came.
+    pub fn when_empty(&self, before: KeyCount, after: KeyCount) -> EmptyList {
+        if before.keys > 0 && after.keys > 0 {
+            return EmptyList::OtherEtcd;
+        }
+        if before.keys > 0 || after.keys > 0 || after.revision - before.revision > FEW {
+            return EmptyList::MovedOn;
+        }
+        match (before.revision..=after.revision).contains(&self.revision) {
+            true => EmptyList::SameEtcd,
+            false => EmptyList::OtherEtcd,
+        }
+    }
+}
+
+fn anchor(metadata: &Metadata) -> Option<Anchor> {
+    if metadata.name.is_empty() {
+        return None;
+    }
+    let mut anchor = Anchor::default();
+    let revision = frames::revision(&metadata.resource_version).ok()?;
+    anchor.set(&metadata.namespace, &metadata.name, revision);
+    Some(anchor)
+}
+
+#[cfg(test)]
+mod tests;

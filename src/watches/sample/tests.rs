@@ -1,0 +1,111 @@
+use super::*;
+
+fn widgets() -> WatchedResource {
+    WatchedResource {
+        group: "example.test".into(),
+        version: "v1".into(),
+        resource: "widgets".into(),
+    }
+}
+
+fn list(revision: &str, items: &str) -> Option<Sample> {
+    let body = format!(
+        r#"{{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{{"resourceVersion":"{revision}"}},
+        "items":{items}}}"#
+    );
+    Sample::read(body.as_bytes())
+}
+
+fn item(namespace: &str, name: &str, revision: &str) -> String {
+    format!(
+        r#"[{{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":
+        {{"name":"{name}","namespace":"{namespace}","uid":"x","resourceVersion":"{revision}"}}}}]"#
+    )
+}
+
+#[test]
+fn paths_are_those_of_the_resource() {
+    assert_eq!(
+        widgets().list_path(),
+        "/apis/example.test/v1/widgets?limit=1"
+    );
+    let pods = WatchedResource {
+        group: "".into(),
+        version: "v1".into(),
+        resource: "pods".into(),
+    };
+    assert_eq!(pods.list_path(), "/api/v1/pods?limit=1");
+    assert_eq!(
+        [pods.document_path(), pods.api_version()],
+        ["/api/v1", "v1"]
+    );
+}
+
+#[test]
+fn the_kind_is_that_of_the_resource_and_not_of_its_subresources() {
+    let document = br#"{"kind":"APIResourceList","groupVersion":"example.test/v1","resources":[
+        {"name":"widgets/status","kind":"Other"},{"name":"widgets","kind":"Widget","verbs":["get"]}]}"#;
+    assert_eq!(widgets().kind(document).as_deref(), Some("Widget"));
+    for unknown in [
+        &b"{}"[..],
+        b"",
+        br#"{"resources":[{"name":"gadgets","kind":"Gadget"}]}"#,
+        br#"{"resources":[{"name":"widgets","kind":""}]}"#,
+    ] {
+        assert_eq!(widgets().kind(unknown), None);
+    }
+}
+
+#[test]
+fn an_object_is_known_by_its_key_and_revision() {
+    let key = |namespace| {
+        let anchor = list("9", &item(namespace, "a", "7"))?.object?;
+        Some((anchor.key, anchor.revision))
+    };
+    assert_eq!(key("default"), Some(("default/a".to_owned(), 7)));
+    assert_eq!(key(""), Some(("a".to_owned(), 7)));
+    for nothing in ["null", "[]"] {
+        assert_eq!(list("9", nothing).unwrap().object, None);
+    }
+}
+
+#[test]
+fn what_is_no_such_list_proves_nothing() {
+    assert_eq!(list("", "null"), None);
+    assert_eq!(list("0", "null"), None);
+    assert_eq!(list("-3", "null"), None);
+    assert_eq!(list("9", &item("", "", "7")), None);
+    assert_eq!(list("9", &item("", "a", "x")), None);
+    for other in [
+        &br#"{"kind":"PodList","metadata":{"resourceVersion":"9"},"items":[]}"#[..],
+        br#"{"kind":"Status","metadata":{},"code":403}"#,
+        b"",
+        b"[]",
+    ] {
+        assert_eq!(Sample::read(other), None);
+    }
+}
+
+#[test]
+fn an_empty_list_proves_the_etcd_whose_revision_it_has() {
+    let at = |revision, keys| KeyCount { revision, keys };
+    let empty = list("100", "null").unwrap();
+    for (before, after, proved) in [
+        (at(100, 0), at(100, 0), EmptyList::SameEtcd),
+        (at(98, 0), at(101, 0), EmptyList::SameEtcd),
+        (at(101, 0), at(103, 0), EmptyList::OtherEtcd),
+        (at(90, 0), at(99, 0), EmptyList::OtherEtcd),
+        // What is not there for the server is there for etcd.
+        (at(100, 2), at(100, 2), EmptyList::OtherEtcd),
+        (at(100, 0), at(101, 1), EmptyList::MovedOn),
+        (at(99, 1), at(100, 0), EmptyList::MovedOn),
+        (at(100, 0), at(100 + FEW + 1, 0), EmptyList::MovedOn),
+        (at(100, 0), at(100 + FEW, 0), EmptyList::SameEtcd),
+    ] {
+        assert_eq!(
+            empty.when_empty(before, after),
+            proved,
+            "{before:?} {after:?}"
+        );
+    }
+}
