@@ -1,23 +1,26 @@
-//! The beginning of a list: whatever it is, what is believed of it is of the version that was asked for. The first byte
-//! says what it is said to be.
+//! What a server answers when watches end: the list of one object's metadata, and the discovery document.
 #![no_main]
 
-use kube_interop_proxy::watches::samples::sampler::{ListEncoding, ListFormat};
+use kube_interop_proxy::watches::sample::{EmptyList, KeyCount, Sample, WatchedResource};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    let Some((said, head)) = data.split_first() else {
+    let resource = WatchedResource {
+        group: "".into(),
+        version: "v1".into(),
+        resource: "pods".into(),
+    };
+    assert!(resource.kind(data).is_none_or(|kind| !kind.is_empty()));
+    let Some(sample) = Sample::read(data) else {
         return;
     };
-    let form = if said & 1 == 0 {
-        ListFormat::Json
-    } else {
-        ListFormat::Protobuf
+    // etcd has no revision below 1.
+    let never = KeyCount {
+        revision: 0,
+        keys: 0,
     };
-    let gzip = said & 2 != 0;
-    if let Some(sample) = (ListEncoding { form, gzip }).read(head, "v1") {
-        assert_eq!(sample.type_meta.api_version, "v1");
-        let mut witnesses = sample.anchors.iter();
-        assert!(witnesses.all(|witness| witness.revision > 0 && !witness.key.is_empty()));
+    assert_eq!(sample.when_empty(never, never), EmptyList::OtherEtcd);
+    if let Some(object) = &sample.object {
+        assert!(object.revision > 0 && !object.key.is_empty());
     }
 });

@@ -11,10 +11,10 @@ fuzz_target!(|data: &[u8]| {
     let [said, count, rest @ ..] = data else {
         return;
     };
-    let format = if said & 1 == 0 {
-        FrameFormat::Json
-    } else {
-        FrameFormat::Protobuf
+    let format = match said % 3 {
+        0 => FrameFormat::Json,
+        1 => FrameFormat::Protobuf,
+        _ => FrameFormat::Cbor,
     };
     let (lengths, stream) = rest.split_at(usize::from(*count).min(rest.len()));
     let stream = Bytes::copy_from_slice(stream);

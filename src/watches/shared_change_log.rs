@@ -71,7 +71,7 @@ enum Kind {
     Unknown,
 }
 
-/// A watch that is to end, for [`SharedChangeLog::register`].
+/// A watch that is to end, for the change log of its resource.
 #[derive(Debug, Clone, Copy)]
 pub struct EndingWatch<'a> {
     pub server: SocketAddr,
