@@ -11,7 +11,7 @@ use http::header::{ACCEPT, HeaderMap, HeaderValue};
 use http::{Method, StatusCode};
 use tokio::time::Instant;
 
-use crate::client::{self, Client, ClientMaker, MakerError};
+use crate::client::{self, Client, ClientError, ClientMaker, MakerError};
 use crate::config::Config;
 use crate::request::headers::{PEER_PROXIED, REROUTED};
 use crate::tls::credentials::Current;
@@ -21,13 +21,22 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Asks a server.
 pub trait AskServer: Send + Sync + 'static {
-    /// The body of a 200; `None`: there is no such answer.
+    /// The body of a 200.
     fn get(
         &self,
         server: SocketAddr,
         path: &str,
         accept: &'static str,
-    ) -> impl Future<Output = Option<Bytes>> + Send;
+    ) -> impl Future<Output = Result<Bytes, NoAnswer>> + Send;
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// The server is gone, or refuses.
+    Final,
+    /// It may answer later. It may have lost its etcd for a moment.
+    NotNow,
 }
 
 /// Clients of the local apiserver and of its peers; each is used by one request at a time.
@@ -82,7 +91,12 @@ impl ApiServers {
 }
 
 impl AskServer for ApiServers {
-    async fn get(&self, server: SocketAddr, path: &str, accept: &'static str) -> Option<Bytes> {
+    async fn get(
+        &self,
+        server: SocketAddr,
+        path: &str,
+        accept: &'static str,
+    ) -> Result<Bytes, NoAnswer> {
         let accept = (ACCEPT, HeaderValue::from_static(accept));
         let mut client = self.client(server);
         let deadline = Instant::now() + TIMEOUT;
@@ -92,16 +106,25 @@ impl AskServer for ApiServers {
         {
             Ok(answer) if answer.status == StatusCode::OK => {
                 self.idle().entry(server).or_default().push(client);
-                Some(answer.body)
+                Ok(answer.body)
             }
             Ok(answer) => {
                 tracing::debug!(%server, path, status = %answer.status, "no metadata for final bookmarks");
-                None
+                match answer.status.is_server_error()
+                    || answer.status == StatusCode::TOO_MANY_REQUESTS
+                {
+                    true => Err(NoAnswer::NotNow),
+                    false => Err(NoAnswer::Final),
+                }
             }
             Err(error) => {
+                let no_answer = match &error {
+                    ClientError::Refused => NoAnswer::Final,
+                    _ => NoAnswer::NotNow,
+                };
                 let error = &error as &dyn std::error::Error;
                 tracing::debug!(%server, path, error, "no metadata for final bookmarks");
-                None
+                Err(no_answer)
             }
         }
     }

@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use super::apiservers::AskServer;
-use super::prover::Prover;
+use super::prover::{Prover, Undecided};
 use super::shared_change_log::{EndingWatch, SharedChangeLog};
 use crate::cluster::connector::{Connector, failed, within};
 use crate::cluster::etcd::{MAX_MESSAGE, WHOLE_STREAM, orders_requested_progress, range_end};
@@ -29,7 +29,9 @@ const OPENING: usize = 8;
 const REGISTRATION: Duration = Duration::from_millis(100);
 /// Between two requests for progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-/// After an etcd watch failed.
+/// How often a proof is tried again when etcd or an apiserver does not answer.
+const PROOF_FAILURES: usize = 10;
+/// After an etcd watch or a proof failed.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The change logs of all resources, by key prefix.
@@ -136,14 +138,26 @@ impl<S: AskServer> LogReader<S> {
     }
 
     /// Finds out what watches of one log need to know of their servers.
-    async fn prove(&self, log: &SharedChangeLog) -> Never {
+    async fn prove(&self, log: &SharedChangeLog) {
+        let mut failures = 0;
         loop {
-            for job in log.proof_jobs() {
-                let client = self.client().await.map(|(client, _)| client).ok();
-                self.prover.run(client, log, job).await;
+            match self.prove_all(log).await {
+                Ok(()) => log.registered.notified().await,
+                Err(Undecided) if failures < PROOF_FAILURES => {
+                    failures += 1;
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Err(Undecided) => return,
             }
-            log.registered.notified().await;
         }
+    }
+
+    async fn prove_all(&self, log: &SharedChangeLog) -> Result<(), Undecided> {
+        for job in log.proof_jobs() {
+            let (client, _) = self.client().await.map_err(|_| Undecided)?;
+            self.prover.run(client, log, job).await?;
+        }
+        Ok(())
     }
 
     /// Fills one log until its etcd watch fails.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use etcd_client::{GetOptions, GetResponse};
 use tokio::sync::Semaphore;
 
-use super::apiservers::AskServer;
+use super::apiservers::{AskServer, NoAnswer};
 use super::follower::Anchor;
 use super::sample::{ACCEPT_METADATA, EmptyList, KeyCount, Sample};
 use super::shared_change_log::{ProofJob, SharedChangeLog};
@@ -34,73 +34,79 @@ impl<S: AskServer> Prover<S> {
         }
     }
 
-    /// Does a job. `etcd`: `None` if it cannot be reached.
+    /// Does a job, and tells `log` what came of it.
     pub(super) async fn run(
         &self,
-        etcd: Option<etcd_client::Client>,
+        client: etcd_client::Client,
         log: &SharedChangeLog,
         job: ProofJob,
-    ) {
+    ) -> Result<(), Undecided> {
         if let Some(candidates) = &job.candidates {
-            let found = match etcd {
-                Some(etcd) => self.is_found(etcd, log, &job, candidates).await,
-                None => false,
-            };
+            let root = &log.root;
+            let found = self
+                .is_found(Etcd { client, root }, &job, candidates)
+                .await?;
             log.proved(job.server, found);
         }
         if job.kind_wanted {
             let path = job.resource.document_path();
-            let document = self.get(job.server, &path, media_type::JSON).await;
+            let document = self.get(job.server, &path, media_type::JSON).await?;
             log.named(document.and_then(|document| job.resource.kind(&document)));
         }
+        Ok(())
     }
 
     async fn is_found(
         &self,
-        etcd: etcd_client::Client,
-        log: &SharedChangeLog,
+        mut etcd: Etcd<'_>,
         job: &ProofJob,
         candidates: &[Anchor],
-    ) -> bool {
-        let mut etcd = Etcd {
-            client: etcd,
-            root: &log.root,
-        };
+    ) -> Result<bool, Undecided> {
         for candidate in candidates {
-            if etcd.has(candidate).await {
-                return true;
+            if etcd.has(candidate).await? {
+                return Ok(true);
             }
         }
         let path = job.resource.list_path();
         for _ in 0..LISTS {
-            let Some(before) = etcd.keys().await else {
-                return false;
-            };
-            let listed = self.get(job.server, &path, ACCEPT_METADATA).await;
+            let before = etcd.keys().await?;
+            let listed = self.get(job.server, &path, ACCEPT_METADATA).await?;
             let Some(sample) = listed.and_then(|body| Sample::read(&body)) else {
-                return false;
+                return Ok(false);
             };
             if let Some(object) = &sample.object {
                 return etcd.has(object).await;
             }
-            let Some(after) = etcd.keys().await else {
-                return false;
-            };
-            match sample.when_empty(before, after) {
-                EmptyList::SameEtcd => return true,
-                EmptyList::OtherEtcd => return false,
+            match sample.when_empty(before, etcd.keys().await?) {
+                EmptyList::SameEtcd => return Ok(true),
+                EmptyList::OtherEtcd => return Ok(false),
                 EmptyList::MovedOn => {}
             }
         }
-        false
+        Ok(false)
     }
 
-    /// The body of a 200.
-    async fn get(&self, server: SocketAddr, path: &str, accept: &'static str) -> Option<Bytes> {
-        let _permit = self.asking.acquire().await.ok()?;
-        self.servers.get(server, path, accept).await
+    /// The body of a 200; `None`: there will be none.
+    async fn get(
+        &self,
+        server: SocketAddr,
+        path: &str,
+        accept: &'static str,
+    ) -> Result<Option<Bytes>, Undecided> {
+        let permit = self.asking.acquire().await;
+        let answer = self.servers.get(server, path, accept).await;
+        drop(permit);
+        match answer {
+            Ok(body) => Ok(Some(body)),
+            Err(NoAnswer::Final) => Ok(None),
+            Err(NoAnswer::NotNow) => Err(Undecided),
+        }
     }
 }
+
+/// etcd or a server did not answer. It may be asked again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Undecided;
 
 /// etcd, for one resource.
 struct Etcd<'a> {
@@ -109,31 +115,33 @@ struct Etcd<'a> {
 }
 
 impl Etcd<'_> {
-    /// Whether the object has, or had, this revision. A failed request counts as no.
-    async fn has(&mut self, Anchor { key, revision }: &Anchor) -> bool {
+    /// Whether the object has, or had, this revision.
+    async fn has(&mut self, Anchor { key, revision }: &Anchor) -> Result<bool, Undecided> {
         let key = format!("{}{key}", self.root);
         let options = || GetOptions::new().with_keys_only();
-        let is_it =
-            |answer: GetResponse| answer.kvs().iter().any(|kv| kv.mod_revision() == *revision);
+        let is_it = |answer: GetResponse| {
+            let mut found = answer.kvs().iter();
+            found.any(|kv| kv.mod_revision() == *revision)
+        };
         let now = within(self.client.get(key.as_str(), Some(options()))).await;
-        if now.is_ok_and(is_it) {
-            return true;
+        if is_it(now.map_err(|_| Undecided)?) {
+            return Ok(true);
         }
+        // The revision may be compacted.
         let then = options().with_revision(*revision);
         let then = within(self.client.get(key.as_str(), Some(then))).await;
-        then.is_ok_and(is_it)
+        Ok(then.is_ok_and(is_it))
     }
 
     /// A linearizable read of the revision and of the number of keys.
-    async fn keys(&mut self) -> Option<KeyCount> {
+    async fn keys(&mut self) -> Result<KeyCount, Undecided> {
         let options = GetOptions::new()
             .with_range(range_end(self.root))
             .with_count_only();
-        let answer = within(self.client.get(self.root, Some(options)))
-            .await
-            .ok()?;
-        Some(KeyCount {
-            revision: answer.header()?.revision(),
+        let answer = within(self.client.get(self.root, Some(options))).await;
+        let answer = answer.map_err(|_| Undecided)?;
+        Ok(KeyCount {
+            revision: answer.header().ok_or(Undecided)?.revision(),
             keys: answer.count(),
         })
     }

@@ -13,7 +13,7 @@ use etcd_client::{Client, Compare, CompareOp, EventType, Txn, TxnOp, WatchOption
 use kube_interop_proxy::cluster::connector::{self, Connector};
 use kube_interop_proxy::config;
 use kube_interop_proxy::tls::files::FileSnapshot;
-use kube_interop_proxy::watches::apiservers::AskServer;
+use kube_interop_proxy::watches::apiservers::{AskServer, NoAnswer};
 use kube_interop_proxy::watches::change_logs::{self, ChangeLogs};
 use kube_interop_proxy::watches::follower::{Anchor, WatchPosition};
 use kube_interop_proxy::watches::proof::Withheld;
@@ -94,8 +94,8 @@ async fn history(etcd: &Etcd) -> History {
 struct Silent;
 
 impl AskServer for Silent {
-    async fn get(&self, _: SocketAddr, _: &str, _: &'static str) -> Option<Bytes> {
-        None
+    async fn get(&self, _: SocketAddr, _: &str, _: &'static str) -> Result<Bytes, NoAnswer> {
+        Err(NoAnswer::Final)
     }
 }
 

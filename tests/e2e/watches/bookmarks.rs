@@ -295,3 +295,36 @@ async fn no_revision_of_one_etcd_is_given_for_what_is_in_another() {
         assert_eq!(proxy.process().wait(LONG).await.code(), Some(0));
     }
 }
+
+#[tokio::test]
+async fn etcd_may_restart_during_the_drain_and_what_it_compacted_proves_nothing() {
+    let mut ground = Ground::new().await;
+    let server = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
+    let admin = server.admin();
+    let mut proxy = proxy(&ground, &server, "12s").await;
+    let client = proxy.client(&ground.pki).cert("admin");
+    let early = list_revision(admin, EMPTY).await;
+    let mut etcd = ground.etcd.client().await;
+    let compacted = write(admin, CONFIG_MAPS, "a", &json!({})).await;
+    etcd.compact(compacted, None).await.unwrap();
+    let late = write(admin, CONFIG_MAPS, "a", &json!({"data": {"x": "1"}})).await;
+    let mut watches = Vec::new();
+    for (collection, from) in [(EMPTY, early), (EMPTY, late), (CONFIG_MAPS, late)] {
+        watches.push(Events::open(&client, &watch_path(collection, from)).await);
+    }
+    let newest = write(admin, SECRETS, "x", &json!({})).await;
+    proxy.process().signal(Signal::Term);
+    ground.etcd.restart().await;
+    let mut given = Vec::new();
+    for watch in watches {
+        let bookmark = last_bookmark(&watch.rest().await.0);
+        given.push(bookmark.map(|revision| revision >= newest));
+    }
+    assert_eq!(
+        given,
+        [None, Some(true), Some(true)],
+        "{}",
+        proxy.log_tail()
+    );
+    assert_eq!(proxy.process().wait(LONG).await.code(), Some(0));
+}
