@@ -5,6 +5,7 @@
 //! nothing more is parsed: the start of the next frame cannot be found reliably.
 
 mod boundary;
+pub mod first_event;
 mod json;
 pub(in crate::watches) mod protobuf;
 
