@@ -1,7 +1,7 @@
 //! Watches that resume after a restart, on real kube-apiservers v1.20.2: A's watch caches begin when it starts, so A
 //! answers 410 to an older watch of a quiet resource, while B still has the history.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::routing::real_apiservers::{LONGER, options};
 use testkit::client::Client;
@@ -179,7 +179,11 @@ async fn assert_expired_at_a(world: &World, watch: &str) {
 
 #[tokio::test]
 async fn a_watch_of_a_custom_resource_goes_on_where_its_cache_is_older() {
-    let mut world = World::new(|options| options).await;
+    let bookmarks = |options: ProxyOptions| {
+        let options = options.set("watch.bookmarkOnShutdown", "true");
+        options.set("shutdown.drain", "5s")
+    };
+    let mut world = World::new(bookmarks).await;
     let admin = world.admin();
     create(&admin, DEFINITIONS, "widgets").await;
     // The first use begins B's cache.
@@ -202,12 +206,32 @@ async fn a_watch_of_a_custom_resource_goes_on_where_its_cache_is_older() {
 
     let watch = format!("{WIDGETS}?watch=1&allowWatchBookmarks=true&resourceVersion={seen}");
     assert_expired_at_a(&world, &watch).await;
-    for client in [admin.http1(), admin.http2()] {
+    let clients = [admin.http1(), admin.http2()];
+    let mut open = Vec::new();
+    for client in &clients {
         let mut through = client.open(&watch).await;
         let event = through.next_event(LONG).await.unwrap().unwrap();
         assert_eq!(event["object"]["metadata"]["name"], "missed");
+        open.push(through);
     }
     assert_eq!(world.expired().await, [2.0, 0.0]);
+
+    // They end with a last bookmark like any other.
+    world.proxy_a.terminate().await;
+    for watch in &mut open {
+        let mut last = Value::Null;
+        while let Some(event) = watch.next_event(LONG).await.unwrap() {
+            last = event;
+        }
+        assert_eq!(last["type"], "BOOKMARK", "{last}");
+    }
+    world.proxy_a.start_again().await;
+    eventually("A's proxy knows the definition again", LONGER, async || {
+        let status = world.proxy_a.statusz().await;
+        let custom = status["custom"].to_string();
+        custom.contains("\"widgets\"") && status["peers"][0]["target"] == true
+    })
+    .await;
 
     // B's cache does not reach back either.
     let before = seen.parse::<i64>().unwrap() - 1;
@@ -224,7 +248,7 @@ async fn a_watch_of_a_custom_resource_goes_on_where_its_cache_is_older() {
     let passed = admin.get(&watch).await;
     assert_eq!((passed.code(), passed.text()), (200, direct.text()));
     assert!(passed.text().contains("too old resource version"));
-    assert_eq!(world.expired().await, [2.0, 1.0]);
+    assert_eq!(world.expired().await, [0.0, 1.0]);
 }
 
 #[tokio::test]
