@@ -152,6 +152,7 @@ impl Exchange<'_> {
         let end = self.is_complete(&mut up);
         let answer_start = self.expiry.answer_start(&response);
         if !self.expiry.is_begun() {
+            self.expiry.begins(&response);
             let starting = self.start_response(down, response, &method, end).await;
             if starting.is_err() {
                 return Ok(Outcome::Broken);

@@ -7,14 +7,14 @@
 //!
 //! If the 410 is an event, the client already has a header, because the header of a quiet watch must not wait. Then the
 //! answer that goes on must have the same format, and only its body is passed. Whatever else another server answers, the
-//! next one is asked. If none serves the watch, its client gets the 410 that was kept.
+//! next one is asked. If none serves the watch, its client gets the 410 that was kept; as an event, if it has a header by then.
 //!
 //! The proxy that a peer has rerouted a watch to passes a 410: the peer asks the others.
 
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -79,39 +79,60 @@ pub struct ExpiredWatch {
     kept: Expired,
     /// The server whose 410 that is.
     from: Route,
+    /// The `Content-Type` of the header that the client has; empty before it has one.
+    begun: OnceLock<Option<HeaderValue>>,
     /// The current server's answer can go on.
     accepted: AtomicBool,
     counted: AtomicBool,
 }
 
 impl ExpiredWatch {
-    /// Whether the client has a header.
-    fn is_begun(&self) -> bool {
-        matches!(self.kept, Expired::Event(_))
+    fn new(kept: Expired, from: Route) -> Self {
+        let begun = OnceLock::new();
+        if let Expired::Event(event) = &kept {
+            begun.get_or_init(|| event.content_type.clone());
+        }
+        Self {
+            kept,
+            from,
+            begun,
+            accepted: AtomicBool::new(false),
+            counted: AtomicBool::new(false),
+        }
     }
 
     /// Whether an answer can go on where the one before has ended.
     fn goes_on_with(&self, response: &ResponseHeader) -> bool {
-        let same = match &self.kept {
-            Expired::Answer(_) => true,
-            Expired::Event(event) => {
-                let content_type = response.headers.get(CONTENT_TYPE);
-                content_type == event.content_type.as_ref()
-                    && FrameFormat::of_answer(&response.headers).is_some()
-            }
-        };
-        same && response.status == StatusCode::OK
+        let begun = self.begun.get();
+        let is_same =
+            begun.is_none_or(|begun| begun.as_ref() == response.headers.get(CONTENT_TYPE));
+        let is_watch = FrameFormat::of_answer(&response.headers).is_some();
+        is_same && is_watch && response.status == StatusCode::OK
     }
 
     /// The server `route` does not serve it either.
     fn failed(&mut self, route: &Route, failure: &ExchangeFailure) {
         *self.accepted.get_mut() = false;
-        if let ExchangeFailure::Expired(Expired::Event(event)) = failure
-            && !self.is_begun()
+        if let (Expired::Answer(_), ExchangeFailure::Expired(Expired::Event(event))) =
+            (&self.kept, failure)
         {
-            // A header was sent, so the status can no longer be.
+            // The client has a header now, so it can no longer get the status.
             self.kept = Expired::Event(event.clone());
             self.from = route.clone();
+        }
+    }
+
+    /// What passes below the header that the client has.
+    fn event(&self) -> Bytes {
+        match &self.kept {
+            Expired::Event(event) => event.body.clone(),
+            Expired::Answer(answer) => {
+                let content_type = self.begun.get().and_then(Option::as_ref);
+                let format = content_type.and_then(FrameFormat::of_content_type);
+                let event = format.and_then(|format| format.error_event(&answer.body));
+                // Without an event the client resumes once more.
+                event.unwrap_or_default()
+            }
         }
     }
 
@@ -144,7 +165,15 @@ pub(super) enum PieceError {
 impl Expiry<'_> {
     /// Whether the client has a header of another server.
     pub(super) fn is_begun(self) -> bool {
-        matches!(self, Expiry::Asked(watch) if watch.is_begun())
+        matches!(self, Expiry::Asked(watch) if watch.begun.get().is_some())
+    }
+
+    /// The client gets a header with this `Content-Type`.
+    pub(super) fn begins(self, response: &ResponseHeader) {
+        if let Expiry::Asked(watch) = self {
+            let content_type = || response.headers.get(CONTENT_TYPE).cloned();
+            watch.begun.get_or_init(content_type);
+        }
     }
 
     /// Resolves when a server has had its time to answer.
@@ -295,18 +324,13 @@ impl Exchange<'_> {
         self.decided(start, FirstLook::Error(None, kept.unwrap_or_default()))
     }
 
-    /// Passes a 410 that is the first event of an answer whose header was sent.
-    async fn pass_event(
-        &self,
-        down: &mut ServerSession,
-        event: &ExpiredEvent,
-        upload: &Upload,
-    ) -> Outcome {
-        let length = event.body.len();
+    /// Passes a 410 as the only event below a header that was sent.
+    async fn pass_event(&self, down: &mut ServerSession, event: Bytes, upload: &Upload) -> Outcome {
+        let length = event.len();
         let mut answer_writer = self.answer_writer(Some(length));
         let passing = async {
             answer_writer.reserve(length).await?;
-            let write = down.write_response_body(event.body.clone(), true);
+            let write = down.write_response_body(event, true);
             answer_writer.write(pin!(write)).await
         };
         match passing.await {
@@ -351,12 +375,7 @@ impl ForwardedRequest<'_> {
         let mut failure = ExchangeFailure::Expired(expired.clone());
         report(shared, &from, &failure, custom);
         tried.push(from.address);
-        let mut watch = ExpiredWatch {
-            kept: expired,
-            from,
-            accepted: AtomicBool::new(false),
-            counted: AtomicBool::new(false),
-        };
+        let mut watch = ExpiredWatch::new(expired, from);
         let mut again = None;
         loop {
             let exclusive = again.is_some();
@@ -408,12 +427,12 @@ impl ForwardedRequest<'_> {
             return Outcome::Broken;
         };
         match &watch.kept {
-            Expired::Answer(answer) => {
+            Expired::Answer(answer) if watch.begun.get().is_none() => {
                 self.pass(&exchange, session, upload, &watch.from, answer)
                     .await
             }
-            Expired::Event(event) => {
-                let outcome = exchange.pass_event(session, event, upload).await;
+            _ => {
+                let outcome = exchange.pass_event(session, watch.event(), upload).await;
                 self.count_answer(shared, &watch.from, outcome);
                 outcome
             }

@@ -87,6 +87,28 @@ impl FrameFormat {
         }
     }
 
+    /// The ERROR event with the `Status` that is the body of an answer; `None`: the body has another format.
+    pub fn error_event(self, status: &[u8]) -> Option<Bytes> {
+        match self {
+            FrameFormat::Json => {
+                // One line, whatever it was before.
+                let status: serde_json::Value = serde_json::from_slice(status).ok()?;
+                Some(format!("{{\"type\":\"ERROR\",\"object\":{status}}}\n").into())
+            }
+            FrameFormat::Protobuf if status.starts_with(envelope::MAGIC) => {
+                let raw = Bytes::copy_from_slice(status);
+                let event = protobuf::WatchEvent {
+                    kind: "ERROR".to_owned(),
+                    object: Some(protobuf::RawExtension { raw }),
+                };
+                let event = event.encode_to_vec();
+                let length = u32::try_from(event.len()).ok()?;
+                Some([&length.to_be_bytes()[..], &event].concat().into())
+            }
+            FrameFormat::Protobuf => None,
+        }
+    }
+
     /// The code of the status in an ERROR event.
     fn error_code(self, frame: &[u8]) -> Option<i32> {
         match self {

@@ -324,24 +324,43 @@ async fn others_fail(faults: Vec<(&str, Fault)>) {
     let world = World::new().await;
     world.expire(&[0]);
     for (what, fault) in faults {
-        // Of the two that are asked one fails.
-        world.doubles[1].set_fault(PODS, Some(fault.clone()));
-        world.doubles[2].set_fault(PODS, None);
-        let opening = world.several().into_iter().map(async |client| {
-            let mut watch = client.timeout(LONG).open(&world.watch(PODS)).await;
-            until_contains(&mut watch, "missed").await
-        });
-        for read in join_all(opening).await {
-            assert!(read.starts_with(b"{\"type\":\"ADDED\""), "{what}: {read:?}");
+        for as_status in [false, true] {
+            world.as_status(as_status);
+            one_of_two_fails(&world, what, &fault).await;
+            both_fail(&world, what, &fault).await;
         }
-        // Both fail.
-        world.doubles[2].set_fault(PODS, Some(fault));
-        let direct = Client::new(world.doubles[0].addr(), &world.ground.pki).cert("admin");
-        let direct = direct.get(&world.watch(PODS)).await.body;
-        let asking = [world.admin().http1(), world.admin().http2()]
-            .map(async |client| client.timeout(LONG).get(&world.watch(PODS)).await);
-        for answer in join_all(asking.into_iter()).await {
-            assert_eq!((answer.code(), &answer.body), (200, &direct), "{what}");
+    }
+}
+
+async fn one_of_two_fails(world: &World, what: &str, fault: &Fault) {
+    world.doubles[1].set_fault(PODS, Some(fault.clone()));
+    world.doubles[2].set_fault(PODS, None);
+    let opening = world.several().into_iter().map(async |client| {
+        let mut watch = client.timeout(LONG).open(&world.watch(PODS)).await;
+        until_contains(&mut watch, "missed").await
+    });
+    for read in join_all(opening).await {
+        assert!(read.starts_with(b"{\"type\":\"ADDED\""), "{what}: {read:?}");
+    }
+}
+
+async fn both_fail(world: &World, what: &str, fault: &Fault) {
+    for peer in &world.doubles[1..] {
+        peer.set_fault(PODS, Some(fault.clone()));
+    }
+    let direct = Client::new(world.doubles[0].addr(), &world.ground.pki).cert("admin");
+    let direct = direct.get(&world.watch(PODS)).await;
+    let asking = [world.admin().http1(), world.admin().http2()]
+        .map(async |client| client.timeout(LONG).get(&world.watch(PODS)).await);
+    for answer in join_all(asking.into_iter()).await {
+        if answer.code() == direct.code() {
+            assert_eq!(answer.body, direct.body, "{what}");
+        } else {
+            // The client had a header of a server that failed then.
+            assert_eq!((answer.code(), direct.code()), (200, 410), "{what}");
+            let event = answer.json();
+            assert_eq!(event["type"], "ERROR", "{what}");
+            assert_eq!(event["object"], direct.json(), "{what}");
         }
     }
 }

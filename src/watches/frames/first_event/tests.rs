@@ -70,6 +70,30 @@ fn the_code_of_an_error_is_read_and_its_bytes_are_kept_as_they_are() {
 }
 
 #[test]
+fn the_status_of_an_answer_becomes_an_event() {
+    let pretty = b"{\n  \"kind\": \"Status\",\n  \"code\": 410\n}\n";
+    let status = Status {
+        code: Some(410),
+        ..Status::default()
+    };
+    let enveloped = wrap_object("v1", "Status", &status);
+    for (format, answer) in [
+        (FrameFormat::Json, pretty.as_slice()),
+        (FrameFormat::Protobuf, &enveloped),
+    ] {
+        let event = format.error_event(answer).unwrap();
+        let mut boundary = super::super::FrameBoundary::new(format);
+        boundary.passed(&event);
+        assert!(boundary.is_at_boundary());
+        let expected = FirstLook::Error(Some(410), event.clone());
+        assert_eq!(look(format, &[&event]).0, expected);
+    }
+    assert_eq!(FrameFormat::Json.error_event(&enveloped), None);
+    assert_eq!(FrameFormat::Protobuf.error_event(pretty), None);
+    assert_eq!(FrameFormat::Json.error_event(b""), None);
+}
+
+#[test]
 fn what_follows_an_error_is_kept_with_it() {
     for format in FORMATS {
         let more = [error(format, 410), b"and more".to_vec()].concat();
