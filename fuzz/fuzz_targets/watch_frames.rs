@@ -4,6 +4,7 @@
 
 use bytes::Bytes;
 use kube_interop_proxy::watches::follower::Follower;
+use kube_interop_proxy::watches::frames::first_event::{FirstEvent, FirstLook};
 use kube_interop_proxy::watches::frames::{FrameFormat, Frames};
 use libfuzzer_sys::fuzz_target;
 
@@ -24,12 +25,29 @@ fuzz_target!(|data: &[u8]| {
         pieces.push(rest.split_to(usize::from(*length).min(rest.len())));
     }
     pieces.push(rest);
+    assert_eq!(
+        look(format, &pieces),
+        look(format, std::slice::from_ref(&stream))
+    );
     assert_eq!(read(format, &pieces), read(format, &[stream]));
     let mut follower = Follower::new(format, Some(1));
     pieces.iter().for_each(|piece| follower.passed(piece));
     let position = follower.position();
     assert!(position.is_none_or(|position| position.revision >= 1));
 });
+
+/// The code of the ERROR event that comes first; `None`: no such event comes first.
+fn look(format: FrameFormat, pieces: &[Bytes]) -> Option<Option<i32>> {
+    let mut first = FirstEvent::new(format);
+    for piece in pieces {
+        match first.look(piece.clone()) {
+            FirstLook::Undecided => {}
+            FirstLook::NoError(_) => return None,
+            FirstLook::Error(code, _) => return Some(code),
+        }
+    }
+    None
+}
 
 /// The revisions of the events, and whether it was understood and ends with a frame.
 fn read(format: FrameFormat, pieces: &[Bytes]) -> (Vec<i64>, Option<bool>) {

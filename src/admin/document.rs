@@ -24,6 +24,7 @@ sections! {
         pub server: ServerStatus,
         /// RFC 3339.
         pub time: Option<String>,
+        pub watches: WatchesStatus,
     }
 
     /// This proxy and its apiserver.
@@ -134,6 +135,14 @@ sections! {
         pub aggregated: Vec<String>,
         /// Resources of CRDs, by group.
         pub definitions: BTreeMap<String, Vec<String>>,
+    }
+
+    /// Watches from a revision that an apiserver has answered with 410, since the proxy started.
+    pub struct WatchesStatus {
+        /// Another server served them.
+        pub expired_avoided: u64,
+        /// Their clients got the 410.
+        pub expired_passed: u64,
     }
 
     /// The last requests of two kinds, as [`crate::relay::recent`] writes them.

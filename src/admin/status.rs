@@ -11,7 +11,7 @@ use tokio::sync::{oneshot, watch};
 use super::document::{
     AddedGroupVersion, CertificatesStatus, CheckStatus, CustomStatus, DiscoverySourceStatus,
     DiscoveryStatus, EtcdStatus, PeerStatus, RecentStatus, ResourceStatus, ServerStatus,
-    StatusDocument,
+    StatusDocument, WatchesStatus,
 };
 use super::metrics::GaugeValues;
 use crate::discovery::peer_discovery::SourceStatus;
@@ -154,6 +154,7 @@ impl StatusReader {
                 .collect(),
             server: self.server(&snapshot, &values),
             time: rfc3339(unix(SystemTime::now())),
+            watches: watches(shared),
         }
     }
 
@@ -198,6 +199,14 @@ fn etcd(values: &GaugeValues) -> EtcdStatus {
         revision: Some(values.etcd_revision),
         synced: values.etcd_synced,
         undecodable: values.etcd_undecodable,
+    }
+}
+
+fn watches(shared: &Shared) -> WatchesStatus {
+    let [expired_avoided, expired_passed] = shared.metrics.watches.expired_watches();
+    WatchesStatus {
+        expired_avoided,
+        expired_passed,
     }
 }
 

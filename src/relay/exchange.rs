@@ -18,6 +18,7 @@ use pingora_http::{RequestHeader, ResponseHeader};
 
 use super::destination::Destination;
 use super::downstream::{Downstream, VerificationPermit};
+use super::expired::{AnswerStart, Expiry};
 use super::framing::{is_unprocessed, write_continue, write_header};
 use super::not_found;
 use super::outcome::{ExchangeFailure, Outcome};
@@ -63,6 +64,8 @@ pub struct Exchange<'a> {
     pub names_server: bool,
     /// What becomes of "no such resource".
     pub no_such_resource: NoSuchResource,
+    /// What becomes of a 410.
+    pub expiry: Expiry<'a>,
     /// Set if something is to be added to a discovery document.
     pub merge_request: Option<MergeRequest>,
     pub started: Instant,
@@ -89,48 +92,20 @@ impl Exchange<'_> {
             return Ok(Outcome::Broken);
         }
         let _long = (self.kind != RequestKind::Short).then(|| outflow.long_running());
-        let (mut up, reused) = self
-            .group
-            .session(
-                &self.destination,
-                self.kind,
-                &self.pool_choice,
-                self.connection_choice,
-            )
-            .await
-            .map_err(ExchangeFailure::Unsent)?;
-        up.set_read_timeout(None);
-        let broke_off = |error: Box<pingora_core::Error>| match is_unprocessed(&error) {
-            true => ExchangeFailure::Unprocessed(error),
-            false => ExchangeFailure::BrokeOff { error, reused },
+        let asked = tokio::select! {
+            biased;
+            asked = self.ask(down, header, upload) => asked?,
+            () = self.expiry.answer_timeout() => return Err(ExchangeFailure::NotContinued),
         };
-
-        // A stream that is opened and reset at once counts against the connection. A server closes a connection with
-        // too many of them, and other requests share it.
-        if is_gone(down).await {
+        let Some(Asked {
+            mut up,
+            response,
+            own_time,
+        }) = asked
+        else {
             return Ok(Outcome::Broken);
-        }
-        let name = self.destination.name();
-        let sending = write_header(&mut up, header, upload.is_expected(), name).await;
-        let before = self.started.elapsed();
-        sending.map_err(|error| match up {
-            // Some of it may have arrived.
-            HttpSession::H1(_) => broke_off(error),
-            _ => ExchangeFailure::Unsent(error),
-        })?;
-        if upload.is_continue_owed() && write_continue(down).await.is_err() {
-            return Ok(Outcome::Broken);
-        }
-        upload.begin(&mut up).await;
-        match self.await_response(down, &mut up, upload).await {
-            Ok(()) => {}
-            Err(Disconnected::Client) => return Ok(Outcome::Broken),
-            Err(Disconnected::Server(error)) => return Err(broke_off(error)),
-        }
+        };
         let answered = Instant::now();
-        let Some(response) = up.response_header().cloned().map(Box::new) else {
-            return Ok(Outcome::Broken);
-        };
         // An apiserver may answer OPTIONS (CORS) before it authenticates the caller.
         if let Some(token) = self.token
             && method != Method::OPTIONS
@@ -140,6 +115,14 @@ impl Exchange<'_> {
         }
         if let Some(of_resource) = self.is_not_executed(&response) {
             return Err(ExchangeFailure::NotExecuted { of_resource });
+        }
+        if self.may_be_expired(&response) {
+            return self
+                .check_expired(down, up, response, &method, upload)
+                .await;
+        }
+        if !self.expiry.accepts(&response) {
+            return Err(ExchangeFailure::NotContinued);
         }
         if self.may_be_terminating(&response) {
             return self
@@ -163,20 +146,78 @@ impl Exchange<'_> {
         let code = response.status.as_u16();
         final_bookmark.answered(&response);
         let end = self.is_complete(&mut up);
-        let starting = self.start_response(down, response, &method, end).await;
-        if starting.is_err() {
-            return Ok(Outcome::Broken);
+        let answer_start = self.expiry.answer_start(&response);
+        if !self.expiry.is_begun() {
+            self.expiry.begins(&response);
+            let starting = self.start_response(down, response, &method, end).await;
+            if starting.is_err() {
+                return Ok(Outcome::Broken);
+            }
+            self.shared
+                .metrics
+                .own_time
+                .observe((own_time + answered.elapsed()).as_secs_f64());
+            if end {
+                let outcome = upload.answered(code);
+                self.release(up, upload).await;
+                return Ok(outcome);
+            }
         }
-        self.shared
-            .metrics
-            .own_time
-            .observe((before + answered.elapsed()).as_secs_f64());
-        if end {
-            let outcome = upload.answered(code);
-            self.release(up, upload).await;
-            return Ok(outcome);
+        self.stream(down, up, upload, code, &final_bookmark, answer_start)
+            .await
+    }
+
+    /// Sends the request and reads the header of its answer. `None`: the client went away.
+    async fn ask(
+        &self,
+        down: &mut ServerSession,
+        header: Box<RequestHeader>,
+        upload: &mut Upload,
+    ) -> Result<Option<Asked>, ExchangeFailure> {
+        let (mut up, reused) = self
+            .group
+            .session(
+                &self.destination,
+                self.kind,
+                &self.pool_choice,
+                self.connection_choice,
+            )
+            .await
+            .map_err(ExchangeFailure::Unsent)?;
+        up.set_read_timeout(None);
+        let broke_off = |error: Box<pingora_core::Error>| match is_unprocessed(&error) {
+            true => ExchangeFailure::Unprocessed(error),
+            false => ExchangeFailure::BrokeOff { error, reused },
+        };
+
+        // A stream that is opened and reset at once counts against the connection. A server closes a connection with
+        // too many of them, and other requests share it.
+        if is_gone(down).await {
+            return Ok(None);
         }
-        Ok(self.stream(down, up, upload, code, &final_bookmark).await)
+        let name = self.destination.name();
+        let sending = write_header(&mut up, header, upload.is_expected(), name).await;
+        let own_time = self.started.elapsed();
+        sending.map_err(|error| match up {
+            // Some of it may have arrived.
+            HttpSession::H1(_) => broke_off(error),
+            _ => ExchangeFailure::Unsent(error),
+        })?;
+        if upload.is_continue_owed() && write_continue(down).await.is_err() {
+            return Ok(None);
+        }
+        upload.begin(&mut up).await;
+        match self.await_response(down, &mut up, upload).await {
+            Ok(()) => {}
+            Err(Disconnected::Client) => return Ok(None),
+            Err(Disconnected::Server(error)) => return Err(broke_off(error)),
+        }
+        let response = up.response_header().cloned().map(Box::new);
+        Ok(response.map(|response| Asked {
+            up,
+            response,
+            own_time,
+        }))
     }
 
     /// What a long-running request depends on.
@@ -283,7 +324,7 @@ impl Exchange<'_> {
                 _ => ExchangeFailure::DoubtfulNotFound,
             });
         }
-        Ok(self.pass(down, up, response, prefix, method, upload).await)
+        self.pass(down, up, response, prefix, method, upload).await
     }
 
     /// Reads the first bytes of a body: until its end, until more than `limit` bytes were read, or until the timeout.
@@ -318,7 +359,7 @@ impl Exchange<'_> {
         prefix: BodyPrefix,
         method: &Method,
         upload: &mut Upload,
-    ) -> Outcome {
+    ) -> Result<Outcome, ExchangeFailure> {
         upload.forget();
         let code = response.status.as_u16();
         let BodyPrefix { body, complete } = prefix;
@@ -328,7 +369,7 @@ impl Exchange<'_> {
             .await
             .is_err()
         {
-            return Outcome::Broken;
+            return Ok(Outcome::Broken);
         }
         if !end {
             let length = body.len();
@@ -339,17 +380,25 @@ impl Exchange<'_> {
                 answer_writer.write(pin!(write)).await
             };
             if passing.await.is_err() {
-                return Outcome::Broken;
+                return Ok(Outcome::Broken);
             }
         }
         if !complete {
-            let none = FinalBookmark::none(self.shared);
-            return self.stream(down, up, upload, code, &none).await;
+            let (none, start) = (FinalBookmark::none(self.shared), AnswerStart::default());
+            return self.stream(down, up, upload, code, &none, start).await;
         }
         let outcome = upload.answered(code);
         self.release(up, upload).await;
-        outcome
+        Ok(outcome)
     }
+}
+
+/// A request that was answered.
+struct Asked {
+    up: HttpSession,
+    response: Box<ResponseHeader>,
+    /// Time that the proxy itself took until the request was sent.
+    own_time: Duration,
 }
 
 /// The first bytes of an answer's body, and whether they are the whole body.

@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use super::answer::Refusal;
 use super::downstream::{Downstream, VerificationPermit};
+use super::expired::{Expiry, FirstExpiry};
 use super::framing::RedactedError;
 use super::kept_answer::{KeptAnswer, KeptAnswers};
 use super::outcome::{ExchangeFailure, Outcome};
@@ -63,7 +64,7 @@ pub struct ForwardedRequest<'a> {
 pub struct FailedReroute(Option<Gvr>);
 
 /// What identifies the caller to a server.
-struct Authentication<'a> {
+pub(super) struct Authentication<'a> {
     /// The proxy client certificate is presented, and headers name the user.
     certificate: bool,
     token: Option<Token>,
@@ -134,8 +135,9 @@ impl<'a> ForwardedRequest<'a> {
             permit,
         };
         let end = loop {
-            let (exchange, header) =
+            let (mut exchange, header) =
                 self.exchange(shared, upstreams, &authentication, &route, exclusive)?;
+            exchange.expiry = self.expiry(&upload);
             let failure = match exchange.run(session, header, &mut upload).await {
                 Ok(outcome) => {
                     self.count_answer(shared, &route, outcome);
@@ -146,6 +148,17 @@ impl<'a> ForwardedRequest<'a> {
                     if *error.etype() == ErrorType::InvalidHTTPHeader =>
                 {
                     return Err(unwritable(&error));
+                }
+                Err(ExchangeFailure::Expired(expired)) => {
+                    let (from, auth) = (route, &authentication);
+                    let first = FirstExpiry {
+                        expired,
+                        from,
+                        tried,
+                    };
+                    let following =
+                        self.after_expiry(shared, upstreams, auth, session, &mut upload, first);
+                    return Ok(Box::pin(following).await);
                 }
                 Err(failure) => failure,
             };
@@ -230,7 +243,7 @@ impl<'a> ForwardedRequest<'a> {
     }
 
     /// Passes on an answer that was kept.
-    async fn pass(
+    pub(super) async fn pass(
         &self,
         exchange: &Exchange<'_>,
         session: &mut ServerSession,
@@ -279,7 +292,7 @@ impl<'a> ForwardedRequest<'a> {
         .map_err(|error| unwritable(&error))
     }
 
-    fn exchange<'s>(
+    pub(super) fn exchange<'s>(
         &self,
         shared: &'s Shared,
         upstreams: &'s Upstreams,
@@ -341,6 +354,7 @@ impl<'a> ForwardedRequest<'a> {
             ready: self.ready,
             names_server: self.route_request.may_seek_a_proxy(),
             no_such_resource: route.no_such_resource,
+            expiry: Expiry::Pass,
             merge_request: merge_request.transpose()?.flatten(),
             started: self.started,
         };
@@ -372,7 +386,7 @@ impl<'a> ForwardedRequest<'a> {
         })
     }
 
-    fn count_answer(&self, shared: &Shared, route: &Route, outcome: Outcome) {
+    pub(super) fn count_answer(&self, shared: &Shared, route: &Route, outcome: Outcome) {
         let code = match outcome {
             Outcome::Answered { code, .. } => code,
             Outcome::Upgraded => 101,
@@ -393,7 +407,7 @@ impl<'a> ForwardedRequest<'a> {
     }
 
     /// Whether the request is about a resource of a CRD or an aggregated API.
-    fn is_custom(&self, shared: &Shared) -> bool {
+    pub(super) fn is_custom(&self, shared: &Shared) -> bool {
         let gvr = plan::gvr(self.route_request.info);
         gvr.is_some_and(|gvr| shared.published.snapshot.load().custom.contains(gvr))
     }
@@ -453,7 +467,7 @@ impl RouteEnd {
 
 /// Reports a server's failure to the local state, the peer health and the log. `custom`: the request is about a
 /// resource that every server is to serve.
-fn report(shared: &Shared, route: &Route, failure: &ExchangeFailure, custom: bool) {
+pub(super) fn report(shared: &Shared, route: &Route, failure: &ExchangeFailure, custom: bool) {
     static PACE: LogRateLimit = LogRateLimit::new();
     let refused = failure.is_refused();
     let worth_a_line = match (route.server_kind, failure) {
@@ -474,6 +488,12 @@ fn report(shared: &Shared, route: &Route, failure: &ExchangeFailure, custom: boo
         (ServerKind::Local, ExchangeFailure::Terminating(_)) => None,
         // Says nothing about other resources of the server.
         (_, ExchangeFailure::NotExecuted { of_resource: true }) => PACE.admit(),
+        // It answers as it should: its history does not reach back.
+        (ServerKind::Peer | ServerKind::Native, ExchangeFailure::Expired(_)) => {
+            shared.health.answered(route.address);
+            None
+        }
+        (_, ExchangeFailure::Expired(_) | ExchangeFailure::NotContinued) => None,
         // The cause may be on this side.
         (ServerKind::Local, _) | (_, ExchangeFailure::Unmerged) => PACE.admit(),
         _ => shared.health.failed(route.address).then_some(0),

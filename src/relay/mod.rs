@@ -2,7 +2,7 @@
 //!
 //! A request's path: read it, identify the caller, check readiness ([`if_ready`]), plan where it goes ([`plan`], by the
 //! table of [`crate::routing`]), write the upstream headers, exchange ([`exchange`]) and stream the answer back
-//! ([`stream`]; [`final_bookmark`] for watches). Discovery documents have their own routes ([`discovery`]), and get
+//! ([`stream`]; [`final_bookmark`] for watches; [`expired`] for watches that one server is too new for). Discovery documents have their own routes ([`discovery`]), and get
 //! what other servers list added to the answer ([`overlay`]). The proxy's own answers are made in [`answer`]. Each
 //! request loads one snapshot; no locks.
 
@@ -14,6 +14,7 @@ pub mod discovery;
 pub mod download;
 pub mod downstream;
 pub mod exchange;
+pub mod expired;
 pub mod failover;
 pub mod files;
 pub mod final_bookmark;

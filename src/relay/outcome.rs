@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use pingora_core::ErrorType;
 
+use crate::relay::expired::Expired;
 use crate::relay::kept_answer::KeptAnswer;
 
 /// How a request ended for its client.
@@ -28,7 +29,7 @@ pub enum Outcome {
     Declined,
 }
 
-/// Why an exchange failed before anything was sent to the client.
+/// Why an exchange failed before anything was sent to the client, but for the header of a watch ([`Expired`]).
 #[derive(Debug)]
 pub enum ExchangeFailure {
     /// No connection, or nothing was written to it: nothing was executed.
@@ -47,6 +48,10 @@ pub enum ExchangeFailure {
     DoubtfulNotFound,
     /// A discovery document could not be merged.
     Unmerged,
+    /// The watch begins at a revision that is too old for this server.
+    Expired(Expired),
+    /// The server was asked to go on with a watch that is too old for another one, and does not.
+    NotContinued,
     /// The exchange broke off after part of the request was sent: it may have been executed.
     BrokeOff {
         error: Box<pingora_core::Error>,
@@ -94,6 +99,8 @@ impl ExchangeFailure {
             ExchangeFailure::NoSuchResource(_) => "no_such_resource",
             ExchangeFailure::DoubtfulNotFound => "doubtful_not_found",
             ExchangeFailure::Unmerged => "unmerged",
+            ExchangeFailure::Expired(_) => "expired",
+            ExchangeFailure::NotContinued => "not_continued",
             ExchangeFailure::BrokeOff { .. } => "broke_off",
         }
     }
@@ -108,7 +115,9 @@ impl ExchangeFailure {
             | ExchangeFailure::Terminating(_)
             | ExchangeFailure::NoSuchResource(_)
             | ExchangeFailure::DoubtfulNotFound
-            | ExchangeFailure::Unmerged => None,
+            | ExchangeFailure::Unmerged
+            | ExchangeFailure::Expired(_)
+            | ExchangeFailure::NotContinued => None,
         }
     }
 }

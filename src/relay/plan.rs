@@ -18,7 +18,7 @@ use crate::kube::gvr::GvrRef;
 use crate::request::caller::Caller;
 use crate::request::info::{RequestInfo, Target, Verb};
 use crate::routing::decide::{
-    Decision, LocalServer, NoSuchResource, RoutingInput, Row, ServerChoice, decide,
+    self, Decision, LocalServer, NoSuchResource, RoutingInput, Row, ServerChoice, decide,
 };
 use crate::routing::table::Snapshot;
 
@@ -122,12 +122,36 @@ pub fn next(
     })
 }
 
+/// Where a watch goes after a server has answered 410; `tried`: the servers that were asked.
+pub fn after_expiry(
+    shared: &Shared,
+    request: &RouteRequest<'_>,
+    tried: &[SocketAddr],
+) -> Option<Route> {
+    let initialized = shared.local.is_initialized() && !shared.local.turns_away();
+    let snapshot = shared.published.snapshot.load();
+    let (question, local) = question(shared, request, initialized);
+    let decision = decide::after_expiry(question, shared.policy, local, &snapshot)?;
+    route(shared, request, &decision, &snapshot, tried)
+}
+
 fn ask<'s>(
     shared: &Shared,
     request: &RouteRequest<'_>,
     initialized: bool,
     snapshot: &'s Snapshot,
 ) -> Decision<'s> {
+    let (question, local) = question(shared, request, initialized);
+    let stale = || shared.is_stale();
+    decide(question, shared.policy, local, snapshot, stale)
+}
+
+/// What the routing table is asked.
+fn question<'a>(
+    shared: &Shared,
+    request: &'a RouteRequest<'_>,
+    initialized: bool,
+) -> (RoutingInput<'a>, LocalServer) {
     let question = RoutingInput {
         resource: gvr(request.info),
         rerouted: request.rerouted,
@@ -140,8 +164,7 @@ fn ask<'s>(
             .resume
             .map_or(i64::MAX, |_| shared.local.history_start()),
     };
-    let stale = || shared.is_stale();
-    decide(question, shared.policy, local, snapshot, stale)
+    (question, local)
 }
 
 /// The first destination of a decision that was not tried.
@@ -173,7 +196,7 @@ fn route(
             ),
             ServerChoice::Historians(indices, gvr, since) => (
                 candidates.peer(indices, None, Some(since))?,
-                Some(gvr.clone()),
+                gvr.cloned().or_else(custom),
             ),
             ServerChoice::Nowhere => return None,
         };

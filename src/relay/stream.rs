@@ -18,8 +18,9 @@ use super::upload::{Upload, UploadInterest};
 use super::upstream::RequestKind;
 use crate::log_throttle::LogRateLimit;
 use crate::relay::exchange::Exchange;
+use crate::relay::expired::{AnswerStart, PieceError};
 use crate::relay::final_bookmark::FinalBookmark;
-use crate::relay::outcome::Outcome;
+use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::request::caller::Caller;
 use crate::request::headers::{NOT_EXECUTED, READY, SERVER_ID};
 
@@ -103,7 +104,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Passes both bodies until the answer's end.
+    /// Passes both bodies until the answer's end. `start`: what is looked at before it is passed.
     pub(super) async fn stream(
         &self,
         down: &mut ServerSession,
@@ -111,7 +112,8 @@ impl Exchange<'_> {
         upload: &mut Upload,
         code: u16,
         final_bookmark: &FinalBookmark<'_>,
-    ) -> Outcome {
+        mut start: AnswerStart,
+    ) -> Result<Outcome, ExchangeFailure> {
         let revalidation = self.revalidation();
         let turn = async {
             tokio::select! {
@@ -121,7 +123,7 @@ impl Exchange<'_> {
         };
         if code == SWITCHING {
             splice(down, up, turn).await;
-            return Outcome::Upgraded;
+            return Ok(Outcome::Upgraded);
         }
         // A request's body may not have been read to its end.
         let cut = Outcome::Answered {
@@ -143,7 +145,7 @@ impl Exchange<'_> {
             let full = download.is_pending();
             let followed = followed && !(idle && download.follows_client());
             tokio::select! {
-                piece = up.read_response_body(), if !full => match piece {
+                piece = self.next_piece(&mut up, &mut start), if !full => match piece {
                     Ok(Some(data)) => {
                         let end = self.is_complete(&mut up);
                         let sent = match download.follows_client() {
@@ -156,7 +158,7 @@ impl Exchange<'_> {
                         match sent {
                             Ok(false) => {}
                             Ok(true) => break,
-                            Err(_) => return Outcome::Broken,
+                            Err(_) => return Ok(Outcome::Broken),
                         }
                     }
                     Ok(None) => {
@@ -166,10 +168,11 @@ impl Exchange<'_> {
                         };
                         match ending.await {
                             Ok(()) => break,
-                            Err(_) => return Outcome::Broken,
+                            Err(_) => return Ok(Outcome::Broken),
                         }
                     }
-                    Err(error) => {
+                    Err(PieceError::Failed(failure)) => return Err(failure),
+                    Err(PieceError::BrokeOff(error)) => {
                         static PACE: LogRateLimit = LogRateLimit::new();
                         if let Some(left_out) = PACE.admit() {
                             let (destination, error) = (&self.destination, RedactedError(&error));
@@ -180,19 +183,19 @@ impl Exchange<'_> {
                             final_bookmark.after_break(down).await?;
                             download.end(None, down).await
                         };
-                        return ending.await.map_or(Outcome::Broken, |()| cut);
+                        return Ok(ending.await.map_or(Outcome::Broken, |()| cut));
                     }
                 },
                 sent = progress(&mut download, full.then_some(&mut answer_writer)) => match sent {
                     Ok(false) => {}
                     Ok(true) => break,
-                    Err(_) => return Outcome::Broken,
+                    Err(_) => return Ok(Outcome::Broken),
                 },
                 () = upload.progress(), if pending => {}
                 piece = down.read_body_or_idle(idle), if followed => {
                     let end = down.is_body_done();
                     if upload.take(piece, end, &mut up).await.is_err() {
-                        return Outcome::Broken;
+                        return Ok(Outcome::Broken);
                     }
                 }
                 () = &mut turn, if long && !full => {
@@ -201,15 +204,15 @@ impl Exchange<'_> {
                         download.end(None, down).await
                     };
                     return match ending.await {
-                        Ok(()) => cut,
-                        Err(_) => Outcome::Broken,
+                        Ok(()) => Ok(cut),
+                        Err(_) => Ok(Outcome::Broken),
                     };
                 }
             }
         }
         let outcome = upload.answered(code);
         self.release(up, upload).await;
-        outcome
+        Ok(outcome)
     }
 }
 

@@ -65,7 +65,7 @@ impl Exchange<'_> {
         let said = prefix.complete && is_said(*method == Method::HEAD, &prefix.body);
         if !said || !self.is_confirmed().await {
             let passing = self.pass(down, up, response, prefix, method, upload);
-            return Ok(passing.await);
+            return passing.await;
         }
         self.release(up, upload).await;
         let body = prefix.body.into();

@@ -146,7 +146,7 @@ pub enum ServerChoice<'s> {
     /// These servers, by how well they fit the version.
     Fitting(&'s [usize], &'s Gvr, KubernetesVersion),
     /// Those of these servers whose watch history reaches back to this etcd revision.
-    Historians(&'s [usize], &'s Gvr, i64),
+    Historians(&'s [usize], Option<&'s Gvr>, i64),
     /// None: 503 with `Retry-After`.
     Nowhere,
 }
@@ -213,7 +213,7 @@ pub fn decide<'s>(
         let local_reaches = holders.local && initialized && since >= local.history_start;
         let reaches = |index: &usize| snapshot.servers[*index].reaches(since);
         if !local_reaches && holders.targets.iter().any(reaches) {
-            let historians = ServerChoice::Historians(&holders.targets, gvr, since);
+            let historians = ServerChoice::Historians(&holders.targets, Some(gvr), since);
             let others = match holders.local {
                 true => ServerChoice::Local,
                 false => ServerChoice::Peers(&holders.targets, Some(gvr)),
@@ -256,6 +256,43 @@ pub fn decide<'s>(
         }
         None => open(Row::Nobody, ServerChoice::Local),
     }
+}
+
+/// Where a watch from a revision goes after a server has answered that it has no history from there: first the targets
+/// whose history is known to reach back, then the other targets that list the resource, then the local apiserver. The
+/// caches of custom resources begin at their first use, on each server at another time: any target may have one.
+pub fn after_expiry<'s>(
+    question: RoutingInput<'_>,
+    policy: Policy,
+    local: LocalServer,
+    snapshot: &'s Snapshot,
+) -> Option<Decision<'s>> {
+    let (gvr, since) = question.resource.zip(question.resume)?;
+    // The proxy that a rerouted watch came through asks the others.
+    if question.rerouted || !policy.rerouting || !snapshot.synced {
+        return None;
+    }
+    let (targets, gvr, is_local) = match snapshot.custom.contains(gvr) {
+        true => (&snapshot.targets, None, true),
+        false => {
+            let (gvr, holders) = snapshot.holders(gvr)?;
+            (&holders.targets, Some(gvr), holders.local)
+        }
+    };
+    let others = match (gvr, question.version) {
+        (Some(gvr), Some(wanted)) => ServerChoice::Fitting(targets, gvr, wanted),
+        (gvr, _) => ServerChoice::Peers(targets, gvr),
+    };
+    Some(Decision {
+        row: Row::Resume,
+        to: ServerChoice::Historians(targets, gvr, since),
+        then: others,
+        finally: match is_local && local.initialized {
+            true => ServerChoice::Local,
+            false => ServerChoice::Nowhere,
+        },
+        no_such_resource: NoSuchResource::Doubt,
+    })
 }
 
 #[cfg(test)]

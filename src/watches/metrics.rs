@@ -10,6 +10,7 @@ pub struct WatchMetrics {
     open: [IntGauge; 2],
     given: IntCounter,
     withheld: IntCounterVec,
+    expired: [IntCounter; 2],
     /// Long-running requests that the drain has not ended yet.
     pub left: IntGauge,
 }
@@ -33,6 +34,12 @@ impl WatchMetrics {
             "Watches that ended without a bookmark although they had asked for some, by reason.",
             &["reason"],
         )?;
+        let expired = counter_vec(
+            registry,
+            "kube_interop_proxy_expired_watches_total",
+            "Watches from a revision that an apiserver has answered with 410 (its history does not reach back), by whether another apiserver served them. Each is counted by the proxy that its client asked.",
+            &["result"],
+        )?;
         let left = int_gauge(
             registry,
             "kube_interop_proxy_drain_left",
@@ -45,6 +52,7 @@ impl WatchMetrics {
             open: ["false", "true"].map(|followed| open.with_label_values(&[followed])),
             given,
             withheld,
+            expired: ExpiredResult::ALL.map(|result| expired.with_label_values(&[result.name()])),
             left,
         })
     }
@@ -60,9 +68,41 @@ impl WatchMetrics {
         self.given.inc();
     }
 
+    /// A server has answered a watch from a revision with 410.
+    pub fn expired(&self, result: ExpiredResult) {
+        self.expired[result as usize].inc();
+    }
+
+    /// How many watches were answered with 410 and served by another server, and how many were not.
+    pub fn expired_watches(&self) -> [u64; 2] {
+        self.expired.each_ref().map(IntCounter::get)
+    }
+
     /// A watch ended without one.
     pub fn withheld(&self, withheld: Withheld) {
         self.withheld.with_label_values(&[withheld.name()]).inc();
+    }
+}
+
+/// What became of a watch that a server has answered with 410.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ExpiredResult {
+    /// Another server served it.
+    Avoided,
+    /// No server did: its client got the 410.
+    Passed,
+}
+
+impl ExpiredResult {
+    pub const ALL: [Self; 2] = [Self::Avoided, Self::Passed];
+
+    /// Name for metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Avoided => "avoided",
+            Self::Passed => "passed",
+        }
     }
 }
 

@@ -20,7 +20,7 @@ const since = (moment) => Math.max(0, (Date.parse(latest.time) - Date.parse(mome
 const ownFacts = () => latest.facts?.servers?.find((known) => known.id === latest.server.id);
 
 function showHead() {
-  const { server } = latest;
+  const { server, watches } = latest;
   const name = server.id ?? "no server ID yet";
   const apiserver = ownFacts()?.record?.binaryVersion;
   fill(byId("version"), `${server.version} at ${server.endpoint}${apiserver ? `, apiserver ${clip(apiserver)}` : ""}`);
@@ -57,6 +57,8 @@ function showServer() {
     ["Apiserver", ownFacts()?.record?.binaryVersion ?? "version not known"],
     ["Compatible with", server.compatibilityVersion ?? "not known"],
     ["History", server.historyStart === null ? "not known" : `since revision ${number(server.historyStart)}`],
+    ["Watches too old", watches.expiredAvoided + watches.expiredPassed === 0 ? "none"
+      : `${number(watches.expiredAvoided)} served by another server, ${number(watches.expiredPassed)} answered 410`],
     ["Lease", lease[server.identityLeaseKeptBy] ?? "none kept by the proxy"],
   ));
 }

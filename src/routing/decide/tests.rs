@@ -549,6 +549,111 @@ fn row_6_among_peers_the_one_with_the_history_is_asked_first() {
     assert_eq!(resume(PODS, 5000, false, &both).row, Row::Resume);
 }
 
+fn expired(question: RoutingInput<'_>, initialized: bool, snapshot: &Snapshot) -> [String; 3] {
+    let decision = after_expiry(question, POLICY, local(initialized), snapshot);
+    let decision = decision.unwrap();
+    assert_eq!(
+        (decision.row, decision.no_such_resource),
+        (Row::Resume, NoSuchResource::Doubt)
+    );
+    [decision.to, decision.then, decision.finally].map(|choice| match choice {
+        ServerChoice::Local => "local".to_owned(),
+        ServerChoice::Nowhere => "nowhere".to_owned(),
+        ServerChoice::Peers(indices, gvr) => format!("{indices:?} {}", gvr.is_some()),
+        ServerChoice::Fitting(indices, _, version) => format!("{indices:?} {version}"),
+        ServerChoice::Historians(indices, gvr, since) => {
+            format!("{indices:?} {} since {since}", gvr.is_some())
+        }
+    })
+}
+
+fn watch(gvr: GvrRef<'_>, since: Option<i64>) -> RoutingInput<'_> {
+    RoutingInput {
+        resource: Some(gvr),
+        rerouted: false,
+        resume: since,
+        version: None,
+    }
+}
+
+#[test]
+fn after_a_410_known_histories_come_first_then_all_that_list_the_resource_then_local() {
+    let absent = Server {
+        target: false,
+        ..historian("d", Some(1))
+    };
+    let other = Server {
+        history_start: Some(1),
+        ..peer("e", &[HPA])
+    };
+    let servers = vec![
+        historian("b", Some(500)),
+        historian("c", None),
+        absent,
+        other,
+    ];
+    let all = snapshot(Some(&[PODS]), servers);
+    assert_eq!(
+        expired(watch(PODS, Some(700)), true, &all),
+        ["[0, 1] true since 700", "[0, 1] true", "local"]
+    );
+    let uninitialized = expired(watch(PODS, Some(700)), false, &all);
+    assert_eq!(uninitialized[2], "nowhere");
+    // The local apiserver does not list it.
+    let of_others = expired(watch(HPA, Some(700)), true, &all);
+    assert_eq!(
+        of_others,
+        ["[0, 1, 3] true since 700", "[0, 1, 3] true", "nowhere"]
+    );
+    let version = "1.32".parse().ok();
+    assert!(version.is_some());
+    let versioned = RoutingInput {
+        version,
+        ..watch(PODS, Some(700))
+    };
+    assert_eq!(expired(versioned, true, &all)[1], "[0, 1] 1.32");
+}
+
+#[test]
+fn after_a_410_any_target_may_have_the_history_of_a_custom_resource() {
+    let servers = vec![historian("b", Some(500)), historian("c", None)];
+    let both = snapshot(None, servers);
+    assert_eq!(
+        expired(watch(WIDGETS, Some(7)), true, &both),
+        ["[0, 1] false since 7", "[0, 1] false", "local"]
+    );
+    assert_eq!(expired(watch(WIDGETS, Some(7)), false, &both)[2], "nowhere");
+}
+
+#[test]
+fn a_410_passes_if_others_may_not_be_asked() {
+    let both = snapshot(Some(&[PODS]), vec![historian("b", Some(5))]);
+    let mut unsynced = both.clone();
+    unsynced.synced = false;
+    let off = Policy {
+        rerouting: false,
+        ..POLICY
+    };
+    let rerouted = RoutingInput {
+        rerouted: true,
+        ..watch(PODS, Some(7))
+    };
+    let unlisted = GvrRef {
+        resource: "unlisted",
+        ..PODS
+    };
+    for (question, policy, snapshot) in [
+        (watch(PODS, None), POLICY, &both),
+        (rerouted, POLICY, &both),
+        (watch(unlisted, Some(7)), POLICY, &both),
+        (watch(PODS, Some(7)), off, &both),
+        (watch(PODS, Some(7)), POLICY, &unsynced),
+    ] {
+        assert_eq!(after_expiry(question, policy, local(true), snapshot), None);
+    }
+    assert!(after_expiry(watch(PODS, Some(7)), POLICY, local(true), &both).is_some());
+}
+
 #[test]
 fn row_6_needs_a_history_that_is_known() {
     let servers = vec![historian("b", None)];

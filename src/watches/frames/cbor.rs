@@ -9,6 +9,8 @@ use minicbor::data::Type;
 
 use super::{LIMIT, ObjectEvent, UnknownFrame, kind, revision};
 
+/// The tag "this is CBOR", with which events and objects begin.
+pub(super) const SELF_DESCRIBED: &[u8] = b"\xd9\xd9\xf7";
 /// Deepest nesting. kube-apiserver reads no deeper objects either.
 const DEPTH: usize = 128;
 
@@ -148,6 +150,28 @@ pub(super) fn read(item: &[u8]) -> Result<ObjectEvent<'_>, UnknownFrame> {
         api_version: object.api_version,
         object_kind: object.kind,
     })
+}
+
+/// The code of the status in an ERROR event, if it has one; `None`: the item is no ERROR event.
+pub(super) fn error(item: &[u8]) -> Option<Option<i32>> {
+    let mut decoder = Decoder::new(item);
+    let (mut is_error, mut is_status, mut code) = (false, false, None);
+    let read = fields(&mut decoder, |key, decoder| {
+        match key {
+            "type" => is_error = text(decoder)? == "ERROR",
+            "object" => fields(decoder, |key, decoder| {
+                match key {
+                    "kind" => is_status = text(decoder)? == "Status",
+                    "code" => code = Some(decoder.i32().map_err(unknown)?),
+                    _ => skip(decoder)?,
+                }
+                Ok(())
+            })?,
+            _ => skip(decoder)?,
+        }
+        Ok(())
+    });
+    (read.is_ok() && is_error).then(|| code.filter(|_| is_status))
 }
 
 #[derive(Default)]

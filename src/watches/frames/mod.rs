@@ -6,6 +6,7 @@
 
 mod boundary;
 mod cbor;
+pub mod first_event;
 mod json;
 pub(in crate::watches) mod protobuf;
 
@@ -13,7 +14,7 @@ use std::borrow::Cow;
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 
 use self::cbor::ItemScanner;
 use crate::kube::media_type;
@@ -40,8 +41,13 @@ pub enum FrameFormat {
 impl FrameFormat {
     /// By a response's headers; `None` for other formats and compressed bodies.
     pub fn of_answer(headers: &HeaderMap) -> Option<Self> {
-        let content_type = headers.get(CONTENT_TYPE)?.to_str().ok()?;
-        Self::of(content_type).filter(|_| !headers.contains_key(CONTENT_ENCODING))
+        let format = Self::of_content_type(headers.get(CONTENT_TYPE)?);
+        format.filter(|_| !headers.contains_key(CONTENT_ENCODING))
+    }
+
+    /// By a response's `Content-Type` alone.
+    pub fn of_content_type(content_type: &HeaderValue) -> Option<Self> {
+        Self::of(content_type.to_str().ok()?)
     }
 
     fn of(content_type: &str) -> Option<Self> {

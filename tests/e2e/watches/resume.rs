@@ -1,7 +1,7 @@
 //! Watches that resume after a restart, on real kube-apiservers v1.20.2: A's watch caches begin when it starts, so A
 //! answers 410 to an older watch of a quiet resource, while B still has the history.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::routing::real_apiservers::{LONGER, options};
 use testkit::client::Client;
@@ -13,12 +13,16 @@ use testkit::wait::eventually;
 const QUIET: &str = "/api/v1/namespaces/default/podtemplates";
 const BUSY: &str = "/api/v1/namespaces/default/configmaps";
 const DECISIONS: &str = "kube_interop_proxy_requests_total";
+const EXPIRED: &str = "kube_interop_proxy_expired_watches_total";
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 
 struct World {
     a: KubeApiServer,
     proxy_a: Proxy,
-    _b: KubeApiServer,
-    _proxy_b: Proxy,
+    b: KubeApiServer,
+    proxy_b: Proxy,
     ground: Ground,
 }
 
@@ -34,8 +38,8 @@ impl World {
         let world = Self {
             a,
             proxy_a,
-            _b: b,
-            _proxy_b: proxy_b,
+            b,
+            proxy_b,
             ground,
         };
         eventually("both histories are known", LONGER, async || {
@@ -68,6 +72,12 @@ impl World {
             .unwrap_or_default()
     }
 
+    /// How many 410s another server has saved clients from, and how many have passed.
+    async fn expired(&self) -> [f64; 2] {
+        let of = async |result| self.proxy_a.metric(EXPIRED, &[("result", result)]).await;
+        [of("avoided").await, of("passed").await]
+    }
+
     async fn decided(&self, row: &str) -> f64 {
         self.proxy_a.metric(DECISIONS, &[("decision", row)]).await
     }
@@ -77,6 +87,16 @@ async fn create(client: &Client, path: &str, name: &str) -> String {
     let object = match path {
         QUIET => json!({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": name},
             "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}),
+        WIDGETS => {
+            json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name}})
+        }
+        DEFINITIONS => {
+            json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": format!("{name}.example.com")}, "spec": {"group": "example.com", "scope": "Namespaced",
+                "names": {"plural": name, "singular": "widget", "kind": "Widget", "listKind": "WidgetList"},
+                "versions": [{"name": "v1", "served": true, "storage": true,
+                    "schema": {"openAPIV3Schema": {"type": "object"}}}]}})
+        }
         _ => json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}),
     };
     let answer = client.request("POST", path, object.to_string()).await;
@@ -145,4 +165,121 @@ async fn resources_of_another_etcd_and_watches_without_a_place_stay_local() {
         assert_eq!(event["type"], "ADDED");
     }
     assert_eq!(world.decided("resume").await, 0.0);
+}
+
+/// A's own answer to a watch is a 410.
+async fn assert_expired_at_a(world: &World, watch: &str) {
+    let mut direct = world.a.admin().open(watch).await;
+    let event = direct.next_event(LONG).await.unwrap().unwrap();
+    assert_eq!(
+        (&event["type"], &event["object"]["code"]),
+        (&json!("ERROR"), &json!(410))
+    );
+}
+
+#[tokio::test]
+async fn a_watch_of_a_custom_resource_goes_on_where_its_cache_is_older() {
+    let bookmarks = |options: ProxyOptions| {
+        let options = options.set("watch.bookmarkOnShutdown", "true");
+        options.set("shutdown.drain", "5s")
+    };
+    let mut world = World::new(bookmarks).await;
+    let admin = world.admin();
+    create(&admin, DEFINITIONS, "widgets").await;
+    // The first use begins B's cache.
+    eventually("B serves it", LONGER, async || {
+        world.b.admin().get(WIDGETS).await.code() == 200
+    })
+    .await;
+    eventually("A's proxy knows the definition", LONGER, async || {
+        let custom = world.proxy_a.statusz().await["custom"].to_string();
+        custom.contains("\"widgets\"") && world.a.admin().get(WIDGETS).await.code() == 200
+    })
+    .await;
+    let seen = create(&admin, WIDGETS, "seen").await;
+    create(&admin, WIDGETS, "missed").await;
+    world.restart_a().await;
+    eventually("A serves it again", LONGER, async || {
+        world.a.admin().get(WIDGETS).await.code() == 200
+    })
+    .await;
+
+    let watch = format!("{WIDGETS}?watch=1&allowWatchBookmarks=true&resourceVersion={seen}");
+    assert_expired_at_a(&world, &watch).await;
+    let clients = [admin.http1(), admin.http2()];
+    let mut open = Vec::new();
+    for client in &clients {
+        let mut through = client.open(&watch).await;
+        let event = through.next_event(LONG).await.unwrap().unwrap();
+        assert_eq!(event["object"]["metadata"]["name"], "missed");
+        open.push(through);
+    }
+    assert_eq!(world.expired().await, [2.0, 0.0]);
+
+    // They end with a last bookmark like any other.
+    world.proxy_a.terminate().await;
+    for watch in &mut open {
+        let mut last = Value::Null;
+        while let Some(event) = watch.next_event(LONG).await.unwrap() {
+            last = event;
+        }
+        assert_eq!(last["type"], "BOOKMARK", "{last}");
+    }
+    world.proxy_a.start_again().await;
+    eventually("A's proxy knows the definition again", LONGER, async || {
+        let status = world.proxy_a.statusz().await;
+        let custom = status["custom"].to_string();
+        custom.contains("\"widgets\"") && status["peers"][0]["target"] == true
+    })
+    .await;
+
+    // B's cache does not reach back either.
+    let before = seen.parse::<i64>().unwrap() - 1;
+    world.b.kill();
+    world.b.start_again();
+    world.b.wait_ready().await;
+    eventually("B serves it again", LONGER, async || {
+        let ready = world.proxy_b.is_ready().await;
+        ready && world.b.admin().get(WIDGETS).await.code() == 200
+    })
+    .await;
+    let watch = format!("{WIDGETS}?watch=1&resourceVersion={before}");
+    let direct = world.a.admin().get(&watch).await;
+    let passed = admin.get(&watch).await;
+    assert_eq!((passed.code(), passed.text()), (200, direct.text()));
+    assert!(passed.text().contains("too old resource version"));
+    assert_eq!(world.expired().await, [0.0, 1.0]);
+}
+
+#[tokio::test]
+async fn a_watch_goes_on_at_a_server_whose_history_is_not_known() {
+    let mut world = World::new(|options| options).await;
+    let admin = world.admin();
+    let seen = create(&admin, QUIET, "seen").await;
+    create(&admin, QUIET, "missed").await;
+    create(&admin, BUSY, "busy").await;
+    // The new proxy knows of its apiserver's history only from now on.
+    world.proxy_b.kill();
+    world.proxy_b.start_again().await;
+    world.restart_a().await;
+    let start: i64 = seen.parse().unwrap();
+    eventually("B's history begins later", LONGER, async || {
+        let status = world.proxy_a.statusz().await;
+        status["peers"][0]["historyStart"].as_i64() > Some(start)
+    })
+    .await;
+
+    let watch = format!("{QUIET}?watch=1&resourceVersion={seen}");
+    assert_expired_at_a(&world, &watch).await;
+    for client in [admin.http1(), admin.http2()] {
+        let mut json = client.open(&watch).await;
+        let event = json.next_event(LONG).await.unwrap().unwrap();
+        assert_eq!(event["object"]["metadata"]["name"], "missed");
+        let mut protobuf = client.header("accept", PROTOBUF).open(&watch).await;
+        assert_eq!(protobuf.header("content-type"), PROTOBUF);
+        let piece = protobuf.next_chunk(LONG).await.unwrap().unwrap();
+        assert_eq!(piece.get(4..11), Some(&b"\x0a\x05ADDED"[..]));
+    }
+    assert_eq!(world.decided("resume").await, 0.0);
+    assert_eq!(world.expired().await, [4.0, 0.0]);
 }

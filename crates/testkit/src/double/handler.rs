@@ -380,7 +380,13 @@ async fn resource(
         .is_some_and(|value| value == "true" || value == "1");
     if parts.method == "GET" && (target.watch_prefix || is_watch && target.name.is_empty()) {
         let scope = object_request.scope();
-        return Ok(watch::start(state, served, scope, &parameters));
+        return Ok(watch::start(
+            state,
+            served,
+            scope,
+            &parameters,
+            &parts.headers,
+        ));
     }
     Ok(object_request.answer())
 }

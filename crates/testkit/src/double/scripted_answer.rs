@@ -16,6 +16,15 @@ pub struct ScriptedAnswer {
     pause: Duration,
     trailers: HeaderMap,
     measured: bool,
+    end: End,
+}
+
+/// What comes after the last piece.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Clean,
+    Hang,
+    Break,
 }
 
 impl ScriptedAnswer {
@@ -28,6 +37,7 @@ impl ScriptedAnswer {
             pause: Duration::ZERO,
             trailers: HeaderMap::new(),
             measured: true,
+            end: End::Clean,
         }
     }
 
@@ -49,6 +59,20 @@ impl ScriptedAnswer {
         let body = self.pieces.concat();
         self.pieces = body.chunks(length).map(Bytes::copy_from_slice).collect();
         self.pause = pause;
+        self.measured = false;
+        self
+    }
+
+    /// The body has no end.
+    pub fn then_hang(mut self) -> Self {
+        self.end = End::Hang;
+        self.measured = false;
+        self
+    }
+
+    /// The body breaks off.
+    pub fn then_break(mut self) -> Self {
+        self.end = End::Break;
         self.measured = false;
         self
     }
@@ -79,6 +103,14 @@ impl ScriptedAnswer {
                 tokio::time::sleep(self.pause).await;
                 if sender.send(Ok(Frame::data(piece))).await.is_err() {
                     return;
+                }
+            }
+            match self.end {
+                End::Clean => {}
+                End::Hang => sender.closed().await,
+                End::Break => {
+                    // The client is gone; count it as sent.
+                    let _ = sender.send(Err("the double breaks off".into())).await;
                 }
             }
             if !self.trailers.is_empty() {

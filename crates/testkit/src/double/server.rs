@@ -233,6 +233,12 @@ impl Double {
             .write(|settings| settings.history_start = revision);
     }
 
+    /// Their 410 is the HTTP status, not the first event.
+    pub fn set_expired_as_status(&self, is_status: bool) {
+        self.state
+            .write(|settings| settings.expired_as_status = is_status);
+    }
+
     pub fn set_bookmark_every(&self, every: Option<Duration>) {
         self.state.write(|settings| settings.bookmark_every = every);
         // Running watches learn of it by a bookmark.

@@ -108,6 +108,8 @@ pub struct Settings {
     pub phase: Phase,
     /// The oldest revision that a watch may start at.
     pub history_start: u64,
+    /// A watch that starts before it gets 410 as HTTP status, not as its first event.
+    pub expired_as_status: bool,
     /// Groups (`autoscaling`) and group versions (`autoscaling/v1`) that `/apis` does not name.
     pub hidden: BTreeSet<String>,
     /// Aggregated discovery does not name them either.
@@ -155,6 +157,7 @@ impl State {
                 preset: options.preset.clone(),
                 phase: options.phase,
                 history_start: 0,
+                expired_as_status: false,
                 hidden: BTreeSet::new(),
                 hidden_from_aggregated: false,
                 rules: Vec::new(),

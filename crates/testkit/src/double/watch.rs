@@ -1,19 +1,20 @@
-//! Watches: JSON lines. Sends the header and every event at once.
+//! Watches: JSON lines, or protobuf with the metadata of objects alone. Sends the header and every event at once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, header};
+use http::{HeaderMap, HeaderValue, Response, header};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use super::body::{Body, BoxError, channel};
+use super::protobuf::{Message, envelope};
 use super::resources::ServedResource;
 use super::state::State;
-use super::status::Status;
+use super::status::{Status, accepts_protobuf};
 use super::store::{Change, Key};
 
 /// As long as kube-apiserver's own, so that no test sees it by chance.
@@ -24,6 +25,7 @@ pub struct Watch {
     served: ServedResource,
     scope: Key,
     bookmarks: bool,
+    protobuf: bool,
     sender: mpsc::Sender<Result<Bytes, BoxError>>,
     /// Everything up to here has been sent.
     revision: u64,
@@ -39,13 +41,21 @@ pub fn start(
     served: ServedResource,
     scope: Key,
     query: &HashMap<String, String>,
+    headers: &HeaderMap,
 ) -> Response<Body> {
+    // Custom resources have no protobuf.
+    let protobuf = accepts_protobuf(headers) && !served.custom;
     let (sender, body) = channel();
     let flag = |name: &str| {
         query
             .get(name)
             .is_some_and(|value| value == "true" || value == "1")
     };
+    let from = query.get("resourceVersion").cloned().unwrap_or_default();
+    let as_status = !flag("sendInitialEvents") && state.read(|it| it.expired_as_status);
+    if let Some(expired) = too_old(state, &from).filter(|_| as_status) {
+        return expired.answer(headers);
+    }
     let timeout = query
         .get("timeoutSeconds")
         .and_then(|value| value.parse().ok());
@@ -56,17 +66,20 @@ pub fn start(
         served,
         scope,
         bookmarks,
+        protobuf,
         sender,
         revision: 0,
         last_bookmark: Instant::now(),
     };
-    let from = query.get("resourceVersion").cloned().unwrap_or_default();
     tokio::spawn(watch.run(from, flag("sendInitialEvents"), Instant::now() + timeout));
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(
         header::CONTENT_TYPE,
-        HeaderValue::from_static("application/json"),
+        HeaderValue::from_static(match protobuf {
+            true => "application/vnd.kubernetes.protobuf;stream=watch",
+            false => "application/json",
+        }),
     );
     headers.insert(
         header::CACHE_CONTROL,
@@ -89,10 +102,12 @@ impl Watch {
     async fn begin(&mut self, from: &str, initial_events: bool) -> Result<(), Gone> {
         let revision = from.parse::<u64>().unwrap_or(0);
         if revision > 0 && !initial_events {
-            let oldest = self.state.read(|settings| settings.history_start);
-            if revision < oldest {
-                self.send("ERROR", Status::expired(revision, oldest).json())
-                    .await?;
+            if let Some(expired) = too_old(&self.state, from) {
+                self.send_frame(match self.protobuf {
+                    true => protobuf_frame("ERROR", &expired.protobuf()),
+                    false => json_line("ERROR", &expired.json()),
+                })
+                .await?;
                 return Err(Gone);
             }
             self.revision = revision;
@@ -152,8 +167,15 @@ impl Watch {
     }
 
     async fn send(&self, kind: &str, object: Value) -> Result<(), Gone> {
-        let line = format!("{}\n", json!({"type": kind, "object": object}));
-        self.sender.send(Ok(line.into())).await.map_err(|_| Gone)?;
+        let frame = match self.protobuf {
+            true => protobuf_frame(kind, &protobuf_object(&object)),
+            false => json_line(kind, &object),
+        };
+        self.send_frame(frame).await
+    }
+
+    async fn send_frame(&self, frame: Bytes) -> Result<(), Gone> {
+        self.sender.send(Ok(frame)).await.map_err(|_| Gone)?;
         // Thousands of watches must not keep the double from answering pings.
         tokio::task::yield_now().await;
         Ok(())
@@ -164,4 +186,37 @@ impl Watch {
         object["apiVersion"] = json!(self.served.group_version());
         object
     }
+}
+
+/// The 410 of a watch that starts before the history.
+fn too_old(state: &State, from: &str) -> Option<Status> {
+    let revision = from.parse().unwrap_or(0);
+    let oldest = state.read(|settings| settings.history_start);
+    (0 < revision && revision < oldest).then(|| Status::expired(revision, oldest))
+}
+
+/// Its fields in kube-apiserver's order.
+fn json_line(kind: &str, object: &Value) -> Bytes {
+    format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n").into()
+}
+
+/// The length and a `metav1.WatchEvent`.
+fn protobuf_frame(kind: &str, object: &[u8]) -> Bytes {
+    let object = Message::default().bytes(1, object);
+    let event = Message::default().string(1, kind).message(2, &object);
+    let event = event.finish();
+    let length = u32::try_from(event.len()).expect("a short event");
+    [&length.to_be_bytes()[..], &event].concat().into()
+}
+
+/// Its type and metadata in the envelope.
+fn protobuf_object(object: &Value) -> Vec<u8> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let metadata = &object["metadata"];
+    let metadata = Message::default()
+        .string(1, &text(&metadata["name"]))
+        .string(3, &text(&metadata["namespace"]))
+        .string(6, &text(&metadata["resourceVersion"]));
+    let raw = Message::default().message(1, &metadata);
+    envelope(&text(&object["apiVersion"]), &text(&object["kind"]), &raw)
 }

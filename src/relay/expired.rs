@@ -1,0 +1,441 @@
+//! A watch that is too old for one apiserver goes on at another one (KEP-1904).
+//!
+//! An apiserver answers a watch from a revision before its watch cache begins with 410, as HTTP status or as the first
+//! event. Its client would list everything again. Where the caches begin is not always known: those of custom resources
+//! begin at their first use, and a cache may have lost old events. So the 410 is kept, and the other servers that may
+//! have the history are asked, each once ([`crate::routing::decide::after_expiry`]).
+//!
+//! If the 410 is an event, the client already has a header, because the header of a quiet watch must not wait. Then the
+//! answer that goes on must have the same format, and only its body is passed. Whatever else another server answers, the
+//! next one is asked. If none serves the watch, its client gets the 410 that was kept; as an event, if it has a header by then.
+//!
+//! The proxy that a peer has rerouted a watch to passes a 410: the peer asks the others.
+
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use http::{Method, StatusCode};
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::protocols::http::client::HttpSession;
+use pingora_http::ResponseHeader;
+use tokio::time::{Instant, timeout_at};
+
+use super::exchange::Exchange;
+use super::failover::{Authentication, ForwardedRequest, report};
+use super::kept_answer::KeptAnswer;
+use super::outcome::{ExchangeFailure, Outcome};
+use super::plan;
+use super::route::Route;
+use super::shared::Shared;
+use super::upload::Upload;
+use super::upstream::{RequestKind, Upstreams};
+use crate::watches::frames::FrameFormat;
+use crate::watches::frames::first_event::{FirstEvent, FirstLook, LIMIT};
+use crate::watches::metrics::ExpiredResult;
+
+/// Time for the rest of an ERROR event, or of the body of a 410.
+const REST_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time until another server's answer begins.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+const GONE: i32 = 410;
+
+/// What becomes of a 410.
+#[derive(Clone, Copy)]
+pub enum Expiry<'a> {
+    /// It is passed on.
+    Pass,
+    /// Other servers are asked.
+    Ask,
+    /// This server is asked because another one has answered 410.
+    Asked(&'a ExpiredWatch),
+}
+
+/// A 410 to a watch.
+#[derive(Debug, Clone)]
+pub enum Expired {
+    /// It is the HTTP status: nothing was sent to the client.
+    Answer(Arc<KeptAnswer>),
+    /// It is the first event: the client has the header of this answer.
+    Event(Arc<ExpiredEvent>),
+}
+
+/// A 410 as the first event of an answer.
+#[derive(Debug)]
+pub struct ExpiredEvent {
+    /// Of the answer.
+    content_type: Option<HeaderValue>,
+    /// The event and all bytes that came with it.
+    body: Bytes,
+}
+
+/// A watch that is to go on at another server.
+pub struct ExpiredWatch {
+    /// What the client gets if no server serves it.
+    kept: Expired,
+    /// The server whose 410 that is.
+    from: Route,
+    /// The `Content-Type` of the header that the client has; empty before it has one.
+    begun: OnceLock<Option<HeaderValue>>,
+    /// The current server's answer can go on.
+    accepted: AtomicBool,
+    counted: AtomicBool,
+}
+
+impl ExpiredWatch {
+    fn new(kept: Expired, from: Route) -> Self {
+        let begun = OnceLock::new();
+        if let Expired::Event(event) = &kept {
+            begun.get_or_init(|| event.content_type.clone());
+        }
+        Self {
+            kept,
+            from,
+            begun,
+            accepted: AtomicBool::new(false),
+            counted: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether an answer can go on where the one before has ended.
+    fn goes_on_with(&self, response: &ResponseHeader) -> bool {
+        let begun = self.begun.get();
+        let is_same =
+            begun.is_none_or(|begun| begun.as_ref() == response.headers.get(CONTENT_TYPE));
+        let is_watch = FrameFormat::of_answer(&response.headers).is_some();
+        is_same && is_watch && response.status == StatusCode::OK
+    }
+
+    /// The server `route` does not serve it either.
+    fn failed(&mut self, route: &Route, failure: &ExchangeFailure) {
+        *self.accepted.get_mut() = false;
+        if let (Expired::Answer(_), ExchangeFailure::Expired(Expired::Event(event))) =
+            (&self.kept, failure)
+        {
+            // The client has a header now, so it can no longer get the status.
+            self.kept = Expired::Event(event.clone());
+            self.from = route.clone();
+        }
+    }
+
+    /// What passes below the header that the client has.
+    fn event(&self) -> Bytes {
+        match &self.kept {
+            Expired::Event(event) => event.body.clone(),
+            Expired::Answer(answer) => {
+                let content_type = self.begun.get().and_then(Option::as_ref);
+                let format = content_type.and_then(FrameFormat::of_content_type);
+                let event = format.and_then(|format| format.error_event(&answer.body));
+                // Without an event the client resumes once more.
+                event.unwrap_or_default()
+            }
+        }
+    }
+
+    /// Counts the watch once.
+    fn count(&self, shared: &Shared, result: ExpiredResult) {
+        if !self.counted.swap(true, Ordering::Relaxed) {
+            shared.metrics.watches.expired(result);
+        }
+    }
+}
+
+/// The beginning of an answer's body, which may be a 410.
+#[derive(Default)]
+pub(super) struct AnswerStart {
+    /// `None`: the rest passes as it is.
+    first: Option<FirstEvent>,
+    content_type: Option<HeaderValue>,
+    /// For the rest of the first event, once its beginning was read.
+    deadline: Option<Instant>,
+}
+
+/// Why there is no next piece.
+pub(super) enum PieceError {
+    /// The answer broke off.
+    BrokeOff(Box<pingora_core::Error>),
+    /// Another server is to be asked. Of the body nothing was passed.
+    Failed(ExchangeFailure),
+}
+
+impl Expiry<'_> {
+    /// Whether the client has a header of another server.
+    pub(super) fn is_begun(self) -> bool {
+        matches!(self, Expiry::Asked(watch) if watch.begun.get().is_some())
+    }
+
+    /// The client gets a header with this `Content-Type`.
+    pub(super) fn begins(self, response: &ResponseHeader) {
+        if let Expiry::Asked(watch) = self {
+            let content_type = || response.headers.get(CONTENT_TYPE).cloned();
+            watch.begun.get_or_init(content_type);
+        }
+    }
+
+    /// Resolves when a server has had its time to answer.
+    pub(super) async fn answer_timeout(self) {
+        match self {
+            Expiry::Asked(_) => tokio::time::sleep(ANSWER_TIMEOUT).await,
+            Expiry::Pass | Expiry::Ask => std::future::pending().await,
+        }
+    }
+
+    /// Whether an answer can be passed.
+    pub(super) fn accepts(self, response: &ResponseHeader) -> bool {
+        match self {
+            Expiry::Pass | Expiry::Ask => true,
+            Expiry::Asked(watch) => {
+                let accepted = watch.goes_on_with(response);
+                watch.accepted.store(accepted, Ordering::Relaxed);
+                accepted
+            }
+        }
+    }
+
+    /// What is to be looked at of an answer with this header.
+    pub(super) fn answer_start(self, response: &ResponseHeader) -> AnswerStart {
+        // The length of one answer cannot be that of another.
+        let is_watch =
+            response.status == StatusCode::OK && !response.headers.contains_key(CONTENT_LENGTH);
+        let format = match self {
+            Expiry::Ask | Expiry::Asked(_) if is_watch || self.is_begun() => {
+                FrameFormat::of_answer(&response.headers)
+            }
+            _ => None,
+        };
+        let content_type = format.and_then(|_| response.headers.get(CONTENT_TYPE).cloned());
+        AnswerStart {
+            first: format.map(FirstEvent::new),
+            content_type,
+            deadline: None,
+        }
+    }
+}
+
+impl Exchange<'_> {
+    /// Whether the answer is a 410 that other servers may not give.
+    pub(super) fn may_be_expired(&self, response: &ResponseHeader) -> bool {
+        response.status == StatusCode::GONE && !matches!(self.expiry, Expiry::Pass)
+    }
+
+    /// Reads a 410.
+    pub(super) async fn check_expired(
+        &self,
+        down: &mut ServerSession,
+        mut up: HttpSession,
+        response: Box<ResponseHeader>,
+        method: &Method,
+        upload: &mut Upload,
+    ) -> Result<Outcome, ExchangeFailure> {
+        let prefix = self.read_prefix(&mut up, LIMIT, REST_TIMEOUT).await;
+        match prefix {
+            Some(prefix) if prefix.complete && prefix.body.len() <= LIMIT => {
+                self.release(up, upload).await;
+                let body = prefix.body.into();
+                let answer = Arc::new(KeptAnswer { response, body });
+                Err(ExchangeFailure::Expired(Expired::Answer(answer)))
+            }
+            _ if matches!(self.expiry, Expiry::Asked(_)) => Err(ExchangeFailure::NotContinued),
+            Some(prefix) => {
+                self.shared.metrics.watches.expired(ExpiredResult::Passed);
+                self.pass(down, up, response, prefix, method, upload).await
+            }
+            None => Ok(Outcome::Broken),
+        }
+    }
+
+    /// Reads the next piece that can be passed. May be dropped and called again.
+    pub(super) async fn next_piece(
+        &self,
+        up: &mut HttpSession,
+        start: &mut AnswerStart,
+    ) -> Result<Option<Bytes>, PieceError> {
+        loop {
+            let (Some(first), deadline) = (&mut start.first, start.deadline) else {
+                let read = up.read_response_body().await;
+                return read.map_err(PieceError::BrokeOff);
+            };
+            let reading = up.read_response_body();
+            let read = match deadline {
+                None => reading.await,
+                // The event is not what it seemed to be.
+                Some(deadline) => match timeout_at(deadline, reading).await {
+                    Ok(read) => read,
+                    Err(_) => return self.undecided(start),
+                },
+            };
+            match read {
+                Ok(Some(data)) => match first.look(data) {
+                    FirstLook::Undecided if first.is_begun() => {
+                        let deadline = || Instant::now() + REST_TIMEOUT;
+                        start.deadline.get_or_insert_with(deadline);
+                    }
+                    FirstLook::Undecided => {}
+                    look => return self.decided(start, look),
+                },
+                Ok(None) if first.is_begun() => return self.undecided(start),
+                Ok(None) => return Ok(None),
+                Err(error) => {
+                    return Err(match self.expiry {
+                        Expiry::Asked(_) => {
+                            let reused = false;
+                            PieceError::Failed(ExchangeFailure::BrokeOff { error, reused })
+                        }
+                        _ => PieceError::BrokeOff(error),
+                    });
+                }
+            }
+        }
+    }
+
+    /// The first event is read as far as it is looked at.
+    fn decided(
+        &self,
+        start: &mut AnswerStart,
+        look: FirstLook,
+    ) -> Result<Option<Bytes>, PieceError> {
+        start.first = None;
+        match (look, self.expiry) {
+            (FirstLook::Error(Some(GONE), body), _) => {
+                let content_type = start.content_type.take();
+                let event = Arc::new(ExpiredEvent { content_type, body });
+                let expired = Expired::Event(event);
+                Err(PieceError::Failed(ExchangeFailure::Expired(expired)))
+            }
+            (FirstLook::Undecided | FirstLook::Error(..), Expiry::Asked(_)) => {
+                Err(PieceError::Failed(ExchangeFailure::NotContinued))
+            }
+            (FirstLook::NoError(data), Expiry::Asked(watch)) => {
+                watch.count(self.shared, ExpiredResult::Avoided);
+                Ok(Some(data))
+            }
+            (FirstLook::Error(_, data) | FirstLook::NoError(data), _) => Ok(Some(data)),
+            (FirstLook::Undecided, _) => Ok(None),
+        }
+    }
+
+    /// The first event is not complete and will not be.
+    fn undecided(&self, start: &mut AnswerStart) -> Result<Option<Bytes>, PieceError> {
+        let kept = start.first.as_mut().map(FirstEvent::take_kept);
+        self.decided(start, FirstLook::Error(None, kept.unwrap_or_default()))
+    }
+
+    /// Passes a 410 as the only event below a header that was sent.
+    async fn pass_event(&self, down: &mut ServerSession, event: Bytes, upload: &Upload) -> Outcome {
+        let length = event.len();
+        let mut answer_writer = self.answer_writer(Some(length));
+        let passing = async {
+            answer_writer.reserve(length).await?;
+            let write = down.write_response_body(event, true);
+            answer_writer.write(pin!(write)).await
+        };
+        match passing.await {
+            Ok(()) => upload.answered(StatusCode::OK.as_u16()),
+            Err(_) => Outcome::Broken,
+        }
+    }
+}
+
+/// The server that has answered 410, and what was tried before.
+pub(super) struct FirstExpiry {
+    pub(super) expired: Expired,
+    pub(super) from: Route,
+    pub(super) tried: Vec<SocketAddr>,
+}
+
+impl ForwardedRequest<'_> {
+    /// What becomes of a 410 to this request.
+    pub(super) fn expiry(&self, upload: &Upload) -> Expiry<'static> {
+        let resumes = self.route_request.resume.is_some() && !self.route_request.rerouted;
+        match resumes && self.kind == RequestKind::Long && !upload.is_expected() {
+            true => Expiry::Ask,
+            false => Expiry::Pass,
+        }
+    }
+
+    /// Asks other servers for a watch that one has answered with 410.
+    pub(super) async fn after_expiry(
+        &self,
+        shared: &Shared,
+        upstreams: &Upstreams,
+        authentication: &Authentication<'_>,
+        session: &mut ServerSession,
+        upload: &mut Upload,
+        FirstExpiry {
+            expired,
+            from,
+            mut tried,
+        }: FirstExpiry,
+    ) -> Outcome {
+        let custom = self.is_custom(shared);
+        let mut failure = ExchangeFailure::Expired(expired.clone());
+        report(shared, &from, &failure, custom);
+        tried.push(from.address);
+        let mut watch = ExpiredWatch::new(expired, from);
+        let mut again = None;
+        loop {
+            let exclusive = again.is_some();
+            let next = again.or_else(|| plan::after_expiry(shared, self.route_request, &tried));
+            let Some(route) = next else { break };
+            if !exclusive {
+                shared.metrics.failed_over(&failure, custom);
+            }
+            let exchange = self.exchange(shared, upstreams, authentication, &route, exclusive);
+            let Ok((mut exchange, header)) = exchange else {
+                break;
+            };
+            exchange.expiry = Expiry::Asked(&watch);
+            failure = match exchange.run(session, header, upload).await {
+                Ok(outcome) => {
+                    if *watch.accepted.get_mut() {
+                        watch.count(shared, ExpiredResult::Avoided);
+                    }
+                    self.count_answer(shared, &route, outcome);
+                    return outcome;
+                }
+                Err(failure) => failure,
+            };
+            watch.failed(&route, &failure);
+            // A server may close a connection that was used before at any time.
+            again = (failure.is_of_the_connection() && !exclusive).then(|| route.clone());
+            if again.is_none() {
+                report(shared, &route, &failure, custom);
+                tried.push(route.address);
+            }
+        }
+        watch.count(shared, ExpiredResult::Passed);
+        self.pass_expired(shared, upstreams, authentication, session, upload, &watch)
+            .await
+    }
+
+    /// No server serves the watch: passes the 410.
+    async fn pass_expired(
+        &self,
+        shared: &Shared,
+        upstreams: &Upstreams,
+        authentication: &Authentication<'_>,
+        session: &mut ServerSession,
+        upload: &Upload,
+        watch: &ExpiredWatch,
+    ) -> Outcome {
+        let exchange = self.exchange(shared, upstreams, authentication, &watch.from, false);
+        let Ok((exchange, _)) = exchange else {
+            return Outcome::Broken;
+        };
+        match &watch.kept {
+            Expired::Answer(answer) if watch.begun.get().is_none() => {
+                self.pass(&exchange, session, upload, &watch.from, answer)
+                    .await
+            }
+            _ => {
+                let outcome = exchange.pass_event(session, watch.event(), upload).await;
+                self.count_answer(shared, &watch.from, outcome);
+                outcome
+            }
+        }
+    }
+}
