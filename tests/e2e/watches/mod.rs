@@ -6,6 +6,7 @@ pub mod bookmarks;
 pub mod compaction;
 pub mod progress;
 pub mod quiet;
+pub mod resources;
 pub mod resume;
 pub mod rollout;
 pub mod stampede;
