@@ -4,6 +4,7 @@ pub mod bookmark_proofs;
 pub mod bookmark_rounds;
 pub mod bookmarks;
 pub mod compaction;
+pub mod ledger;
 pub mod progress;
 pub mod quiet;
 pub mod resources;
