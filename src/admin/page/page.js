@@ -20,7 +20,7 @@ const since = (moment) => Math.max(0, (Date.parse(latest.time) - Date.parse(mome
 const ownFacts = () => latest.facts?.servers?.find((known) => known.id === latest.server.id);
 
 function showHead() {
-  const { server, watches } = latest;
+  const { server } = latest;
   const name = server.id ?? "no server ID yet";
   const apiserver = ownFacts()?.record?.binaryVersion;
   fill(byId("version"), `${server.version} at ${server.endpoint}${apiserver ? `, apiserver ${clip(apiserver)}` : ""}`);
@@ -43,7 +43,7 @@ function showAge() {
 }
 
 function showServer() {
-  const { server } = latest;
+  const { server, watches } = latest;
   const checks = server.checks.map(({ name, missing }) =>
     h("li", null, missing === null ? word("ok", "ok") : word("bad", "failed"), ` ${name}`,
       missing === null ? null : quiet(missing)));
