@@ -137,12 +137,16 @@ sections! {
         pub definitions: BTreeMap<String, Vec<String>>,
     }
 
-    /// Watches from a revision that an apiserver has answered with 410, since the proxy started.
+    /// What became of watches since the proxy started.
     pub struct WatchesStatus {
-        /// Another server served them.
+        /// An apiserver has answered 410, and another server served them.
         pub expired_avoided: u64,
         /// Their clients got the 410.
         pub expired_passed: u64,
+        /// Ended with a bookmark of the proxy.
+        pub last_bookmarks_given: u64,
+        /// Ended without one, by reason.
+        pub last_bookmarks_withheld: BTreeMap<String, u64>,
     }
 
     /// The last requests of two kinds, as [`crate::relay::recent`] writes them.

@@ -203,10 +203,15 @@ fn etcd(values: &GaugeValues) -> EtcdStatus {
 }
 
 fn watches(shared: &Shared) -> WatchesStatus {
-    let [expired_avoided, expired_passed] = shared.metrics.watches.expired_watches();
+    let metrics = &shared.metrics.watches;
+    let [expired_avoided, expired_passed] = metrics.expired_watches();
+    let (last_bookmarks_given, withheld) = metrics.last_bookmarks();
+    let withheld = withheld.map(|(reason, count)| (reason.to_owned(), count));
     WatchesStatus {
         expired_avoided,
         expired_passed,
+        last_bookmarks_given,
+        last_bookmarks_withheld: withheld.collect(),
     }
 }
 

@@ -78,6 +78,16 @@ impl WatchMetrics {
         self.expired.each_ref().map(IntCounter::get)
     }
 
+    /// How many ended with one, and how many without one, by reason, where there are any.
+    pub fn last_bookmarks(&self) -> (u64, impl Iterator<Item = (&'static str, u64)>) {
+        let withheld = Withheld::ALL.map(|reason| {
+            let counter = self.withheld.with_label_values(&[reason.name()]);
+            (reason.name(), counter.get())
+        });
+        let withheld = withheld.into_iter().filter(|(_, count)| *count > 0);
+        (self.given.get(), withheld)
+    }
+
     /// A watch ended without one.
     pub fn withheld(&self, withheld: Withheld) {
         self.withheld.with_label_values(&[withheld.name()]).inc();

@@ -20,7 +20,7 @@ const since = (moment) => Math.max(0, (Date.parse(latest.time) - Date.parse(mome
 const ownFacts = () => latest.facts?.servers?.find((known) => known.id === latest.server.id);
 
 function showHead() {
-  const { server, watches } = latest;
+  const { server } = latest;
   const name = server.id ?? "no server ID yet";
   const apiserver = ownFacts()?.record?.binaryVersion;
   fill(byId("version"), `${server.version} at ${server.endpoint}${apiserver ? `, apiserver ${clip(apiserver)}` : ""}`);
@@ -43,7 +43,7 @@ function showAge() {
 }
 
 function showServer() {
-  const { server } = latest;
+  const { server, watches } = latest;
   const checks = server.checks.map(({ name, missing }) =>
     h("li", null, missing === null ? word("ok", "ok") : word("bad", "failed"), ` ${name}`,
       missing === null ? null : quiet(missing)));
@@ -59,8 +59,15 @@ function showServer() {
     ["History", server.historyStart === null ? "not known" : `since revision ${number(server.historyStart)}`],
     ["Watches too old", watches.expiredAvoided + watches.expiredPassed === 0 ? "none"
       : `${number(watches.expiredAvoided)} served by another server, ${number(watches.expiredPassed)} answered 410`],
+    ["Last bookmarks", lastBookmarks(watches)],
     ["Lease", lease[server.identityLeaseKeptBy] ?? "none kept by the proxy"],
   ));
+}
+
+// Only a proxy that stops has any.
+function lastBookmarks({ lastBookmarksGiven: given, lastBookmarksWithheld: withheld }) {
+  const reasons = Object.entries(withheld).map(([reason, count]) => `, ${number(count)} without (${reason})`);
+  return given === 0 && reasons.length === 0 ? "none yet" : `${number(given)} given${reasons.join("")}`;
 }
 
 function showEtcd() {
