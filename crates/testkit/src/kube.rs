@@ -13,6 +13,7 @@ use super::client::Client;
 use super::etcd::Etcd;
 use super::pki::Pki;
 use super::process::{NotFound, Process};
+use super::wait::eventually;
 
 const PORT: u16 = 6443;
 const START: Duration = Duration::from_secs(120);
@@ -154,7 +155,7 @@ pub struct KubeApiServer {
 }
 
 impl KubeApiServer {
-    /// Returns when `/readyz` is 200.
+    /// Returns when `/readyz` is 200, and the namespace `default` is there.
     pub async fn start(options: KubeOptions, pki: &Pki) -> Self {
         let own = options.bind.is_none().then(Loopback::new);
         let ip = own.as_ref().map(Loopback::ip).or(options.bind);
@@ -170,8 +171,19 @@ impl KubeApiServer {
         };
         if server.options.wait {
             server.wait_ready().await;
+            server.wait_for_default_namespace().await;
         }
         server
+    }
+
+    /// The first apiserver of an etcd creates it, a little after it is ready.
+    async fn wait_for_default_namespace(&self) {
+        eventually("the namespace default is there", START, async || {
+            let admin = self.admin.fresh();
+            let answer = admin.try_get("/api/v1/namespaces/default").await;
+            answer.is_ok_and(|answer| answer.code() != 404)
+        })
+        .await;
     }
 
     pub fn addr(&self) -> SocketAddr {
