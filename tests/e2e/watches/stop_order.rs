@@ -177,7 +177,7 @@ async fn both_stop(apiserver: &str, delay: &str) -> Vec<End> {
 
 #[tokio::test]
 async fn both_stop_and_the_apiserver_is_there_when_the_drain_begins() {
-    assert_ends(&both_stop("1s", "0s").await, &ALL);
+    assert_ends(&both_stop("2s", "0s").await, &ALL);
 }
 
 #[tokio::test]
