@@ -178,7 +178,10 @@ impl Exchange<'_> {
                             let (destination, error) = (&self.destination, RedactedError(&error));
                             tracing::info!(%destination, %error, left_out, "answer broke off");
                         }
-                        // A reset would make the client list again.
+                        // A reset would make a client list again. A peer's proxy ends its own client's watch, or asks others.
+                        if *self.caller == Caller::Peer {
+                            return Ok(Outcome::Broken);
+                        }
                         let ending = async {
                             final_bookmark.after_break(down).await?;
                             download.end(None, down).await
