@@ -12,6 +12,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use prometheus::Registry;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::client::MakerError;
 use crate::cluster::catalog::{OwnServer, Published};
@@ -27,15 +28,16 @@ use crate::relay::files;
 use crate::relay::metrics::Metrics;
 use crate::relay::shared::{Shared, ShutdownPhase};
 use crate::server::ServingThreads;
+use crate::server::listener::{self, Presence};
 use crate::server::metrics::ConnectionMetrics;
 use crate::server::rotate;
-use crate::server::worker;
 use crate::tls::credentials::Current;
 use crate::tls::error::TlsError;
 use crate::tls::metrics::CertificateMetrics;
 use crate::{admin, cluster, discovery, local, publish, relay, server, watches};
 
 mod panics;
+mod stopping;
 
 /// Why the program cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +64,7 @@ const UNPUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running proxy.
 pub struct Bound {
-    /// Where clients and peers are served.
+    /// Where clients and peers are served first.
     pub serving: SocketAddr,
     /// Where operators are served.
     pub admin: SocketAddr,
@@ -194,7 +196,8 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     .map_err(BuildError::Thread)?;
 
     let version = env!("CARGO_PKG_VERSION");
-    tracing::info!(version, %serving, %admin, threads, "serving");
+    let additional = &shared.config.serving.additional_bind_addresses;
+    tracing::info!(version, %serving, ?additional, %admin, threads, "serving");
     let control = panics::watched(control, shared.control_panicked.clone());
     Ok(Bound {
         serving,
@@ -213,7 +216,7 @@ impl Bound {
         &self.shared
     }
 
-    /// Stops gracefully: `/readyz` fails first, then new connections are refused, then open ones end.
+    /// Stops gracefully: `/readyz` fails first, then connections end, and last the listeners close.
     pub async fn stop(self) {
         let config = &self.shared.config.shutdown;
         tracing::info!(delay = ?config.delay, drain = ?config.drain, "stopping");
@@ -225,8 +228,13 @@ impl Bound {
                 "own keys and Lease could not be removed in time, they expire by themselves"
             );
         }
+        // It is set nowhere else.
+        let _ = self.shared.drain_begin.set(Instant::now());
         self.phase.send_replace(ShutdownPhase::Draining);
-        self.server.stop(config.drain).await;
+        let enter_last = || {
+            self.phase.send_replace(ShutdownPhase::Ending);
+        };
+        stopping::drain(&self.shared, self.server, enter_last).await;
         tracing::info!("stopped");
     }
 }
@@ -234,20 +242,32 @@ impl Bound {
 /// Listeners and their real addresses.
 struct Ports {
     serving: SocketAddr,
-    /// One for each core.
-    listeners: Vec<TcpListener>,
+    /// For each core one of each address.
+    listeners: Vec<Vec<TcpListener>>,
     admin: SocketAddr,
     admin_listener: TcpListener,
 }
 
 impl Ports {
-    /// Binds both ports. An advertised port 0 becomes the real port.
+    /// Binds all addresses. An advertised port 0 becomes the real port.
+    ///
+    /// This host must have `serving.bindAddress`: otherwise a wrong address would only show when clients find nobody.
     fn bind(config: &mut Config) -> Result<Self, BuildError> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let address = config.serving.bind_address;
-        let listeners = worker::bind(address, threads)
-            .map_err(|source| BuildError::Listen { address, source })?;
-        let serving = local_addr(&listeners[0], address)?;
+        let bind = |address, presence| {
+            listener::bind(address, presence, threads)
+                .map_err(|source| BuildError::Listen { address, source })
+        };
+        let first = bind(address, Presence::Required)?;
+        let serving = local_addr(&first[0], address)?;
+        let mut listeners: Vec<_> = first.into_iter().map(|listener| vec![listener]).collect();
+        for address in &config.serving.additional_bind_addresses {
+            let additional = bind(*address, Presence::Optional)?;
+            for (listeners, listener) in listeners.iter_mut().zip(additional) {
+                listeners.push(listener);
+            }
+        }
         let admin_listener = bind_admin(config.admin.bind_address)?;
         let admin = local_addr(&admin_listener, config.admin.bind_address)?;
         if config.peer.advertise_address.port() == 0 {

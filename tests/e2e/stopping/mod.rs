@@ -2,3 +2,5 @@
 
 pub mod drain;
 pub mod sigterm;
+pub mod tied;
+pub mod together;
