@@ -109,7 +109,8 @@ impl Shared {
 
     /// Whether a connection ends with its next answer.
     pub fn is_draining(&self) -> bool {
-        *self.phase.borrow() >= ShutdownPhase::Draining
+        // Every request asks: no lock.
+        self.drain_begin.get().is_some()
     }
 
     /// When the drain began; now, if it did not.
