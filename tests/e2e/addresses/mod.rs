@@ -198,10 +198,7 @@ impl Load {
                 }
             });
         }
-        Self {
-            served,
-            clients: clients,
-        }
+        Self { served, clients }
     }
 
     /// Waits until clients are served, and by this server.
