@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::admin::predecessor::{self, AdminListener};
 use crate::client::MakerError;
 use crate::cluster::catalog::{OwnServer, Published};
 use crate::cluster::connector::{Connector, EtcdTls};
@@ -38,6 +39,7 @@ use crate::{admin, cluster, discovery, local, publish, relay, server, watches};
 
 mod panics;
 mod stopping;
+mod takeover;
 
 /// Why the program cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -173,7 +175,8 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         },
         &mut control,
     )?;
-    admin::start(
+    let (start_listening, starts_listening) = watch::channel(!ports.has_predecessor);
+    let admin_bound = admin::start(
         ports.admin_listener,
         &shared,
         &registry,
@@ -181,10 +184,15 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         lease_metrics,
         &mut control,
     )?;
+    if ports.has_predecessor {
+        tracing::info!("another proxy is stopping here: this one listens when it is ready");
+        control.spawn(takeover::run(shared.clone(), admin_bound, start_listening));
+    }
     let server = server::start(
         &shared,
         server::ServerInputs {
             listeners: ports.listeners,
+            start_listening: starts_listening,
             tls: certificates.server,
             etcd_tls,
             rotations,
@@ -245,7 +253,9 @@ struct Ports {
     /// For each core one of each address.
     listeners: Vec<Vec<TcpListener>>,
     admin: SocketAddr,
-    admin_listener: TcpListener,
+    admin_listener: AdminListener,
+    /// Another proxy has these addresses and is stopping.
+    has_predecessor: bool,
 }
 
 impl Ports {
@@ -254,10 +264,19 @@ impl Ports {
     /// This host must have `serving.bindAddress`: otherwise a wrong address would only show when clients find nobody.
     fn bind(config: &mut Config) -> Result<Self, BuildError> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let has_predecessor = predecessor::is_stopping(config.admin.bind_address);
+        // First: two proxies could share the other addresses, and neither would notice.
+        let (admin, admin_listener) = bind_admin(config.admin.bind_address, has_predecessor)?;
         let address = config.serving.bind_address;
         let bind = |address, presence| {
-            listener::bind(address, presence, threads)
-                .map_err(|source| BuildError::Listen { address, source })
+            let bind = || {
+                let sockets = listener::bind(address, presence, threads)?;
+                if !has_predecessor {
+                    sockets.iter().try_for_each(listener::listen)?;
+                }
+                Ok(sockets)
+            };
+            bind().map_err(|source| BuildError::Listen { address, source })
         };
         let first = bind(address, Presence::Required)?;
         let serving = local_addr(&first[0], address)?;
@@ -268,8 +287,6 @@ impl Ports {
                 listeners.push(listener);
             }
         }
-        let admin_listener = bind_admin(config.admin.bind_address)?;
-        let admin = local_addr(&admin_listener, config.admin.bind_address)?;
         if config.peer.advertise_address.port() == 0 {
             config.peer.advertise_address.set_port(serving.port());
         }
@@ -278,17 +295,23 @@ impl Ports {
             listeners,
             admin,
             admin_listener,
+            has_predecessor,
         })
     }
 }
 
-fn bind_admin(address: SocketAddr) -> Result<TcpListener, BuildError> {
-    let bind = || {
-        let listener = TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    };
-    bind().map_err(|source| BuildError::Listen { address, source })
+fn bind_admin(
+    address: SocketAddr,
+    has_predecessor: bool,
+) -> Result<(SocketAddr, AdminListener), BuildError> {
+    match predecessor::bind(address) {
+        Ok(listener) => Ok((
+            local_addr(&listener, address)?,
+            AdminListener::Bound(listener),
+        )),
+        Err(_) if has_predecessor => Ok((address, AdminListener::Awaited(address))),
+        Err(source) => Err(BuildError::Listen { address, source }),
+    }
 }
 
 fn local_addr(listener: &TcpListener, address: SocketAddr) -> Result<SocketAddr, BuildError> {

@@ -19,7 +19,7 @@ pub enum Presence {
     Optional,
 }
 
-/// Binds `count` listeners to one address. Port 0 becomes the same free port for all.
+/// Binds `count` sockets to one address; [`listen`] makes them listen. Port 0 becomes the same free port for all.
 pub fn bind(address: SocketAddr, presence: Presence, count: usize) -> io::Result<Vec<TcpListener>> {
     let first = listener(address, presence)?;
     let address = first.local_addr()?;
@@ -45,8 +45,12 @@ fn listener(address: SocketAddr, presence: Presence) -> io::Result<TcpListener> 
     }
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
     Ok(socket.into())
+}
+
+/// Lets clients connect.
+pub fn listen(socket: &TcpListener) -> io::Result<()> {
+    SockRef::from(socket).listen(BACKLOG)
 }
 
 /// Lets the kernel drop further attempts to connect. Clients repeat them after a second: by then another process may
@@ -114,6 +118,7 @@ mod tests {
     async fn a_listener_that_ignores_newcomers_still_has_those_that_wait() {
         let address = "127.0.0.1:0".parse().unwrap();
         let listener = bind(address, Presence::Required, 1).unwrap().remove(0);
+        listen(&listener).unwrap();
         let listener = tokio::net::TcpListener::from_std(listener).unwrap();
         let address = listener.local_addr().unwrap();
         let waiting = TcpStream::connect(address).await.unwrap();

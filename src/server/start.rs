@@ -28,6 +28,8 @@ const INTERVAL: Duration = Duration::from_millis(20);
 pub struct ServerInputs {
     /// For each serving thread one of each address.
     pub listeners: Vec<Vec<TcpListener>>,
+    /// Becomes true when connections are to be accepted.
+    pub start_listening: watch::Receiver<bool>,
     pub tls: Arc<ServerConfig>,
     pub etcd_tls: EtcdTls,
     pub rotations: Rotations,
@@ -99,6 +101,7 @@ pub fn start(
         shared: shared.clone(),
         tls,
         closing: closes,
+        start_listening: inputs.start_listening,
         stop_listening: stops_listening,
         cut: cuts,
         max_clients: files::for_clients(),

@@ -13,6 +13,7 @@ use tokio::sync::{Mutex, watch};
 
 use super::accept::ConnectionAcceptor;
 use super::closing::becomes_true;
+use super::listener::listen;
 use crate::relay::service::RelayService;
 use crate::relay::shared::Shared;
 
@@ -24,6 +25,8 @@ pub struct WorkerContext {
     pub tls: Arc<ArcSwap<ServerConfig>>,
     /// Becomes true when connections are to end after their running requests.
     pub closing: watch::Receiver<bool>,
+    /// Becomes true when connections are to be accepted.
+    pub start_listening: watch::Receiver<bool>,
     /// Becomes true when no more connections are to be accepted.
     pub stop_listening: watch::Receiver<bool>,
     /// Becomes true when open connections are to be closed at once.
@@ -49,20 +52,13 @@ pub fn start(
                 shared,
                 tls,
                 closing,
+                mut start_listening,
                 stop_listening,
                 mut cut,
                 max_clients,
                 metrics,
             } = context;
             runtime.block_on(async move {
-                let listeners = listeners.into_iter().map(tokio::net::TcpListener::from_std);
-                let listeners: Vec<_> = match listeners.collect() {
-                    Ok(listeners) => listeners,
-                    Err(error) => {
-                        tracing::error!(%error, "listener cannot be used");
-                        return;
-                    }
-                };
                 let unread = shared.unread.clone();
                 let snapshot = shared.published.snapshot.clone();
                 let service = Arc::new(RelayService::new(shared));
@@ -77,10 +73,21 @@ pub fn start(
                     stop_listening,
                     handshake_lock: Mutex::default(),
                 });
-                for listener in listeners {
-                    tokio::spawn(accepting.clone().run(listener));
-                }
+                tokio::spawn(async move {
+                    becomes_true(&mut start_listening).await;
+                    for listener in listeners {
+                        match begin(listener) {
+                            Ok(listener) => drop(tokio::spawn(accepting.clone().run(listener))),
+                            Err(error) => tracing::error!(%error, "listener cannot be used"),
+                        }
+                    }
+                });
                 becomes_true(&mut cut).await;
             });
         })
+}
+
+fn begin(socket: TcpListener) -> io::Result<tokio::net::TcpListener> {
+    listen(&socket)?;
+    tokio::net::TcpListener::from_std(socket)
 }

@@ -248,6 +248,12 @@ impl Proxy {
         self.wait_until_up().await;
     }
 
+    /// Starts another with the same file while this one still runs. Returns the process of this one.
+    pub fn start_successor(&mut self) -> Process {
+        let successor = spawn(&self.options, &self.config);
+        std::mem::replace(&mut self.process, successor)
+    }
+
     async fn wait_until_up(&mut self) {
         match self.options.until {
             Until::Spawned => {}
