@@ -12,7 +12,9 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use prometheus::Registry;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
+use crate::admin::predecessor::{self, AdminListener};
 use crate::client::MakerError;
 use crate::cluster::catalog::{OwnServer, Published};
 use crate::cluster::connector::{Connector, EtcdTls};
@@ -27,9 +29,9 @@ use crate::relay::files;
 use crate::relay::metrics::Metrics;
 use crate::relay::shared::{Shared, ShutdownPhase};
 use crate::server::ServingThreads;
+use crate::server::listener::{self, Presence};
 use crate::server::metrics::ConnectionMetrics;
 use crate::server::rotate;
-use crate::server::worker;
 use crate::tls::credentials::Current;
 use crate::tls::error::TlsError;
 use crate::tls::metrics::CertificateMetrics;
@@ -37,6 +39,8 @@ use crate::watches::apiservers::ApiServers;
 use crate::{admin, cluster, discovery, local, publish, relay, server, watches};
 
 mod panics;
+mod stopping;
+mod takeover;
 
 /// Why the program cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +67,7 @@ const UNPUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running proxy.
 pub struct Bound {
-    /// Where clients and peers are served.
+    /// Where clients and peers are served first.
     pub serving: SocketAddr,
     /// Where operators are served.
     pub admin: SocketAddr,
@@ -173,7 +177,8 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         },
         &mut control,
     )?;
-    admin::start(
+    let (start_listening, starts_listening) = watch::channel(!ports.has_predecessor);
+    let admin_bound = admin::start(
         ports.admin_listener,
         &shared,
         &registry,
@@ -181,10 +186,15 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         lease_metrics,
         &mut control,
     )?;
+    if ports.has_predecessor {
+        tracing::info!("another proxy is stopping here: this one listens when it is ready");
+        control.spawn(takeover::run(shared.clone(), admin_bound, start_listening));
+    }
     let server = server::start(
         &shared,
         server::ServerInputs {
             listeners: ports.listeners,
+            start_listening: starts_listening,
             tls: certificates.server,
             etcd_tls,
             rotations,
@@ -196,7 +206,8 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     .map_err(BuildError::Thread)?;
 
     let version = env!("CARGO_PKG_VERSION");
-    tracing::info!(version, %serving, %admin, threads, "serving");
+    let additional = &shared.config.serving.additional_bind_addresses;
+    tracing::info!(version, %serving, ?additional, %admin, threads, "serving");
     let control = panics::watched(control, shared.control_panicked.clone());
     Ok(Bound {
         serving,
@@ -215,7 +226,7 @@ impl Bound {
         &self.shared
     }
 
-    /// Stops gracefully: `/readyz` fails first, then new connections are refused, then open ones end.
+    /// Stops gracefully: `/readyz` fails first, then connections end, and last the listeners close.
     pub async fn stop(self) {
         let config = &self.shared.config.shutdown;
         tracing::info!(delay = ?config.delay, drain = ?config.drain, "stopping");
@@ -227,8 +238,13 @@ impl Bound {
                 "own keys and Lease could not be removed in time, they expire by themselves"
             );
         }
+        // It is set nowhere else.
+        let _ = self.shared.drain_begin.set(Instant::now());
         self.phase.send_replace(ShutdownPhase::Draining);
-        self.server.stop(config.drain).await;
+        let enter_last = || {
+            self.phase.send_replace(ShutdownPhase::Ending);
+        };
+        stopping::drain(&self.shared, self.server, enter_last).await;
         tracing::info!("stopped");
     }
 }
@@ -236,22 +252,43 @@ impl Bound {
 /// Listeners and their real addresses.
 struct Ports {
     serving: SocketAddr,
-    /// One for each core.
-    listeners: Vec<TcpListener>,
+    /// For each core one of each address.
+    listeners: Vec<Vec<TcpListener>>,
     admin: SocketAddr,
-    admin_listener: TcpListener,
+    admin_listener: AdminListener,
+    /// Another proxy has these addresses and is stopping.
+    has_predecessor: bool,
 }
 
 impl Ports {
-    /// Binds both ports. An advertised port 0 becomes the real port.
+    /// Binds all addresses. An advertised port 0 becomes the real port.
+    ///
+    /// This host must have `serving.bindAddress`: otherwise a wrong address would only show when clients find nobody.
     fn bind(config: &mut Config) -> Result<Self, BuildError> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let has_predecessor = predecessor::is_stopping(config.admin.bind_address);
+        // First: two proxies could share the other addresses, and neither would notice.
+        let (admin, admin_listener) = bind_admin(config.admin.bind_address, has_predecessor)?;
         let address = config.serving.bind_address;
-        let listeners = worker::bind(address, threads)
-            .map_err(|source| BuildError::Listen { address, source })?;
-        let serving = local_addr(&listeners[0], address)?;
-        let admin_listener = bind_admin(config.admin.bind_address)?;
-        let admin = local_addr(&admin_listener, config.admin.bind_address)?;
+        let bind = |address, presence| {
+            let bind = || {
+                let sockets = listener::bind(address, presence, threads)?;
+                if !has_predecessor {
+                    sockets.iter().try_for_each(listener::listen)?;
+                }
+                Ok(sockets)
+            };
+            bind().map_err(|source| BuildError::Listen { address, source })
+        };
+        let first = bind(address, Presence::Required)?;
+        let serving = local_addr(&first[0], address)?;
+        let mut listeners: Vec<_> = first.into_iter().map(|listener| vec![listener]).collect();
+        for address in &config.serving.additional_bind_addresses {
+            let additional = bind(*address, Presence::Optional)?;
+            for (listeners, listener) in listeners.iter_mut().zip(additional) {
+                listeners.push(listener);
+            }
+        }
         if config.peer.advertise_address.port() == 0 {
             config.peer.advertise_address.set_port(serving.port());
         }
@@ -260,17 +297,23 @@ impl Ports {
             listeners,
             admin,
             admin_listener,
+            has_predecessor,
         })
     }
 }
 
-fn bind_admin(address: SocketAddr) -> Result<TcpListener, BuildError> {
-    let bind = || {
-        let listener = TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    };
-    bind().map_err(|source| BuildError::Listen { address, source })
+fn bind_admin(
+    address: SocketAddr,
+    has_predecessor: bool,
+) -> Result<(SocketAddr, AdminListener), BuildError> {
+    match predecessor::bind(address) {
+        Ok(listener) => Ok((
+            local_addr(&listener, address)?,
+            AdminListener::Bound(listener),
+        )),
+        Err(_) if has_predecessor => Ok((address, AdminListener::Awaited(address))),
+        Err(source) => Err(BuildError::Listen { address, source }),
+    }
 }
 
 fn local_addr(listener: &TcpListener, address: SocketAddr) -> Result<SocketAddr, BuildError> {

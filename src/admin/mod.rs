@@ -5,6 +5,7 @@ mod lenient;
 pub mod metrics;
 pub mod page;
 pub mod pages;
+pub mod predecessor;
 #[cfg(test)]
 mod reference;
 pub mod serve;

@@ -4,7 +4,6 @@
 //! connections are always accepted, so that probes get responses; above the limit the oldest connection is closed.
 
 use std::collections::VecDeque;
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,13 +13,16 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::pages::Pages;
+use super::predecessor::AdminListener;
 use crate::log_throttle::LogRateLimit;
 
 /// Most connections at once: half of the file descriptors that requests leave free (`relay::files`).
 const MAX_CONNECTIONS: usize = 32;
 
-/// Serves `pages` until dropped.
-pub async fn run(listener: TcpListener, pages: Arc<Pages>) {
+/// Serves `pages` until dropped. `bound` becomes true when the port is there.
+pub async fn run(listener: AdminListener, bound: watch::Sender<bool>, pages: Arc<Pages>) {
+    let listener = listener.bound().await;
+    bound.send_replace(true);
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => {

@@ -1,32 +1,34 @@
 //! Starts the operator's port.
 
-use std::net::TcpListener;
 use std::sync::Arc;
 
 use prometheus::Registry;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::pages::Pages;
+use super::predecessor::AdminListener;
 use super::serve;
 use crate::publish::metrics::LeaseMetrics;
 use crate::relay::shared::Shared;
 use crate::tls::metrics::CertificateMetrics;
 
-/// Spawns the server of the operator's port.
+/// Spawns the server of the operator's port. Returns what becomes true when the port is there.
 pub fn start(
-    listener: TcpListener,
+    listener: AdminListener,
     shared: &Arc<Shared>,
     registry: &Registry,
     certificates: &Arc<CertificateMetrics>,
     lease: LeaseMetrics,
     control: &mut JoinSet<()>,
-) -> Result<(), prometheus::Error> {
+) -> Result<watch::Receiver<bool>, prometheus::Error> {
     let pages = Pages::new(
         shared.clone(),
         registry.clone(),
         certificates.clone(),
         lease,
     )?;
-    control.spawn(serve::run(listener, Arc::new(pages)));
-    Ok(())
+    let (bound, is_bound) = watch::channel(false);
+    control.spawn(serve::run(listener, bound, Arc::new(pages)));
+    Ok(is_bound)
 }

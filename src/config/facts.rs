@@ -15,6 +15,8 @@ pub(super) struct Facts<'a> {
     pub(super) headers: Vec<headers::HeaderRole>,
     /// `serving.bindAddress`
     pub(super) serving: Option<SocketAddr>,
+    /// `serving.additionalBindAddresses`; `None` for an item that is no address.
+    pub(super) additional: Vec<Option<SocketAddr>>,
     /// `peer.advertiseAddress`
     pub(super) peer: Option<SocketAddr>,
     /// `apiServer.address`
@@ -30,6 +32,7 @@ impl<'a> Facts<'a> {
             files: Files::default(),
             headers: Vec::new(),
             serving: None,
+            additional: Vec::new(),
             peer: None,
             api_server: None,
             admin: None,

@@ -61,6 +61,8 @@ pub struct Config {
 pub struct ServingConfig {
     /// Address to listen on; port 0: any free port (for tests). Required.
     pub bind_address: SocketAddr,
+    /// Further addresses to listen on, which this host need not have yet. Default none.
+    pub additional_bind_addresses: Vec<SocketAddr>,
     /// Serving certificate. Required.
     pub tls: KeyPair,
     /// CAs of users' client certificates. Required.

@@ -23,6 +23,11 @@ use super::{
 pub(super) fn serving(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<ServingConfig> {
     let bind_address = s.required("bindAddress", values::address);
     facts.serving = bind_address;
+    let additional_bind_addresses = s.list("additionalBindAddresses", &[], |node| {
+        let address = values::destination(node);
+        facts.additional.push(address.as_ref().ok().copied());
+        address
+    });
     let (tls, pair) = key_pair(s, ["certFile", "keyFile"], facts);
     facts.files.serving = pair;
     let client_ca_file = client_authorities(s, "clientCAFile", facts);
@@ -40,6 +45,7 @@ pub(super) fn serving(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<
     }
     Some(ServingConfig {
         bind_address: bind_address?,
+        additional_bind_addresses: additional_bind_addresses?,
         tls: tls?,
         client_ca_file: client_ca_file?,
         request_header_client_ca_file: request_header_client_ca_file?,

@@ -28,6 +28,7 @@ pub(super) fn config(
     let mut facts = Facts::new(base);
     let config = Section::root(&root, &mut problems, |root| whole(root, &mut facts));
     check_addresses(&facts, &mut problems);
+    check_additional_addresses(&facts, &mut problems);
     headers::check_collisions(&facts.headers, &mut problems);
     check_files(&facts.files, &mut problems);
     match config {
@@ -71,10 +72,11 @@ fn whole(root: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Config> {
     })
 }
 
+const LOOP: &str = "the proxy would send every request to itself";
+const TAKEN: &str = "each needs a port of its own";
+
 /// Requests must not loop, and two listeners must not have the same port.
 fn check_addresses(facts: &Facts<'_>, problems: &mut Problems) {
-    const LOOP: &str = "the proxy would send every request to itself";
-    const TAKEN: &str = "each needs a port of its own";
     let serving = ("serving.bindAddress", facts.serving);
     let peer = ("peer.advertiseAddress", facts.peer);
     let api_server = ("apiServer.address", facts.api_server);
@@ -90,6 +92,30 @@ fn check_addresses(facts: &Facts<'_>, problems: &mut Problems) {
                 KeyPath::of(key),
                 format!("is the same as {other_key}; {consequence}"),
             );
+        }
+    }
+}
+
+/// The same for further addresses: one that is there twice would get two listeners.
+fn check_additional_addresses(facts: &Facts<'_>, problems: &mut Problems) {
+    let additional = KeyPath::of("serving.additionalBindAddresses");
+    for (index, address) in facts.additional.iter().enumerate() {
+        let mut same_as = |key: &str, other, consequence| {
+            if is_same(*address, other) {
+                let message = format!("is the same as {key}; {consequence}");
+                problems.add(additional.item(index), message);
+            }
+        };
+        same_as("serving.bindAddress", facts.serving, "remove it here");
+        same_as("apiServer.address", facts.api_server, LOOP);
+        same_as("admin.bindAddress", facts.admin, TAKEN);
+        // Items that are literally the same are noted where the list is read.
+        let earlier = facts.additional.iter().take(index);
+        let spelled_otherwise = |other: &&Option<SocketAddr>| **other != *address;
+        for other in earlier.filter(spelled_otherwise) {
+            if is_same(*address, *other) {
+                problems.add(additional.item(index), "is there twice; remove one");
+            }
         }
     }
 }

@@ -184,6 +184,11 @@ impl LocalState {
         }
     }
 
+    /// Whether the last `/readyz` said that the process is shutting down.
+    pub fn is_shutting_down(&self) -> bool {
+        self.shutting_down.load(Ordering::Relaxed)
+    }
+
     /// Whether the process of `epoch` is shutting down, by its `/readyz`.
     pub fn shuts_down(&self, says_so: bool, epoch: u64) {
         if self.epoch() != epoch {

@@ -40,10 +40,14 @@ const NO_WAIT: Duration = Duration::from_millis(50);
 const FRAME_TIMEOUT: Duration = Duration::from_secs(2);
 /// The parts of the drain after which the waits for etcd and for the rest of a frame end.
 const DEADLINES: [f64; 2] = [0.93, 0.97];
+/// The same for watches that began during the drain, as parts of its last seconds ([`Shared::ending`]).
+const LATE_DEADLINES: [f64; 2] = [0.5, 0.8];
 
 /// Writes the final bookmark of a watch. Passes anything else as it is.
 pub struct FinalBookmark<'a> {
     shared: &'a Shared,
+    /// The request began during the drain: it ends last.
+    late: bool,
     _open: Option<OpenWatch<'a>>,
     watch: Option<Box<Watch>>,
 }
@@ -102,6 +106,7 @@ impl<'a> FinalBookmark<'a> {
             change_log: Mutex::default(),
         });
         Self {
+            late: shared.is_draining(),
             shared,
             _open: Some(shared.metrics.watches.open(bookmark_request.is_some())),
             watch: Some(Box::new(Watch {
@@ -115,6 +120,7 @@ impl<'a> FinalBookmark<'a> {
     /// For a request that is not a watch.
     pub fn none(shared: &'a Shared) -> Self {
         Self {
+            late: shared.is_draining(),
             shared,
             _open: None,
             watch: None,
@@ -161,24 +167,32 @@ impl<'a> FinalBookmark<'a> {
 
     /// Resolves when the stream is to end and etcd's answer is as complete as it will be.
     pub async fn turn(&self) {
-        let mut phase = self.shared.phase.clone();
-        for stopping in [ShutdownPhase::Leaving, ShutdownPhase::Draining] {
-            if phase.wait_for(|phase| *phase >= stopping).await.is_err() {
-                // The process is ending.
-                return;
-            }
-            if let Some(bookmark_request) = self.bookmark_request() {
-                bookmark_request.register_change_log(self.shared);
-            }
+        if !self.shared.reaches(ShutdownPhase::Leaving).await {
+            return;
+        }
+        self.register();
+        let phase = match self.late {
+            false => ShutdownPhase::Draining,
+            true => ShutdownPhase::Ending,
+        };
+        if !self.shared.reaches(phase).await {
+            return;
         }
         let _left = OpenWatch::new(&self.shared.metrics.watches.left);
-        let begin = Instant::now();
         let drain = self.shared.config.shutdown.drain;
-        let [etcd_deadline, frame_deadline] = DEADLINES.map(|share| begin + drain.mul_f64(share));
-        self.shared.drain_turn().await;
+        let (begin, time, shares) = match self.late {
+            false => (self.shared.drain_begin(), drain, DEADLINES),
+            true => (Instant::now(), self.shared.ending(), LATE_DEADLINES),
+        };
+        let [etcd_deadline, frame_deadline] = shares.map(|share| begin + time.mul_f64(share));
+        self.register();
+        if !self.late {
+            self.shared.random_drain_delay().await;
+        }
         if let Some(bookmark_request) = self.bookmark_request() {
             let end = etcd_deadline.min(Instant::now() + ETCD_TIMEOUT);
-            if bookmark_request.wait_for_etcd(self.shared, end).await {
+            let waited = bookmark_request.wait_for_etcd(self.shared, end).await;
+            if waited && !self.late {
                 // All waiting watches get etcd's answer at the same time. They must not all end then.
                 let last = begin + drain.mul_f64(DRAIN_TURNS);
                 let left = last.saturating_duration_since(Instant::now());
@@ -237,6 +251,13 @@ impl<'a> FinalBookmark<'a> {
             Ok(written) => written.map(|()| self.shared.metrics.watches.given()),
             // Part of the bookmark may be written: the stream cannot end cleanly.
             Err(_) => Error::e_explain(ErrorType::WriteTimedout, "the client takes no bookmark"),
+        }
+    }
+
+    /// Registers what is to be read from etcd, as far as that is known by now.
+    fn register(&self) {
+        if let Some(bookmark_request) = self.bookmark_request() {
+            bookmark_request.register_change_log(self.shared);
         }
     }
 

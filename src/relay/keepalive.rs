@@ -11,6 +11,8 @@ use tokio::time::Instant;
 
 /// Idle connections are closed after this time, as in kube-apiserver.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// Time for a connection's request to arrive while the proxy stops. Connections end with one answer then.
+pub const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of the next request that are read at first. Most requests are not longer.
 const FIRST_BYTES: usize = 4096;
 

@@ -23,6 +23,8 @@ pub struct Metrics {
     pub own_time: Histogram,
     /// Long-running requests that are open.
     pub long_running: IntGauge,
+    /// Those of them that began during the drain.
+    pub late_long_running: IntGauge,
     /// Discovery documents.
     pub documents: DocumentMetrics,
     /// What clients leave unread.
@@ -78,6 +80,11 @@ impl Metrics {
                 registry,
                 "kube_interop_proxy_long_running_requests",
                 "Long-running requests that are open.",
+            )?,
+            late_long_running: int_gauge(
+                registry,
+                "kube_interop_proxy_drain_late_requests",
+                "Open long-running requests that began during the drain. They end last.",
             )?,
             documents: DocumentMetrics::new(registry)?,
             unread: UnreadMetrics::new(registry)?,

@@ -143,7 +143,15 @@ fn ask<'s>(
 ) -> Decision<'s> {
     let (question, local) = question(shared, request, initialized);
     let stale = || shared.is_stale();
-    decide(question, shared.policy, local, snapshot, stale)
+    let decision = decide(question, shared.policy, local, snapshot, stale);
+    match !initialized && shared.is_draining() && may_be_answered_elsewhere(shared, request) {
+        true => Decision {
+            to: ServerChoice::Peers(&snapshot.targets, None),
+            then: ServerChoice::Local,
+            ..decision
+        },
+        false => decision,
+    }
 }
 
 /// What the routing table is asked.
@@ -165,6 +173,16 @@ fn question<'a>(
             .map_or(i64::MAX, |_| shared.local.history_start()),
     };
     (question, local)
+}
+
+/// Whether a path that is not a resource means the same at every apiserver: unlike health, metrics and logs.
+fn may_be_answered_elsewhere(shared: &Shared, request: &RouteRequest<'_>) -> bool {
+    const SAME_EVERYWHERE: [&str; 2] = ["/.well-known/", "/openid/"];
+    let path = request.path;
+    gvr(request.info).is_none()
+        && !request.rerouted
+        && shared.policy.rerouting
+        && (path == "/version" || SAME_EVERYWHERE.iter().any(|below| path.starts_with(below)))
 }
 
 /// The first destination of a decision that was not tried.

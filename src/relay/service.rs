@@ -28,7 +28,7 @@ use super::unread::{AnswerWriter, SEND_BUFFER};
 use super::upload::Upload;
 use super::upstream::{RequestKind, Upstreams};
 use crate::relay::failover::{ForwardedRequest, Refused};
-use crate::relay::keepalive::{idle, linger, linger_unread};
+use crate::relay::keepalive::{FIRST_REQUEST_TIMEOUT, idle, linger, linger_unread};
 use crate::request::caller::Caller;
 use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, means_upgrade, version_asked};
 use crate::request::info::{self, RequestInfo, Target};
@@ -108,12 +108,11 @@ impl RelayService {
         begun: BytesMut,
         shutdown: &ShutdownWatch,
     ) -> Option<ServerSession> {
-        let mut ending = shutdown.clone();
         let keepalive = (!*shutdown.borrow()).then_some(KEEPALIVE);
         let mut session = tokio::select! {
             biased;
             read = tokio::time::timeout(HEADER_TIMEOUT, self.head(stream, begun, keepalive)) => read.ok()??,
-            _ = ending.changed() => return None,
+            () = gives_up(shutdown.clone()) => return None,
         };
         // A body may pause for any time, as that of `exec` does.
         session.set_read_timeout(None);
@@ -248,6 +247,8 @@ impl RelayService {
             Action::Forward(route) => {
                 let _open = (kind != RequestKind::Short)
                     .then(|| Open::new(&self.shared.metrics.long_running));
+                let _late = (kind != RequestKind::Short && self.shared.is_draining())
+                    .then(|| Open::new(&self.shared.metrics.late_long_running));
                 let request = ForwardedRequest {
                     route_request: &route_request,
                     downstream: &downstream,
@@ -302,7 +303,7 @@ impl RelayService {
         // The apiserver may have gone down since the plan was made.
         let initialized = self.shared.local.is_initialized();
         options.ready = options.ready.map(|ready| ready && initialized);
-        if self.ends_connection(caller, refusal) {
+        if self.shared.is_draining() || self.ends_connection(caller, refusal) {
             downstream.end(session);
         }
         let mut answer_writer =
@@ -365,6 +366,13 @@ impl RelayService {
             Err(_) => Outcome::Broken,
         }
     }
+}
+
+/// Resolves when a request that has not arrived completely is no longer waited for because the proxy stops.
+async fn gives_up(mut shutdown: ShutdownWatch) {
+    // The guard in the result must not be held. An error means that the process is ending.
+    let _ = shutdown.wait_for(|stops| *stops).await.is_ok();
+    tokio::time::sleep(FIRST_REQUEST_TIMEOUT).await;
 }
 
 /// Whether Go's HTTP server would accept the request's form. CONNECT names no path, and proxies read it differently.

@@ -1,14 +1,15 @@
 //! State that all serving threads share. Requests read it, other tasks write it.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use http::{HeaderValue, Method};
 use rand::Rng;
 use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
 
 use super::answer::Refusal;
 use super::health::Health;
@@ -63,6 +64,8 @@ pub struct Shared {
     pub metrics: Metrics,
     /// How far a shutdown has come.
     pub phase: watch::Receiver<ShutdownPhase>,
+    /// When the drain began.
+    pub drain_begin: OnceLock<Instant>,
 }
 
 /// At most so many requests at a time ask other servers whether they know a custom resource.
@@ -71,6 +74,9 @@ pub const OTHER_OPINIONS: usize = 64;
 /// The part of `shutdown.drain` within which long-running requests end.
 pub const DRAIN_TURNS: f64 = 0.9;
 
+/// Longest [`ShutdownPhase::Ending`].
+const LONGEST_ENDING: Duration = Duration::from_secs(2);
+
 /// How far a shutdown has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ShutdownPhase {
@@ -78,8 +84,10 @@ pub enum ShutdownPhase {
     Serving,
     /// `/readyz` fails, everything is still served.
     Leaving,
-    /// No new connections; long-running requests end one after the other.
+    /// Connections end with one answer; long-running requests end one after the other.
     Draining,
+    /// No new connections; the long-running requests that began during the drain end.
+    Ending,
 }
 
 impl Shared {
@@ -94,6 +102,30 @@ impl Shared {
     /// Whether the proxy is stopping. An answer over HTTP/1 is then the last of its connection, and says so.
     pub fn is_leaving(&self) -> bool {
         *self.phase.borrow() != ShutdownPhase::Serving
+    }
+
+    /// Whether a connection ends with its next answer.
+    pub fn is_draining(&self) -> bool {
+        // Every request asks: no lock.
+        self.drain_begin.get().is_some()
+    }
+
+    /// When the drain began; now, if it did not.
+    pub fn drain_begin(&self) -> Instant {
+        self.drain_begin.get().copied().unwrap_or_else(Instant::now)
+    }
+
+    /// How long [`ShutdownPhase::Ending`] takes: the end of `shutdown.drain`.
+    pub fn ending(&self) -> Duration {
+        let drain = self.config.shutdown.drain;
+        drain.mul_f64(1.0 - DRAIN_TURNS).min(LONGEST_ENDING)
+    }
+
+    /// Waits for a phase of the shutdown; false: the process is ending.
+    pub async fn reaches(&self, awaited: ShutdownPhase) -> bool {
+        let mut phase = self.phase.clone();
+        let reached = phase.wait_for(|phase| *phase >= awaited).await;
+        reached.is_ok()
     }
 
     /// Whether the snapshot is too old to prove that no server serves a resource.
@@ -136,21 +168,6 @@ impl Shared {
         let config = &self.config.if_ready;
         let jitter = rand::thread_rng().gen_range(0..=config.retry_after_jitter_seconds);
         config.retry_after_seconds + jitter
-    }
-
-    /// Resolves when a long-running request is to end: after a random part of `shutdown.drain`, so that clients do not
-    /// all reconnect at once.
-    pub async fn drain_turn(&self) {
-        let mut phase = self.phase.clone();
-        if phase
-            .wait_for(|phase| *phase == ShutdownPhase::Draining)
-            .await
-            .is_err()
-        {
-            // The process is ending.
-            return;
-        }
-        self.random_drain_delay().await;
     }
 
     /// Resolves after a random part of `shutdown.drain`.

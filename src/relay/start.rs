@@ -1,6 +1,6 @@
 //! Puts together what requests are served by, and starts what asks failed peers again.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use tokio::sync::{Semaphore, watch};
@@ -72,6 +72,7 @@ pub fn start(
         other_opinions: Semaphore::new(OTHER_OPINIONS),
         metrics: inputs.metrics,
         phase: inputs.phase,
+        drain_begin: OnceLock::new(),
         config,
     });
     let peers = Arc::new(health::maker(&shared.config, shared.credentials.clone())?);

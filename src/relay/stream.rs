@@ -39,7 +39,7 @@ impl Exchange<'_> {
     ) -> pingora_core::Result<()> {
         // On an upgrade `Connection` is about the upgrade, and the client's protocol writes the rest.
         if response.status != StatusCode::SWITCHING_PROTOCOLS {
-            if self.ends_connection(&response) {
+            if self.shared.is_draining() || self.ends_connection(&response) {
                 self.downstream.end(down);
             }
             // Waiting requests may go on: it is known whether the connection ends.

@@ -25,12 +25,13 @@ use rustls::ServerConfig;
 use std::any::Any;
 use std::os::fd::AsRawFd;
 use tokio::net::TcpListener;
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{Mutex, watch};
 
 use super::closing::becomes_true;
 use super::counted_stream::CountedStream;
 use super::header_blocks::HeaderBlockWatch;
 use super::http2;
+use super::listener::ignore_newcomers;
 use super::metrics::ConnectionMetrics;
 use crate::log_throttle::LogRateLimit;
 use crate::relay::downstream::Downstream;
@@ -44,6 +45,9 @@ use crate::routing::table::Snapshot;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after an error such as a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long connections that have begun are accepted after listening has stopped: a handshake of TCP on a slow network.
+pub const LAST_HANDSHAKES: Duration = Duration::from_millis(200);
 
 /// This part of the limit for clients is added for peers.
 const PEERS_SHARE: usize = 8;
@@ -61,35 +65,44 @@ pub struct ConnectionAcceptor {
     pub unread: Arc<UnreadBudget>,
     /// Becomes true when connections are to end after their running requests.
     pub closing: watch::Receiver<bool>,
-    /// Closes when no connection is left.
-    pub alive: mpsc::Sender<()>,
+    /// Becomes true when no more connections are to be accepted.
+    pub stop_listening: watch::Receiver<bool>,
     /// Held during the expensive part of a handshake.
     pub handshake_lock: Mutex<()>,
 }
 
 impl ConnectionAcceptor {
-    /// Accepts until closing.
+    /// Accepts until listening stops, and then those that have begun to connect.
     pub async fn run(self: Arc<Self>, listener: TcpListener) {
-        let mut closing = self.closing.clone();
+        let mut stop = self.stop_listening.clone();
+        tokio::select! {
+            biased;
+            () = becomes_true(&mut stop) => {}
+            () = self.accept_all(&listener) => {}
+        }
+        if let Err(error) = ignore_newcomers(&listener) {
+            tracing::debug!(%error, "the listener cannot ignore newcomers");
+        }
+        // The end of this time is the expected one.
+        let _ = tokio::time::timeout(LAST_HANDSHAKES, self.accept_all(&listener)).await;
+    }
+
+    async fn accept_all(self: &Arc<Self>, listener: &TcpListener) {
         loop {
-            tokio::select! {
-                biased;
-                () = becomes_true(&mut closing) => return,
-                accepted = listener.accept() => match accepted {
-                    Ok((tcp, from)) if self.has_room_for(&tcp, from.ip()) => {
-                        let open = Open::new(self.metrics.clone());
-                        tokio::spawn(self.clone().serve(tcp, from, open));
-                    }
-                    Ok(_) => {
-                        self.metrics.refused.inc();
-                        warn_refused(&"as many are connected as may be");
-                    }
-                    Err(error) => {
-                        // Caused by the connection (reset while it waited) or by the process (too many open files).
-                        warn_refused(&error);
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                    }
-                },
+            match listener.accept().await {
+                Ok((tcp, from)) if self.has_room_for(&tcp, from.ip()) => {
+                    let open = Open::new(self.metrics.clone());
+                    tokio::spawn(self.clone().serve(tcp, from, open));
+                }
+                Ok(_) => {
+                    self.metrics.refused.inc();
+                    warn_refused(&"as many are connected as may be");
+                }
+                Err(error) => {
+                    // Caused by the connection (reset while it waited) or by the process (too many open files).
+                    warn_refused(&error);
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
             }
         }
     }

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::closing::becomes_true;
 use crate::relay::downstream::Downstream;
-use crate::relay::keepalive::IDLE_TIMEOUT;
+use crate::relay::keepalive::{FIRST_REQUEST_TIMEOUT, IDLE_TIMEOUT};
 use crate::relay::service::RelayService;
 
 /// Most malformed streams of a connection, as in pingora.
@@ -26,7 +26,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// A connection that ends is kept open for this long without requests, because the last answers may still be in flight.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Serves a connection to its end. After `closing` it ends, too, but streams that arrive before the end are served.
+/// Serves a connection to its end. After `closing` it ends, too, but streams that arrive before the end are served. One
+/// that comes after `closing` ends with the answer to its first request.
 pub async fn serve(
     service: &Arc<RelayService>,
     options: H2Options,
@@ -47,14 +48,15 @@ pub async fn serve(
     let running = Arc::new(Running::default());
     let mut malformed = 0;
     let mut closing = closing.clone();
-    let mut going = false;
+    let comes_late = *closing.borrow();
+    let mut going = comes_late;
     // Set when this connection is to end, not when the proxy stops.
     let mut ended: Option<Instant> = None;
     loop {
-        let idle = running.idle_for(if ended.is_some() {
-            LINGER
-        } else {
-            IDLE_TIMEOUT
+        let idle = running.idle_for(match ended {
+            Some(_) => LINGER,
+            None if comes_late => FIRST_REQUEST_TIMEOUT,
+            None => IDLE_TIMEOUT,
         });
         let accepted = tokio::select! {
             biased;

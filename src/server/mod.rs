@@ -6,6 +6,7 @@ pub mod counted_stream;
 mod delegate;
 pub mod header_blocks;
 pub mod http2;
+pub mod listener;
 pub mod metrics;
 pub mod rotate;
 mod start;

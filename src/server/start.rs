@@ -1,4 +1,4 @@
-//! Starts the TLS port: the rotation of certificates and one serving thread for each listener.
+//! Starts the TLS port, the rotation of certificates and the serving threads; and stops them.
 
 use std::io;
 use std::net::TcpListener;
@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use rustls::ServerConfig;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
+use super::accept::LAST_HANDSHAKES;
 use super::metrics::ConnectionMetrics;
 use super::rotate::Rotations;
 use super::worker::{self, WorkerContext};
@@ -19,10 +21,15 @@ use crate::relay::files;
 use crate::relay::shared::Shared;
 use crate::tls::metrics::CertificateMetrics;
 
+/// Between two looks at what is open.
+const INTERVAL: Duration = Duration::from_millis(20);
+
 /// What connections are accepted with.
 pub struct ServerInputs {
-    /// One for each serving thread.
-    pub listeners: Vec<TcpListener>,
+    /// For each serving thread one of each address.
+    pub listeners: Vec<Vec<TcpListener>>,
+    /// Becomes true when connections are to be accepted.
+    pub start_listening: watch::Receiver<bool>,
     pub tls: Arc<ServerConfig>,
     pub etcd_tls: EtcdTls,
     pub rotations: Rotations,
@@ -33,20 +40,35 @@ pub struct ServerInputs {
 /// The serving threads and what stops them.
 pub struct ServingThreads {
     closing: watch::Sender<bool>,
+    stop_listening: watch::Sender<bool>,
     cut: watch::Sender<bool>,
-    connections: mpsc::Receiver<()>,
+    metrics: Arc<ConnectionMetrics>,
     workers: Vec<JoinHandle<()>>,
 }
 
 impl ServingThreads {
-    /// Accepts no more connections, waits for the end of those that are open, at most for `drain`, and ends the threads.
-    pub async fn stop(mut self, drain: Duration) {
+    /// Each connection ends, after its running requests; one that comes from now on after its first request.
+    pub fn drain(&self) {
         self.closing.send_replace(true);
-        if tokio::time::timeout(drain, self.connections.recv())
-            .await
-            .is_err()
-        {
-            tracing::warn!("requests were still running at the end of shutdown.drain");
+    }
+
+    /// Client connections that are open.
+    pub fn connections(&self) -> i64 {
+        self.metrics.open.get()
+    }
+
+    /// Accepts no more connections, waits for the end of those that are open, at most until `deadline`, and ends the
+    /// threads.
+    pub async fn stop(self, deadline: Instant) {
+        self.stop_listening.send_replace(true);
+        // Until then connections may still be accepted.
+        tokio::time::sleep(LAST_HANDSHAKES + INTERVAL).await;
+        while self.connections() > 0 {
+            if Instant::now() >= deadline {
+                tracing::warn!("requests were still running at the end of shutdown.drain");
+                break;
+            }
+            tokio::time::sleep(INTERVAL).await;
         }
         self.cut.send_replace(true);
         for worker in self.workers {
@@ -72,27 +94,30 @@ pub fn start(
         control,
     );
     let (closing, closes) = watch::channel(false);
+    let (stop_listening, stops_listening) = watch::channel(false);
     let (cut, cuts) = watch::channel(false);
-    let (alive, connections) = mpsc::channel(1);
+    let metrics = Arc::new(inputs.connection_metrics);
     let context = WorkerContext {
         shared: shared.clone(),
         tls,
         closing: closes,
-        alive,
+        start_listening: inputs.start_listening,
+        stop_listening: stops_listening,
         cut: cuts,
         max_clients: files::for_clients(),
-        metrics: Arc::new(inputs.connection_metrics),
+        metrics: metrics.clone(),
     };
     let workers = inputs
         .listeners
         .into_iter()
         .enumerate()
-        .map(|(index, listener)| worker::start(index, listener, context.clone()))
+        .map(|(index, listeners)| worker::start(index, listeners, context.clone()))
         .collect::<Result<_, _>>()?;
     Ok(ServingThreads {
         closing,
+        stop_listening,
         cut,
-        connections,
+        metrics,
         workers,
     })
 }

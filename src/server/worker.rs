@@ -1,46 +1,21 @@
-//! One serving thread for each core, each with its own runtime, listener and upstream connections. No work is stolen,
+//! One serving thread for each core, each with its own runtime, listeners and upstream connections. No work is stolen,
 //! and shared state is only read.
 
 use super::metrics::ConnectionMetrics;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use arc_swap::ArcSwap;
 use rustls::ServerConfig;
-use socket2::{Domain, Protocol, Socket, Type};
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{Mutex, watch};
 
 use super::accept::ConnectionAcceptor;
 use super::closing::becomes_true;
+use super::listener::listen;
 use crate::relay::service::RelayService;
 use crate::relay::shared::Shared;
-
-const BACKLOG: i32 = 1024;
-
-/// Binds `count` listeners to one address. Port 0 becomes the same free port for all.
-pub fn bind(address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
-    let first = listener(address)?;
-    let address = first.local_addr()?;
-    std::iter::once(Ok(first))
-        .chain((1..count).map(|_| listener(address)))
-        .collect()
-}
-
-fn listener(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM,
-        Some(Protocol::TCP),
-    )?;
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
-}
 
 /// What all serving threads get.
 #[derive(Clone)]
@@ -50,8 +25,10 @@ pub struct WorkerContext {
     pub tls: Arc<ArcSwap<ServerConfig>>,
     /// Becomes true when connections are to end after their running requests.
     pub closing: watch::Receiver<bool>,
-    /// Held by every connection and by the serving threads.
-    pub alive: mpsc::Sender<()>,
+    /// Becomes true when connections are to be accepted.
+    pub start_listening: watch::Receiver<bool>,
+    /// Becomes true when no more connections are to be accepted.
+    pub stop_listening: watch::Receiver<bool>,
     /// Becomes true when open connections are to be closed at once.
     pub cut: watch::Receiver<bool>,
     pub metrics: Arc<ConnectionMetrics>,
@@ -59,10 +36,10 @@ pub struct WorkerContext {
     pub max_clients: usize,
 }
 
-/// Starts a thread that serves `listener` until `cut` is true.
+/// Starts a thread that serves `listeners` until `cut` is true.
 pub fn start(
     index: usize,
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
     context: WorkerContext,
 ) -> io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -75,23 +52,17 @@ pub fn start(
                 shared,
                 tls,
                 closing,
-                alive,
+                mut start_listening,
+                stop_listening,
                 mut cut,
                 max_clients,
                 metrics,
             } = context;
             runtime.block_on(async move {
-                let listener = match tokio::net::TcpListener::from_std(listener) {
-                    Ok(listener) => listener,
-                    Err(error) => {
-                        tracing::error!(%error, "listener cannot be used");
-                        return;
-                    }
-                };
                 let unread = shared.unread.clone();
                 let snapshot = shared.published.snapshot.clone();
                 let service = Arc::new(RelayService::new(shared));
-                let accepting = ConnectionAcceptor {
+                let accepting = Arc::new(ConnectionAcceptor {
                     service,
                     tls,
                     metrics,
@@ -99,11 +70,24 @@ pub fn start(
                     snapshot,
                     unread,
                     closing,
-                    alive,
+                    stop_listening,
                     handshake_lock: Mutex::default(),
-                };
-                tokio::spawn(Arc::new(accepting).run(listener));
+                });
+                tokio::spawn(async move {
+                    becomes_true(&mut start_listening).await;
+                    for listener in listeners {
+                        match begin(listener) {
+                            Ok(listener) => drop(tokio::spawn(accepting.clone().run(listener))),
+                            Err(error) => tracing::error!(%error, "listener cannot be used"),
+                        }
+                    }
+                });
                 becomes_true(&mut cut).await;
             });
         })
+}
+
+fn begin(socket: TcpListener) -> io::Result<tokio::net::TcpListener> {
+    listen(&socket)?;
+    tokio::net::TcpListener::from_std(socket)
 }

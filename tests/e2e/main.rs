@@ -8,6 +8,7 @@
     reason = "tests: a failure is a panic with a message"
 )]
 
+mod addresses;
 mod admin;
 mod discovery;
 mod etcd;

@@ -292,7 +292,10 @@ impl Client {
         &self,
         config: Arc<ClientConfig>,
     ) -> anyhow::Result<TlsStream<TcpStream>> {
-        let socket = TcpSocket::new_v4()?;
+        let socket = match self.settings.addr {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
         if let Some(address) = self.settings.from {
             socket.bind(SocketAddr::new(address, 0))?;
         }

@@ -27,6 +27,7 @@ pub mod kube;
 pub mod kubectl;
 pub mod ledger;
 pub mod modern;
+pub mod network;
 pub mod nodes;
 pub mod openssl;
 pub mod pki;

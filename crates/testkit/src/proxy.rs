@@ -47,6 +47,7 @@ pub struct ProxyOptions {
     overrides: Vec<Value>,
     env: Vec<(String, String)>,
     files: Option<usize>,
+    before: Vec<String>,
     until: Until,
 }
 
@@ -64,6 +65,7 @@ impl ProxyOptions {
             overrides: Vec::new(),
             env: Vec::new(),
             files: None,
+            before: Vec::new(),
             until: Until::Live,
         }
     }
@@ -105,6 +107,13 @@ impl ProxyOptions {
     pub fn files(mut self, most: usize) -> Self {
         self.files = Some(most);
         self
+    }
+
+    /// It runs in another network; see [`Neighbor::command`](super::network::Neighbor::command). Its admin port cannot be
+    /// asked then.
+    pub fn in_network(mut self, command: Vec<String>) -> Self {
+        self.before = command;
+        self.until(Until::Spawned)
     }
 
     pub fn until(mut self, until: Until) -> Self {
@@ -239,6 +248,12 @@ impl Proxy {
         self.wait_until_up().await;
     }
 
+    /// Starts another with the same file while this one still runs. Returns the process of this one.
+    pub fn start_successor(&mut self) -> Process {
+        let successor = spawn(&self.options, &self.config);
+        std::mem::replace(&mut self.process, successor)
+    }
+
     async fn wait_until_up(&mut self) {
         match self.options.until {
             Until::Spawned => {}
@@ -276,9 +291,14 @@ pub async fn admin_get(admin: SocketAddr, path: &str, accept: &str) -> anyhow::R
 }
 
 fn spawn(options: &ProxyOptions, config: &Path) -> Process {
-    let mut command = match options.files {
-        None => Command::new(&options.binary),
-        Some(most) => {
+    let mut command = match (options.files, options.before.split_first()) {
+        (None, None) => Command::new(&options.binary),
+        (None, Some((first, rest))) => {
+            let mut before = Command::new(first);
+            before.args(rest).arg(&options.binary);
+            before
+        }
+        (Some(most), _) => {
             let mut shell = Command::new("sh");
             let script = format!("ulimit -n {most} && exec \"$0\" \"$@\"");
             shell.args(["-c", &script]).arg(&options.binary);

@@ -4,6 +4,7 @@
 //! `inventory`). Probes run concurrently and each has a time limit, so that one dead server hides no other finding. Nothing
 //! is changed: servers get GETs only; etcd gets reads, and transactions whose condition never holds.
 
+pub mod addresses;
 pub mod apiserver;
 pub mod certificates;
 pub mod clock;
@@ -24,6 +25,7 @@ use http::HeaderMap;
 use rustls::pki_types::CertificateDer;
 use tokio::time::timeout;
 
+use self::addresses::HostAddresses;
 use self::apiserver::authorities;
 use self::clock::Skew;
 use self::concurrent::join_all;
@@ -88,6 +90,7 @@ async fn live(config: &Config, file: &Path) -> Vec<Finding> {
     findings.extend(etcd);
     findings.extend(apiserver);
     findings.extend(local_proxy::findings(config, &local_proxy));
+    findings.extend(addresses::findings(config, &HostAddresses::read()));
     let mut skews: Vec<(String, Skew)> = apiserver_skew.into_iter().collect();
     match inventory {
         Some(inventory) => {

@@ -8,8 +8,8 @@ fn wrong_keys_are_named_with_their_line() {
         (
             "unknown key",
             minimal_with("  certFile: s", "  colour: blue\n  certFile: s"),
-            "serving.colour (line 5): unknown key; expected one of bindAddress, certFile, keyFile, clientCAFile, \
-             requestHeaderClientCAFile, requestHeaderAllowedNames, requestHeaderUsernameHeaders, \
+            "serving.colour (line 5): unknown key; expected one of bindAddress, additionalBindAddresses, certFile, keyFile, \
+             clientCAFile, requestHeaderClientCAFile, requestHeaderAllowedNames, requestHeaderUsernameHeaders, \
              requestHeaderUidHeaders, requestHeaderGroupHeaders, requestHeaderExtraHeaderPrefixes",
         ),
         (
@@ -99,8 +99,8 @@ fn every_problem_is_reported_at_once() {
         [
             "serving.bindAddress (line 4): 0.0.0.0 stands for every address; name one address of this host",
             "serving.certFile (line 5): expected the path of a file, found a list",
-            "serving.extra (line 6): unknown key; expected one of bindAddress, certFile, keyFile, clientCAFile, \
-             requestHeaderClientCAFile, requestHeaderAllowedNames, requestHeaderUsernameHeaders, \
+            "serving.extra (line 6): unknown key; expected one of bindAddress, additionalBindAddresses, certFile, keyFile, \
+             clientCAFile, requestHeaderClientCAFile, requestHeaderAllowedNames, requestHeaderUsernameHeaders, \
              requestHeaderUidHeaders, requestHeaderGroupHeaders, requestHeaderExtraHeaderPrefixes",
             "apiServer.serverName (line 11): must not be empty: the server's certificate is verified against it",
             "apiServer.probeInterval (line 12): \"soon\" is no duration such as 500ms or 1m30s: a number is missing",

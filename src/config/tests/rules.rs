@@ -108,3 +108,57 @@ fn a_lease_that_is_kept_needs_a_namespace() {
         .is_ok()
     );
 }
+
+#[test]
+fn further_addresses_must_be_others() {
+    for (items, expected) in [
+        (
+            "['10.0.0.100:6443', '0.0.0.0:6443']",
+            "serving.additionalBindAddresses[1] (line 4): 0.0.0.0 stands for every address; name one address of this host",
+        ),
+        (
+            "['[::]:6443']",
+            "serving.additionalBindAddresses[0] (line 4): :: stands for every address; name one address of this host",
+        ),
+        (
+            "['10.0.0.100:0']",
+            "serving.additionalBindAddresses[0] (line 4): needs a port",
+        ),
+        (
+            "['10.0.0.100:6443', '10.0.0.100:6443']",
+            "serving.additionalBindAddresses[1] (line 4): is there twice; remove one",
+        ),
+        (
+            "['10.0.0.100:6443', '[::ffff:10.0.0.100]:6443']",
+            "serving.additionalBindAddresses[1] (line 4): is there twice; remove one",
+        ),
+        (
+            "['10.0.0.11:6443']",
+            "serving.additionalBindAddresses[0] (line 4): is the same as serving.bindAddress; remove it here",
+        ),
+        (
+            "['127.0.0.1:6443']",
+            "serving.additionalBindAddresses[0] (line 4): is the same as apiServer.address; the proxy would send every \
+             request to itself",
+        ),
+        (
+            "['127.0.0.1:10260']",
+            "serving.additionalBindAddresses[0] (line 4): is the same as admin.bindAddress; each needs a port of its own",
+        ),
+        (
+            "10.0.0.100:6443",
+            "serving.additionalBindAddresses (line 4): expected a list, found text",
+        ),
+    ] {
+        let setting = format!("serving:\n  additionalBindAddresses: {items}");
+        let text = minimal_with("serving:", &setting);
+        assert_eq!(problems(&text), [expected], "{items}");
+    }
+    let text = minimal_with(
+        "serving:",
+        "serving:\n  additionalBindAddresses: ['10.0.0.100:6443', '[2001:db8::11]:6443', '10.0.0.11:7443']",
+    );
+    let addresses = parse(&text).unwrap().serving.additional_bind_addresses;
+    assert_eq!(addresses.len(), 3);
+    assert!(addresses[1].is_ipv6());
+}

@@ -2,3 +2,6 @@
 
 pub mod drain;
 pub mod sigterm;
+pub mod successor;
+pub mod tied;
+pub mod together;

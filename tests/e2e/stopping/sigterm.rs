@@ -32,7 +32,7 @@ async fn the_live_key_goes_away_and_the_record_stays() {
 }
 
 #[tokio::test]
-async fn short_requests_finish_and_new_ones_are_not_taken() {
+async fn short_requests_finish() {
     let mut world = Single::new().await;
     let client = world.client().cert("admin");
     let running: Vec<_> = [client.http1(), client.http2()]
@@ -44,7 +44,7 @@ async fn short_requests_finish_and_new_ones_are_not_taken() {
     })
     .await;
     world.proxy.process().signal(Signal::Term);
-    no_new_connections(&client).await;
+    until_it_drains(&client).await;
     for request in running {
         let answer = request.await.unwrap();
         assert_eq!(answer.code(), 200);
@@ -55,9 +55,20 @@ async fn short_requests_finish_and_new_ones_are_not_taken() {
     assert_eq!(world.proxy.process().wait(LONG).await.code(), Some(0));
 }
 
-async fn no_new_connections(client: &Client) {
-    eventually("no new connections", LONG, async || {
-        client.fresh().try_get("/version").await.is_err()
+/// Waits until connections end with their first answer.
+pub async fn until_it_drains(client: &Client) {
+    eventually("connections end with one answer", LONG, async || {
+        let tls = client.fresh().connect_raw(&["h2"]).await.unwrap();
+        let (sender, connection) = h2::client::handshake(tls).await.unwrap();
+        let mut connection = tokio::spawn(connection);
+        let mut sender = sender.ready().await.unwrap();
+        let request = http::Request::get("https://x/livez").body(()).unwrap();
+        let (answer, _) = sender.send_request(request, true).unwrap();
+        answer.await.unwrap();
+        // Not before: this side closes the connection when nobody can send requests.
+        let ended = tokio::time::timeout(Duration::from_millis(500), &mut connection).await;
+        connection.abort();
+        ended.is_ok()
     })
     .await;
 }
@@ -75,7 +86,7 @@ async fn an_upload_over_http1_is_taken_to_its_end() {
     })
     .await;
     world.proxy.process().signal(Signal::Term);
-    no_new_connections(&client).await;
+    until_it_drains(&client).await;
     for piece in ["6\r\nsecond\r\n", "4\r\nlast\r\n0\r\n\r\n"] {
         upload.write_all(piece.as_bytes()).await.unwrap();
     }
@@ -111,7 +122,7 @@ async fn http2_clients_get_goaway_and_an_upload_is_taken_to_its_end() {
     })
     .await;
     world.proxy.process().signal(Signal::Term);
-    no_new_connections(&client).await;
+    until_it_drains(&client).await;
     // The client library refuses to begin anything after GOAWAY.
     eventually("GOAWAY", LONG, async || {
         sender.clone().ready().await.is_err()

@@ -1,6 +1,7 @@
 //! `check --live`: a running pair of proxies is healthy, and for each of many misconfigurations it reports the cause
 //! and nothing else.
 
+mod addresses;
 mod changes_nothing;
 mod etcd;
 mod files;

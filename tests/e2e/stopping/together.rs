@@ -1,0 +1,141 @@
+//! A proxy and its real kube-apiserver v1.20.2 get SIGTERM together, as from kubelet, and are started again when both
+//! have ended. A client that knows only this node's address asks all the time.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::routing::real_apiservers::{LONGER, options};
+use testkit::client::Client;
+use testkit::cluster::Ground;
+use testkit::kube::KubeApiServer;
+use testkit::process::Signal;
+use testkit::proxy::{Proxy, Until};
+use testkit::wait::eventually;
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const PAUSE: Duration = Duration::from_millis(200);
+const DELAY: &str = "1s";
+const DRAIN: &str = "4s";
+/// More than delay and drain.
+const SHUTDOWN_DELAY: &str = "7s";
+
+/// One request on a new connection.
+#[derive(Debug, Clone)]
+struct Asked {
+    at: Instant,
+    answered: Instant,
+    result: Result<(), String>,
+}
+
+/// Asks on a new connection each time.
+async fn ask(client: Client, asked: Arc<Mutex<Vec<Asked>>>) {
+    let mut ticks = interval(PAUSE);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let at = Instant::now();
+        let result = match client.fresh().try_get(CONFIG_MAPS).await {
+            Ok(answer) if answer.code() == 200 => Ok(()),
+            Ok(answer) => Err(format!("{} {}", answer.code(), answer.text())),
+            Err(error) => Err(format!("{error:#}")),
+        };
+        let answered = Instant::now();
+        asked.lock().unwrap().push(Asked {
+            at,
+            answered,
+            result,
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_of_this_node_is_served_until_both_have_ended() {
+    let ground = Ground::new().await;
+    let stops_late =
+        options(&ground, "cp-a").arg(&format!("--shutdown-delay-duration={SHUTDOWN_DELAY}"));
+    let mut a = KubeApiServer::start(stops_late, &ground.pki).await;
+    let b = KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await;
+    let proxy = |id, server: &KubeApiServer| {
+        let options = ground.proxy(id, server.addr());
+        let options = options
+            .set("shutdown.delay", DELAY)
+            .set("shutdown.drain", DRAIN);
+        Proxy::start(options.until(Until::Ready))
+    };
+    let (mut proxy_a, _proxy_b) = tokio::join!(proxy("a", &a), proxy("b", &b));
+    eventually("B is a target", LONGER, async || {
+        proxy_a
+            .metric("kube_interop_proxy_peers", &[("state", "target")])
+            .await
+            == 1.0
+    })
+    .await;
+    let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
+    let client = proxy_a.client(&ground.pki).cert("admin");
+    let asking = tokio::spawn(ask(client, asked.clone()));
+    // A watch that the drain ends.
+    let watcher = proxy_a.client(&ground.pki).cert("admin");
+    let _watch = watcher.open(&format!("{CONFIG_MAPS}?watch=true")).await;
+
+    let signalled = Instant::now();
+    proxy_a.process().signal(Signal::Term);
+    a.process().signal(Signal::Term);
+    let (mut proxy_ended, mut apiserver_ended) = (None, None);
+    eventually("both have ended", LONGER, async || {
+        if proxy_ended.is_none() && proxy_a.process().exited().is_some() {
+            proxy_ended = Some(Instant::now());
+        }
+        if apiserver_ended.is_none() && a.process().exited().is_some() {
+            apiserver_ended = Some(Instant::now());
+        }
+        proxy_ended.is_some() && apiserver_ended.is_some()
+    })
+    .await;
+    let (proxy_ended, apiserver_ended) = (proxy_ended.unwrap(), apiserver_ended.unwrap());
+    a.start_again();
+    proxy_a.start_again().await;
+    let ready = Instant::now();
+    eventually("served again", LONGER, async || {
+        let asked = asked.lock().unwrap();
+        let last = asked.last().unwrap();
+        last.at > ready && last.result.is_ok()
+    })
+    .await;
+    asking.abort();
+
+    let asked = asked.lock().unwrap().clone();
+    let failed: Vec<_> = asked.iter().filter(|asked| asked.result.is_err()).collect();
+    let since = |at: Instant| at.saturating_duration_since(signalled).as_secs_f64();
+    println!(
+        "after SIGTERM the proxy ended in {:.1} s, the apiserver in {:.1} s, ready again after {:.1} s",
+        since(proxy_ended),
+        since(apiserver_ended),
+        since(ready)
+    );
+    let (first, last) = (failed.first(), failed.last());
+    if let (Some(first), Some(last)) = (first, last) {
+        println!(
+            "{} of {} requests not served, from {:.1} s to {:.1} s: {:?} … {:?}",
+            failed.len(),
+            asked.len(),
+            since(first.at),
+            since(last.answered),
+            first.result,
+            last.result
+        );
+    }
+    // The end of a process is seen a little later.
+    let slack = Duration::from_millis(500);
+    let early: Vec<_> = failed
+        .iter()
+        .filter(|asked| asked.answered + slack < proxy_ended)
+        .collect();
+    assert!(early.is_empty(), "while the proxy was there: {early:?}");
+    assert!(
+        proxy_ended > apiserver_ended - Duration::from_secs(2),
+        "the proxy ended {:?} before its apiserver",
+        apiserver_ended - proxy_ended
+    );
+}

@@ -1,0 +1,40 @@
+//! Addresses of this host, in a network of the test's own.
+
+use tokio::net::TcpListener;
+
+use super::{doctor, file_of, pair};
+use testkit::network::{add_address, runs_inside};
+
+#[tokio::test]
+async fn an_address_where_the_port_is_answered_and_the_proxy_does_not_listen_is_named() {
+    const NAME: &str = "doctor::addresses::an_address_where_the_port_is_answered_and_the_proxy_does_not_listen_is_named";
+    if !runs_inside(NAME) {
+        return;
+    }
+    let cluster = pair().await;
+    let dir = cluster.ground.dir.path().to_owned();
+    for address in ["10.9.0.5", "10.9.0.6"] {
+        add_address(address.parse().unwrap()).await;
+    }
+    let _apiserver = TcpListener::bind("10.9.0.5:6443").await.unwrap();
+    let file = file_of(&cluster.proxy_a);
+    let said = doctor(&dir, &file, &[]).await;
+    let warning = "warning port 6443: something listens at 10.9.0.5:6443 now, and this proxy will not; do: add";
+    assert!(said.all().contains(warning), "{}", said.all());
+    assert_eq!(said.code, Some(0));
+
+    let additional = "['10.9.0.5:6443', '10.9.0.7:6443']".to_owned();
+    let said = doctor(
+        &dir,
+        &file,
+        &[("serving.additionalBindAddresses", additional)],
+    )
+    .await;
+    for line in [
+        "ok      serving.additionalBindAddresses 10.9.0.5:6443: an address of this machine",
+        "info    serving.additionalBindAddresses 10.9.0.7:6443: not an address of this machine now",
+    ] {
+        assert!(said.all().contains(line), "{}", said.all());
+    }
+    assert!(!said.all().contains("something listens"), "{}", said.all());
+}
