@@ -206,11 +206,14 @@ async fn what_is_under_way_ends_well_when_both_are_told_to_stop() {
     })
     .await;
     running.terminate();
-    let version = format!("https://{NODE}:6443/version");
-    eventually("nobody new is let in", LONG, async || {
-        !run(node.curl(&[&version])).await.success
+    eventually("the drain has begun", LONG, async || {
+        let metrics = node.admin("/metrics").await.out;
+        watch.is_finished() || metrics.contains("kube_interop_proxy_drain_left 1\n")
     })
     .await;
+    let version = format!("https://{NODE}:6443/version");
+    let let_in = run(node.curl(&[&version])).await;
+    assert!(let_in.success, "{}", let_in.err);
     let said = end_upload(upload).await;
     assert!(said.ends_with("\n201"), "{said}");
     let watched = watch.await.unwrap();
