@@ -26,6 +26,7 @@ pub mod kcm;
 pub mod kube;
 pub mod kubectl;
 pub mod modern;
+pub mod nodes;
 pub mod openssl;
 pub mod pki;
 pub mod process;

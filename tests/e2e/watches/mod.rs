@@ -7,6 +7,7 @@ pub mod compaction;
 pub mod expired;
 pub mod progress;
 pub mod quiet;
+pub mod resources;
 pub mod resume;
 pub mod rollout;
 pub mod stampede;
