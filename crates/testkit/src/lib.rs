@@ -25,6 +25,7 @@ pub mod flood;
 pub mod kcm;
 pub mod kube;
 pub mod kubectl;
+pub mod ledger;
 pub mod modern;
 pub mod nodes;
 pub mod openssl;
