@@ -12,7 +12,7 @@ use testkit::cluster::{Ground, LONG};
 use testkit::etcd::Etcd;
 use testkit::kube::KubeApiServer;
 use testkit::process::Signal;
-use testkit::proxy::{Proxy, Until};
+use testkit::proxy::{Proxy, ProxyOptions, Until};
 
 pub const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 pub const SECRETS: &str = "/api/v1/namespaces/default/secrets";
@@ -21,15 +21,25 @@ const EMPTY: &str = "/api/v1/podtemplates";
 pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 
 pub async fn proxy(ground: &Ground, server: &KubeApiServer, drain: &str) -> Proxy {
+    proxy_with(ground, server, |options| {
+        options.set("shutdown.drain", drain)
+    })
+    .await
+}
+
+pub async fn proxy_with(
+    ground: &Ground,
+    server: &KubeApiServer,
+    change: impl Fn(ProxyOptions) -> ProxyOptions,
+) -> Proxy {
     let options = ground
         .proxy("a", server.addr())
         .set("watch.bookmarkOnShutdown", "true")
-        .set("shutdown.drain", drain)
         .env(
             "RUST_LOG",
             "info,kube_interop_proxy::watches=debug,kube_interop_proxy::relay::final_bookmark=debug",
         );
-    Proxy::start(options.until(Until::Ready)).await
+    Proxy::start(change(options).until(Until::Ready)).await
 }
 
 /// Writes an object, whether it was there or not; its resource version.
@@ -97,10 +107,16 @@ impl Events {
         }
     }
 
-    /// Reads once; whether there may be more.
     async fn read(&mut self) -> bool {
-        let Some(piece) = self.stream.next_chunk(LONG).await.expect("a clean end") else {
-            return false;
+        let read = self.try_read().await;
+        read.unwrap_or_else(|why| panic!("no clean end: {why}"))
+    }
+
+    /// Reads once; whether there may be more.
+    async fn try_read(&mut self) -> Result<bool, String> {
+        let piece = self.stream.next_chunk(LONG).await;
+        let Some(piece) = piece.map_err(|error| format!("{error:#}"))? else {
+            return Ok(false);
         };
         let seen = &mut self.seen;
         self.bytes.extend_from_slice(&piece);
@@ -112,8 +128,8 @@ impl Events {
             ));
             Ok(())
         });
-        read.unwrap_or_else(|_| panic!("not understood: {piece:?}"));
-        true
+        read.map_err(|_| format!("not understood: {piece:?}"))?;
+        Ok(true)
     }
 
     pub async fn until(&mut self, revision: i64) {
@@ -126,10 +142,18 @@ impl Events {
         }
     }
 
-    pub async fn rest(mut self) -> (Vec<Seen>, Bytes) {
-        while self.read().await {}
-        assert!(self.frames.at_boundary(), "cut in the middle of a frame");
-        (self.seen, self.bytes.freeze())
+    pub async fn rest(self) -> (Vec<Seen>, Bytes) {
+        let rest = self.try_rest().await;
+        rest.unwrap_or_else(|why| panic!("no clean end: {why}"))
+    }
+
+    /// The rest, or why the stream did not end cleanly.
+    pub async fn try_rest(mut self) -> Result<(Vec<Seen>, Bytes), String> {
+        while self.try_read().await? {}
+        match self.frames.at_boundary() {
+            true => Ok((self.seen, self.bytes.freeze())),
+            false => Err("cut in the middle of a frame".to_owned()),
+        }
     }
 }
 

@@ -12,3 +12,4 @@ pub mod resources;
 pub mod resume;
 pub mod rollout;
 pub mod stampede;
+pub mod stop_order;

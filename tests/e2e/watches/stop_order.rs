@@ -1,0 +1,211 @@
+//! How watches end when apiserver and proxy stop in one order or another, as the containers of a pod can: each ends
+//! cleanly, and with its last bookmark where the apiserver was still there to prove it. With a real kube-apiserver
+//! v1.20.2 and etcd, on the raw streams.
+
+use serde_json::json;
+
+use crate::routing::real_apiservers::options;
+use crate::watches::bookmarks::{
+    CONFIG_MAPS, Events, PROTOBUF, SECRETS, last_bookmark, list_revision, proxy_with, watch_path,
+    write,
+};
+use crate::watches::resources::POD_TEMPLATES;
+use testkit::cluster::{Ground, LONG};
+use testkit::kube::KubeApiServer;
+use testkit::process::Signal;
+use testkit::proxy::Proxy;
+use testkit::wait::eventually;
+
+/// Watches of each resource in each format and protocol.
+const OF_EACH: usize = 2;
+const DRAIN: &str = "4s";
+
+/// What a watch's resource has to prove a bookmark with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Proof {
+    /// An object that the watch itself delivered: etcd is enough.
+    Delivered,
+    /// Objects that no watch delivered: the apiserver has to be asked.
+    Quiet,
+    /// No object at all: the same.
+    Empty,
+}
+
+/// An open watch, and what it is called when it fails.
+struct Watch {
+    name: String,
+    proof: Proof,
+    events: Events,
+}
+
+struct World {
+    server: KubeApiServer,
+    proxy: Proxy,
+    watches: Vec<Watch>,
+    /// The revision that bookmarks must reach.
+    newest: i64,
+    _ground: Ground,
+}
+
+impl World {
+    /// `apiserver`: its shutdown delay; `delay`: the proxy's.
+    async fn new(apiserver: &str, delay: &str) -> Self {
+        let ground = Ground::new().await;
+        let options = options(&ground, "cp-a");
+        let options = options.arg(&format!("--shutdown-delay-duration={apiserver}"));
+        let server = KubeApiServer::start(options, &ground.pki).await;
+        let admin = server.admin();
+        write(admin, CONFIG_MAPS, "a", &json!({})).await;
+        write(admin, SECRETS, "a", &json!({})).await;
+        let proxy = proxy_with(&ground, &server, |options| {
+            options
+                .set("shutdown.delay", delay)
+                .set("shutdown.drain", DRAIN)
+        })
+        .await;
+        let mut watches = open_watches(&ground, &server, &proxy).await;
+        let change = write(admin, CONFIG_MAPS, "a", &json!({"data": {"x": "1"}})).await;
+        for watch in &mut watches {
+            if watch.proof == Proof::Delivered {
+                watch.events.until(change).await;
+            }
+        }
+        // In another namespace than the watches.
+        let elsewhere = "/api/v1/namespaces/kube-system/configmaps";
+        let newest = write(admin, elsewhere, "x", &json!({})).await;
+        Self {
+            server,
+            proxy,
+            watches,
+            newest,
+            _ground: ground,
+        }
+    }
+
+    /// Once the proxy has ended.
+    async fn ends(self) -> Vec<End> {
+        let reading = self.watches.into_iter().map(|watch| {
+            let Watch {
+                name,
+                proof,
+                events,
+            } = watch;
+            let end = tokio::spawn(events.try_rest());
+            (name, proof, end)
+        });
+        let mut ends = Vec::new();
+        for (name, proof, end) in reading.collect::<Vec<_>>() {
+            let bookmark = end.await.unwrap().map(|(seen, _)| last_bookmark(&seen));
+            ends.push(End {
+                name,
+                proof,
+                bookmark: bookmark.map(|revision| revision.is_some_and(|it| it >= self.newest)),
+            });
+        }
+        let mut proxy = self.proxy;
+        assert_eq!(proxy.process().wait(LONG).await.code(), Some(0));
+        ends
+    }
+}
+
+async fn open_watches(ground: &Ground, server: &KubeApiServer, proxy: &Proxy) -> Vec<Watch> {
+    let from = list_revision(server.admin(), CONFIG_MAPS).await;
+    let json = proxy.client(&ground.pki).cert("admin");
+    let protobuf = json.header("accept", PROTOBUF);
+    let empty = POD_TEMPLATES.path();
+    let mut watches = Vec::new();
+    for (format, client) in [
+        ("JSON, HTTP/1.1", json.http1()),
+        ("JSON, HTTP/2", json.http2()),
+        ("protobuf, HTTP/1.1", protobuf.http1()),
+        ("protobuf, HTTP/2", protobuf.http2()),
+    ] {
+        for (proof, collection) in [
+            (Proof::Delivered, CONFIG_MAPS),
+            (Proof::Quiet, SECRETS),
+            (Proof::Empty, &empty),
+        ] {
+            for _ in 0..OF_EACH {
+                let events = Events::open(&client, &watch_path(collection, from)).await;
+                watches.push(Watch {
+                    name: format!("{proof:?}, {format}"),
+                    proof,
+                    events,
+                });
+            }
+        }
+    }
+    watches
+}
+
+/// How a watch ended: whether with a bookmark that is new enough, or why not cleanly.
+struct End {
+    name: String,
+    proof: Proof,
+    bookmark: Result<bool, String>,
+}
+
+/// All ended cleanly, and those with such proofs with a bookmark.
+fn assert_ends(ends: &[End], with_bookmark: &[Proof]) {
+    let is_wrong = |end: &End| match &end.bookmark {
+        Ok(bookmark) if with_bookmark.contains(&end.proof) && !bookmark => {
+            Some(format!("{}: no bookmark", end.name))
+        }
+        Ok(_) => None,
+        Err(why) => Some(format!("{}: {why}", end.name)),
+    };
+    let wrong: Vec<_> = ends.iter().filter_map(is_wrong).collect();
+    assert!(wrong.is_empty(), "of {}: {wrong:#?}", ends.len());
+}
+
+const ALL: [Proof; 3] = [Proof::Delivered, Proof::Quiet, Proof::Empty];
+
+#[tokio::test]
+async fn the_proxy_alone_stops() {
+    let mut world = World::new("0s", "0s").await;
+    world.proxy.process().signal(Signal::Term);
+    assert_ends(&world.ends().await, &ALL);
+}
+
+/// Both get SIGTERM at the same moment.
+async fn both_stop(apiserver: &str, delay: &str) -> Vec<End> {
+    let mut world = World::new(apiserver, delay).await;
+    world.server.process().signal(Signal::Term);
+    world.proxy.process().signal(Signal::Term);
+    world.ends().await
+}
+
+#[tokio::test]
+async fn both_stop_and_the_apiserver_is_there_when_the_drain_begins() {
+    assert_ends(&both_stop("2s", "0s").await, &ALL);
+}
+
+#[tokio::test]
+async fn both_stop_and_the_apiserver_takes_nothing_new_when_the_drain_begins() {
+    assert_ends(&both_stop("1s", "2s").await, &[Proof::Delivered]);
+}
+
+#[tokio::test]
+async fn both_stop_and_the_apiserver_has_no_delay() {
+    assert_ends(&both_stop("0s", "0s").await, &[Proof::Delivered]);
+}
+
+#[tokio::test]
+async fn the_apiserver_is_killed_while_the_proxy_drains() {
+    let mut world = World::new("7s", "0s").await;
+    let all = world.watches.len() as f64;
+    world.server.process().signal(Signal::Term);
+    world.proxy.process().signal(Signal::Term);
+    eventually("some have ended, and some not", LONG, async || {
+        let left = world
+            .proxy
+            .try_metric("kube_interop_proxy_drain_left")
+            .await;
+        left.is_some_and(|left| 0.0 < left && left < all)
+            .then_some(())
+            .ok_or(format!("{left:?}"))
+    })
+    .await;
+    world.server.kill();
+    assert_ends(&world.ends().await, &[Proof::Delivered]);
+}
