@@ -10,6 +10,8 @@ use super::wait::within;
 
 /// Number of log lines in a panic message.
 const TAIL: usize = 40;
+/// Of a second, in `/proc`: the same on all of Linux.
+const TICKS: u64 = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
@@ -76,6 +78,16 @@ impl Process {
             .lines()
             .find_map(|line| line.strip_prefix("VmRSS:"))?;
         line.trim().trim_end_matches(" kB").parse().ok()
+    }
+
+    /// Processor time of all its threads; none once it has ended.
+    pub fn cpu(&self) -> Option<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).ok()?;
+        // Behind the name, which may have blanks in it: state, and so on; user and system time are 12th and 13th.
+        let (_, fields) = stat.rsplit_once(')')?;
+        let ticks = fields.split_ascii_whitespace().skip(11).take(2);
+        let ticks: u64 = ticks.map_while(|field| field.parse::<u64>().ok()).sum();
+        Some(Duration::from_millis(ticks * (1000 / TICKS)))
     }
 
     /// How many files it has open, sockets included.

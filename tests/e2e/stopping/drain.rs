@@ -1,22 +1,55 @@
-//! Many watches that end at once: the effects on the proxy, its etcd and its clients. With a real kube-apiserver
-//! v1.20.2.
+//! Many watches that end at once, each with its last bookmark: the effects on the proxy, its apiserver, its etcd and its
+//! clients. With a real kube-apiserver v1.20.2.
+//!
+//! `BOOKMARK_WATCHES` says how many, `STAMPEDE_BINARIES` where an optimised proxy is (`target/release`). The drain is as
+//! long as it takes to end 500 a second, and 6 s at least. 10,000 of them, with what is measured:
+//!
+//! ```text
+//! cargo build --locked --release
+//! BOOKMARK_WATCHES=10000 STAMPEDE_BINARIES=target/release \
+//!     cargo test --locked --test e2e -- thousands_of_watches_end_with --nocapture
+//! ```
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::routing::real_apiservers::options;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::routing::real_apiservers::{LONGER, options};
 use crate::watches::bookmarks::{
-    CONFIG_MAPS, Events, SECRETS, last_bookmark, list_revision, proxy, watch_path, write,
+    CONFIG_MAPS, Events, SECRETS, last_bookmark, list_revision, watch_path, write,
 };
-use serde_json::json;
+use crate::watches::resources::POD_TEMPLATES;
+use crate::watches::stampede::program;
 use testkit::client::Client;
-use testkit::cluster::{Ground, LONG};
+use testkit::cluster::Ground;
 use testkit::kube::KubeApiServer;
 use testkit::process::Signal;
+use testkit::proxy::{Proxy, ProxyOptions, Until};
 
 /// kube-apiserver and the proxy take 250 of a connection.
 const OF_A_CONNECTION: usize = 200;
-const WATCHES: usize = 2000;
-const DRAIN: Duration = Duration::from_secs(6);
+const DEFAULT: usize = 2000;
+const A_SECOND: usize = 500;
+/// Drain, in seconds.
+const SHORTEST: usize = 6;
+/// Between two looks at the proxy while it drains.
+const PACE: Duration = Duration::from_millis(100);
+/// What is watched.
+const RESOURCES: [&str; 3] = ["configmaps", "secrets", "podtemplates"];
+/// The proxy's own lists and watches of that.
+const AUDIT: &str = "apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [ResponseStarted, ResponseComplete]
+rules:
+- level: Metadata
+  users: [\"system:kube-interop-proxy\"]
+  verbs: [list, watch]
+  resources: [{group: \"\", resources: [configmaps, secrets, podtemplates]}]
+- level: None
+";
 
 /// Watches that etcd serves.
 async fn watchers(etcd: &Client) -> i64 {
@@ -27,83 +60,187 @@ async fn watchers(etcd: &Client) -> i64 {
     line.unwrap_or_else(|| panic!("{text}")).parse().unwrap()
 }
 
-#[tokio::test]
-async fn thousands_of_watches_end_with_a_bookmark_spread_over_the_drain_and_ask_etcd_once() {
-    let ground = Ground::new().await;
-    let server = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
-    let admin = server.admin();
-    let mut proxy = proxy(&ground, &server, "6s").await;
-    let from = list_revision(admin, CONFIG_MAPS).await;
-    let admin_of_proxy = proxy.client(&ground.pki).cert("admin");
-    let empty = proxy.process().memory().unwrap();
-    let mut watches = Vec::new();
-    for index in 0..WATCHES {
-        let client = match index % OF_A_CONNECTION {
-            0 => Some(admin_of_proxy.fresh()),
-            _ => None,
-        };
-        if let Some(client) = client {
-            watches.push((client, Vec::new()));
+/// The proxy's own requests, by what they asked for.
+fn own_requests(log: &Path) -> BTreeMap<String, usize> {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let mut requests = BTreeMap::new();
+    for line in text.lines() {
+        let event: Value = serde_json::from_str(line).unwrap();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let what = format!("{} {}", text(&event["verb"]), text(&event["requestURI"]));
+        *requests.entry(what).or_default() += 1;
+    }
+    requests
+}
+
+/// An apiserver that writes down the proxy's own requests, and a proxy.
+struct World {
+    server: KubeApiServer,
+    proxy: Proxy,
+    audit: PathBuf,
+    ground: Ground,
+}
+
+impl World {
+    async fn new(drain: Duration) -> Self {
+        let ground = Ground::new().await;
+        let dir = ground.dir.path();
+        let (policy, audit) = (dir.join("audit.yaml"), dir.join("audit.log"));
+        std::fs::write(&policy, AUDIT).unwrap();
+        let options = options(&ground, "cp-a")
+            .arg(&format!("--audit-policy-file={}", policy.display()))
+            .arg(&format!("--audit-log-path={}", audit.display()));
+        let server = KubeApiServer::start(options, &ground.pki).await;
+        let (binary, etcd) = (program("kube-interop-proxy"), ground.etcd.endpoint());
+        let options = ProxyOptions::new(&binary, dir, &ground.pki, server.addr(), &etcd);
+        let options = options
+            .server_id("a")
+            .set("watch.bookmarkOnShutdown", "true")
+            .set("shutdown.drain", &format!("{}s", drain.as_secs()));
+        let proxy = Proxy::start(options.until(Until::Ready)).await;
+        Self {
+            server,
+            proxy,
+            audit,
+            ground,
         }
-        let (client, of_client) = watches.last_mut().unwrap();
-        of_client.push(Events::open(client, &watch_path(CONFIG_MAPS, from)).await);
     }
-    let change = write(admin, CONFIG_MAPS, "a", &json!({})).await;
-    for watch in watches.iter_mut().flat_map(|(_, watches)| watches) {
-        watch.until(change).await;
+
+    /// A third of them of a resource of which an event is delivered, a third of one with objects, a third of one
+    /// without.
+    async fn open(&self, count: usize) -> Vec<Events> {
+        let admin = self.server.admin();
+        write(admin, SECRETS, "a", &json!({})).await;
+        let from = list_revision(admin, CONFIG_MAPS).await;
+        let quiet = [SECRETS, &POD_TEMPLATES.path()].map(|path| watch_path(path, from));
+        let mut client = self.proxy.client(&self.ground.pki).cert("admin");
+        let mut watches = Vec::new();
+        for index in 0..count {
+            if index % OF_A_CONNECTION == 0 {
+                client = client.fresh();
+            }
+            let path = match index % 3 {
+                0 => &watch_path(CONFIG_MAPS, from),
+                other => &quiet[other - 1],
+            };
+            watches.push(Events::open(&client, path).await);
+        }
+        let change = write(admin, CONFIG_MAPS, "a", &json!({})).await;
+        for watch in watches.iter_mut().step_by(3) {
+            watch.until(change).await;
+        }
+        watches
     }
-    let newest = write(admin, SECRETS, "x", &json!({})).await;
-    let etcd = Client::new(ground.etcd.addr(), &ground.pki)
-        .trusting("etcd-ca")
-        .cert("etcd-client")
-        .server_name("localhost");
-    let (open, before) = (proxy.process().memory().unwrap(), watchers(&etcd).await);
-    proxy.process().signal(Signal::Term);
-    let stopped = Instant::now();
-    let reading: Vec<_> = watches
-        .into_iter()
-        .flat_map(|(_, watches)| watches)
-        .map(|watch| {
-            tokio::spawn(async move {
-                let (seen, _) = watch.rest().await;
-                (last_bookmark(&seen), Instant::now())
-            })
+
+    fn etcd(&self) -> Client {
+        let client = Client::new(self.ground.etcd.addr(), &self.ground.pki);
+        let client = client.trusting("etcd-ca").cert("etcd-client");
+        client.server_name("localhost")
+    }
+}
+
+/// When a watch ended, and with what bookmark.
+type End = JoinHandle<(Option<i64>, Instant)>;
+
+fn read_to_the_end(watches: Vec<Events>) -> Vec<End> {
+    let reading = watches.into_iter().map(|watch| {
+        tokio::spawn(async move {
+            let (seen, _) = watch.rest().await;
+            (last_bookmark(&seen), Instant::now())
         })
-        .collect();
-    tokio::time::sleep_until((stopped + DRAIN / 3).into()).await;
-    let (draining, during) = (proxy.process().memory().unwrap(), watchers(&etcd).await);
+    });
+    reading.collect()
+}
+
+/// What the proxy needed while it drained: KiB and watches of etcd at most, KiB and processor time at the end.
+#[derive(Default)]
+struct Drained {
+    most: usize,
+    watchers: i64,
+    last: usize,
+    cpu: Duration,
+}
+
+/// Looks at the proxy until it has ended.
+async fn drained(proxy: &mut Proxy, etcd: &Client) -> Drained {
+    let mut drained = Drained::default();
+    while let (Some(memory), Some(cpu)) = (proxy.process().memory(), proxy.process().cpu()) {
+        drained.most = drained.most.max(memory);
+        drained.watchers = drained.watchers.max(watchers(etcd).await);
+        (drained.last, drained.cpu) = (memory, cpu);
+        tokio::time::sleep(PACE).await;
+    }
+    drained
+}
+
+#[tokio::test]
+async fn thousands_of_watches_end_with_a_bookmark_spread_over_the_drain_and_ask_once() {
+    let asked_for = std::env::var("BOOKMARK_WATCHES").map(|number| number.parse().unwrap());
+    let count = asked_for.unwrap_or(DEFAULT);
+    let drain = Duration::from_secs(count.div_ceil(A_SECOND).max(SHORTEST) as u64);
+    let mut world = World::new(drain).await;
+    let empty = world.proxy.process().memory().unwrap();
+    let watches = world.open(count).await;
+    let elsewhere = "/api/v1/namespaces/kube-system/secrets";
+    let newest = write(world.server.admin(), elsewhere, "x", &json!({})).await;
+    let etcd = world.etcd();
+    let (open, before) = (
+        world.proxy.process().memory().unwrap(),
+        watchers(&etcd).await,
+    );
+    let cpu = world.proxy.process().cpu().unwrap();
+    let own = own_requests(&world.audit);
+    assert_eq!(own, BTreeMap::new(), "before the drain");
+
+    world.proxy.process().signal(Signal::Term);
+    let stopped = Instant::now();
+    let reading = read_to_the_end(watches);
+    let drained = drained(&mut world.proxy, &etcd).await;
+    assert_eq!(world.proxy.process().wait(LONGER).await.code(), Some(0));
     let mut ends = Vec::new();
+    let mut without = 0;
     for watch in reading {
         let (bookmark, end) = watch.await.unwrap();
-        assert!(
-            bookmark.is_some_and(|revision| revision >= newest),
-            "{bookmark:?} < {newest}"
-        );
+        without += usize::from(bookmark.is_none_or(|revision| revision < newest));
         ends.push(end - stopped);
     }
-    assert_eq!(proxy.process().wait(LONG).await.code(), Some(0));
-    // What the proxy follows for itself goes on while it drains.
-    assert!(
-        during <= before + 1,
-        "{during} watches of etcd, {before} before"
-    );
-    let each = |kib: usize| kib as f64 / WATCHES as f64;
-    println!(
-        "KiB a watch: {:.1} open, {:.1} more in the drain",
-        each(open - empty),
-        each(draining.saturating_sub(open))
-    );
-    assert!(
-        each(draining.saturating_sub(open)) < 10.0,
-        "{} KiB more in the drain",
-        draining.saturating_sub(open)
-    );
-    let busiest = (0..DRAIN.as_secs())
+
+    let own = own_requests(&world.audit);
+    let each = |kib: usize| kib as f64 / count as f64;
+    let busiest = (0..=drain.as_secs())
         .map(|second| ends.iter().filter(|end| end.as_secs() == second).count());
     let busiest = busiest.max().unwrap();
-    println!("the busiest second ends {busiest} of {WATCHES}");
+    println!(
+        "{count} watches, drain {drain:?}: {without} without a bookmark; the busiest second ends {busiest}\n\
+         KiB: {empty} without watches, {open} with all open ({:.1} each), {} at most in the drain ({:.1} more each), {} at \
+         its end\nprocessor time: {cpu:?} until the drain, {:?} in it; watches of etcd: {before} before, {} at most in the \
+         drain\nown requests in the drain: {own:?}",
+        each(open - empty),
+        drained.most,
+        each(drained.most.saturating_sub(open)),
+        drained.last,
+        drained.cpu.saturating_sub(cpu),
+        drained.watchers,
+    );
+    assert_eq!(without, 0, "of {count} without a bookmark at {newest}");
+    // One for each watched resource, and one more where the first failed.
+    let asked = |resource: &str| -> usize {
+        let of_resource = own.iter().filter(|(what, _)| what.contains(resource));
+        of_resource.map(|(_, count)| count).sum()
+    };
+    for resource in RESOURCES {
+        assert!(asked(resource) <= 2, "{own:?}");
+    }
+    // What the proxy follows for itself goes on while it drains.
     assert!(
-        busiest < WATCHES * 2 / 5,
-        "{busiest} of {WATCHES} in one second"
+        drained.watchers <= before + RESOURCES.len() as i64,
+        "{} watches of etcd, {before} before",
+        drained.watchers
+    );
+    let more = drained.most.saturating_sub(open);
+    assert!(each(more) < 10.0, "{more} KiB more in the drain");
+    assert!(
+        busiest < count * 2 / 5,
+        "{busiest} of {count} in one second"
     );
 }

@@ -6,7 +6,7 @@
 //! it must be enough for all that runs here to catch up.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,7 +36,14 @@ const EVENTS: usize = 1000;
 const PODS: &str = "/api/v1/pods?watch=true";
 const PODS_IN_DEFAULT: &str = "/api/v1/namespaces/default/pods";
 
-/// Where the programs are: those that are asked for, or those of this build.
+/// Where a program is: that which is asked for, or that of this build.
+pub fn program(name: &str) -> PathBuf {
+    match std::env::var_os("STAMPEDE_BINARIES") {
+        Some(dir) => Path::new(&dir).join(name),
+        None => binary().with_file_name(name),
+    }
+}
+
 struct Binaries {
     proxy: PathBuf,
     double: PathBuf,
@@ -44,11 +51,7 @@ struct Binaries {
 
 impl Binaries {
     fn find() -> Self {
-        let dir = match std::env::var_os("STAMPEDE_BINARIES") {
-            Some(dir) => PathBuf::from(dir),
-            None => binary().parent().expect("Cargo's directory").to_owned(),
-        };
-        let [proxy, double] = ["kube-interop-proxy", "apiserver-double"].map(|name| dir.join(name));
+        let [proxy, double] = ["kube-interop-proxy", "apiserver-double"].map(program);
         if !double.exists() {
             // Cargo builds the programs of this package alone, where it is not told to take the whole workspace.
             let remedy =
