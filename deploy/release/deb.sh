@@ -37,6 +37,7 @@ put config.example.yaml usr/share/doc/kube-interop-proxy/examples/config.example
 put deploy/kubeadm/proxy.yaml usr/share/doc/kube-interop-proxy/examples/proxy.yaml
 put deploy/debian/copyright usr/share/doc/kube-interop-proxy/copyright
 put "$from/sbom.cdx.json" usr/share/doc/kube-interop-proxy/sbom.cdx.json
+put deploy/debian/lintian-overrides usr/share/lintian/overrides/kube-interop-proxy
 printf 'kube-interop-proxy (%s) unstable; urgency=medium\n\n  * Commit %s.\n    CHANGELOG.md of the source says what has changed.\n\n -- %s  %s\n' \
     "$version" "$commit" "$(sed -n 's/^Maintainer: //p' deploy/debian/control)" \
     "$(date --utc --rfc-email --date "@$SOURCE_DATE_EPOCH")" >"$doc/changelog"
@@ -57,5 +58,5 @@ sed "s|@VERSION@|$version|; s|@ARCHITECTURE@|$architecture|; s|@DEPENDS@|$depend
 install -m 0755 deploy/debian/postinst deploy/debian/prerm deploy/debian/postrm "$tree/DEBIAN/"
 
 # Times by SOURCE_DATE_EPOCH.
-dpkg-deb --root-owner-group -Zxz --build "$tree" "$to" >/dev/null
+dpkg-deb --root-owner-group --build "$tree" "$to" >/dev/null
 say "$to: $(stat --format=%s "$to") bytes, $(sha256sum "$to" | cut -d ' ' -f 1)"

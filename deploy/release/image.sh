@@ -70,6 +70,7 @@ buildah "${storage[@]}" config "${labels[@]}" \
 buildah "${storage[@]}" commit --quiet --format oci --timestamp "$SOURCE_DATE_EPOCH" "$image" \
     "localhost/kube-interop-proxy:$version" >/dev/null
 rm -f "$to"
+# By this name the manifests find it: containerd takes a name without a registry for one of docker.io.
 buildah "${storage[@]}" push --quiet "localhost/kube-interop-proxy:$version" \
-    "docker-archive:$to:localhost/kube-interop-proxy:$version" >/dev/null
+    "docker-archive:$to:docker.io/library/kube-interop-proxy:$version" >/dev/null
 say "$to: $(stat --format=%s "$to") bytes, $(sha256sum "$to" | cut -d ' ' -f 1)"
