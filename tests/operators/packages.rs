@@ -12,7 +12,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use testkit::cluster::{Ground, HPAS, binary};
+use testkit::cluster::{Ground, binary};
 use testkit::double::v1_20;
 use testkit::missing;
 use testkit::proxy::{Proxy, ProxyOptions, Until};
@@ -239,7 +239,7 @@ async fn the_image_serves_without_any_privilege() {
     let admin = proxy.client(&ground.pki).cert("admin");
     for client in [admin.http1(), admin.http2()] {
         assert_eq!(client.get("/api/v1/namespaces").await.code(), 200);
-        assert_eq!(client.get(HPAS).await.code(), 404);
+        assert_eq!(client.get("/apis/example.org/v1/things").await.code(), 404);
     }
     confined(&mut proxy);
     let mut check = Command::new(&program);

@@ -1,6 +1,6 @@
 //! The manual page and the completions of shells in `deploy/debian` are those of this command line.
 
-use clap::{Command, CommandFactory};
+use clap::CommandFactory;
 use clap_complete::Shell;
 
 use super::Arguments;
@@ -34,15 +34,10 @@ What \fBrun\fR logs, for example \fBinfo,access=info\fR.
 \fBkube\-apiserver\fR(1), \fBsystemd.service\fR(5)
 "#;
 
-fn command() -> Command {
-    let mut command = Arguments::command();
-    command.build();
-    command
-}
-
 /// One page: the options of each command below its name.
 fn manual() -> String {
-    let command = command();
+    let mut command = Arguments::command();
+    command.build();
     let page = clap_mangen::Man::new(command.clone()).section("1").date("");
     let mut text = Vec::new();
     page.render_title(&mut text).unwrap();
@@ -84,7 +79,7 @@ fn the_completions_in_the_package_are_those_of_the_command_line() {
         (Shell::Zsh, "completion.zsh"),
     ] {
         let mut text = Vec::new();
-        clap_complete::generate(shell, &mut command(), NAME, &mut text);
+        clap_complete::generate(shell, &mut Arguments::command(), NAME, &mut text);
         let text = String::from_utf8(text).unwrap();
         assert_current(&format!("../deploy/debian/{file}"), &text);
     }
