@@ -51,7 +51,7 @@ _kube__interop__proxy() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        kube__subcmd__interop__subcmd__proxy__subcmd__check)
+        kube__interop__proxy__subcmd__check)
             opts="-h --config --live --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -69,7 +69,7 @@ _kube__interop__proxy() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        kube__subcmd__interop__subcmd__proxy__subcmd__forget)
+        kube__interop__proxy__subcmd__forget)
             opts="-h --config --yes --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -87,7 +87,7 @@ _kube__interop__proxy() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        kube__subcmd__interop__subcmd__proxy__subcmd__run)
+        kube__interop__proxy__subcmd__run)
             opts="-h --config --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -109,7 +109,7 @@ _kube__interop__proxy() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        kube__subcmd__interop__subcmd__proxy__subcmd__status)
+        kube__interop__proxy__subcmd__status)
             opts="-o -h --admin --output --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -135,7 +135,7 @@ _kube__interop__proxy() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        kube__subcmd__interop__subcmd__proxy__subcmd__version)
+        kube__interop__proxy__subcmd__version)
             opts="-h --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

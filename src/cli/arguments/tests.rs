@@ -80,7 +80,13 @@ fn the_completions_in_the_package_are_those_of_the_command_line() {
     ] {
         let mut text = Vec::new();
         clap_complete::generate(shell, &mut Arguments::command(), NAME, &mut text);
+        // clap_complete 4.6 spells a program's name with hyphens in two ways in bash, so options of commands are never
+        // completed (clap-rs/clap#6421).
         let text = String::from_utf8(text).unwrap();
+        let text = text.replace(
+            "kube__subcmd__interop__subcmd__proxy",
+            "kube__interop__proxy",
+        );
         assert_current(&format!("../deploy/debian/{file}"), &text);
     }
 }
