@@ -24,15 +24,17 @@ version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 # The commit and its time, in seconds. Where there is no git, the caller names both.
 commit=${KUBE_INTEROP_PROXY_COMMIT:-}
 if [ -z "$commit" ]; then
-    commit=$(git rev-parse HEAD 2>/dev/null) ||
-        die 'no commit: this is no git repository; set KUBE_INTEROP_PROXY_COMMIT and SOURCE_DATE_EPOCH'
-    [ -z "$(git status --porcelain --untracked-files=no)" ] || commit+=-dirty
+    # Not the repository of others that this tree was unpacked into.
+    if prefix=$(git rev-parse --show-prefix 2>/dev/null) && [ -z "$prefix" ]; then
+        commit=$(git rev-parse HEAD)
+        [ -z "$(git status --porcelain --untracked-files=no)" ] || commit+=-dirty
+        SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+    else
+        commit=unknown
+        say 'there is no git here: set KUBE_INTEROP_PROXY_COMMIT and SOURCE_DATE_EPOCH, or nobody can tell what was built' >&2
+    fi
 fi
-export KUBE_INTEROP_PROXY_COMMIT=$commit
-if [ -z "${SOURCE_DATE_EPOCH:-}" ]; then
-    SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null) || die 'no time of the commit; set SOURCE_DATE_EPOCH'
-fi
-export SOURCE_DATE_EPOCH
+export KUBE_INTEROP_PROXY_COMMIT=$commit SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-0}
 
 # The same everywhere, whoever builds.
 umask 022

@@ -30,11 +30,11 @@ objcopy --strip-debug "$dist/build/$profile/kube-interop-proxy" "$dist/kube-inte
 say "$dist/kube-interop-proxy: $(stat --format=%s "$dist/kube-interop-proxy") bytes"
 
 # Its dependencies on this target, not those of tests.
-export PATH="$PATH:$root/target/tools/bin"
+export PATH="$PATH:$target/cyclonedx/bin"
 cargo cyclonedx --version 2>/dev/null | grep --quiet --fixed-strings " $cyclonedx" || {
     say "building cargo-cyclonedx $cyclonedx"
-    (cd / && cargo install --quiet --locked --debug --root "$root/target/tools" \
-        --target-dir "$target/tools/build" "cargo-cyclonedx@$cyclonedx")
+    (cd / && cargo install --quiet --locked --debug --root "$target/cyclonedx" \
+        --target-dir "$target/cyclonedx/build" "cargo-cyclonedx@$cyclonedx")
 }
 
 # From a copy: it writes beside each Cargo.toml, and where that is.
