@@ -1,11 +1,12 @@
 //! Command line: `run`, `check`, `status`, `forget`, `version`. Exit codes: 0 clean stop, 1 failure, 64 bad usage or
 //! configuration.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::Parser;
+use kube_interop_proxy::cli::arguments::{Arguments, Command, LogFormat, Output};
 use kube_interop_proxy::cli::doctor;
 use kube_interop_proxy::cli::doctor::finding::{Level, summary};
 use kube_interop_proxy::cli::status::OutputFormat;
@@ -22,73 +23,6 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const USAGE: u8 = 64;
 /// A failure that the command line did not cause.
 const FAILURE: u8 = 1;
-
-/// Sidecar reverse proxy that keeps kube-apiserver's answers right while the servers of a cluster differ.
-#[derive(Parser)]
-#[command(name = "kube-interop-proxy", disable_help_subcommand = true)]
-struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    /// Run the proxy until SIGTERM or SIGINT.
-    Run {
-        /// Configuration file (YAML).
-        #[arg(long)]
-        config: PathBuf,
-        /// Form of the log lines on stderr. What is logged is chosen with RUST_LOG; access lines have the target
-        /// `access`.
-        #[arg(long, value_enum, default_value_t = LogFormat::Text)]
-        log_format: LogFormat,
-    },
-    /// Print every problem of a configuration file; exit 1 if there is any.
-    Check {
-        /// Configuration file (YAML).
-        #[arg(long)]
-        config: PathBuf,
-        /// Look at what the file names, too: etcd, the kube-apiserver, peers, certificates, clocks. One line each with
-        /// what to do; exit 1 if there is any problem. Changes nothing.
-        #[arg(long)]
-        live: bool,
-    },
-    /// Show what a running proxy says of itself and of its peers; exit 0 if it is ready, else 1.
-    Status {
-        /// Its admin port (admin.bindAddress).
-        #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:10260", value_parser = cli::status::address)]
-        admin: String,
-        /// What to show.
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
-    },
-    /// Drop what is known of a server that will not come back: what only it served is a 404 then, not a 503.
-    Forget {
-        /// Its server ID, as `status` shows it.
-        #[arg(value_name = "SERVERID", value_parser = cli::forget::server_id)]
-        server_id: String,
-        /// Configuration file (YAML) of any proxy of the cluster; what it says of etcd is used.
-        #[arg(long)]
-        config: PathBuf,
-        /// Do not ask.
-        #[arg(long)]
-        yes: bool,
-    },
-    /// Print the version.
-    Version,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Output {
-    Table,
-    Json,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum LogFormat {
-    Text,
-    Json,
-}
 
 fn main() -> ExitCode {
     tls::store::install_provider();
@@ -127,7 +61,13 @@ fn main() -> ExitCode {
             Err(()) => ExitCode::from(USAGE),
         },
         Command::Version => {
-            let text = concat!("kube-interop-proxy ", env!("CARGO_PKG_VERSION"), "\n");
+            let text = concat!(
+                "kube-interop-proxy ",
+                env!("CARGO_PKG_VERSION"),
+                " (commit ",
+                env!("KUBE_INTEROP_PROXY_COMMIT"),
+                ")\n"
+            );
             said(text, ExitCode::SUCCESS)
         }
     }

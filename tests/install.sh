@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that this project needs and that are missing.
 #
-#   tests/install.sh [--demo|--tests|--kubernetes]
+#   tests/install.sh [--demo|--release|--tests|--kubernetes]
 #
 #   --demo        what building the program and running the demo need (default)
-#   --tests       that, and what the tests need on top
+#   --release     that, and what making the image and the Debian package needs
+#   --tests       all of that, and what the tests need on top
 #   --kubernetes  what building kube-apiserver needs (called by tests/build-kubernetes.sh)
 #
 # Nothing missing: nothing is done, and no root is needed. Otherwise apt-get runs as root, or through sudo.
@@ -26,7 +27,14 @@ protoc protobuf-compiler
 demo="$build
 etcd etcd-server
 curl curl"
-tests="$demo
+release="$demo
+objcopy binutils
+buildah buildah
+/usr/share/containers/seccomp.json golang-github-containers-common
+dpkg-shlibdeps dpkg-dev"
+tests="$release
+runc runc
+fakeroot fakeroot
 openssl openssl
 etcdctl etcd-client
 kubectl kubernetes-client
@@ -46,11 +54,12 @@ dpkg-source dpkg-dev'
 
 case "${1:---demo}" in
 --demo) wanted=$demo ;;
+--release) wanted=$release ;;
 --tests) wanted=$tests ;;
 --kubernetes) wanted=$kubernetes ;;
-*) die "usage: $0 [--demo|--tests|--kubernetes]" ;;
+*) die "usage: $0 [--demo|--release|--tests|--kubernetes]" ;;
 esac
-[ $# -le 1 ] || die "usage: $0 [--demo|--tests|--kubernetes]"
+[ $# -le 1 ] || die "usage: $0 [--demo|--release|--tests|--kubernetes]"
 
 # Fills `missing` with the packages to install.
 look() {

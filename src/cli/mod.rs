@@ -3,6 +3,7 @@
 //! Each command has a pure part, which makes text or decides, and a thin part that reads the admin port or etcd, with a time
 //! limit of 5 s. Other programs write to etcd too, so values from there are printed through `text::plain` only.
 
+pub mod arguments;
 pub mod doctor;
 pub mod forget;
 pub mod inventory;

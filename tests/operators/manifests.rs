@@ -319,7 +319,7 @@ fn the_image_has_what_the_manifests_start() {
         .rposition(|line| line.starts_with("FROM "))
         .unwrap();
     let image = lines[last..].join("\n");
-    // With sed, and with this directory on PATH.
+    // With this directory on PATH.
     assert!(image.starts_with("FROM debian:"), "{image}");
     assert!(
         image.contains(" /usr/local/bin/kube-interop-proxy\n"),
@@ -329,12 +329,20 @@ fn the_image_has_what_the_manifests_start() {
         image.contains("\nENTRYPOINT [\"/usr/local/bin/kube-interop-proxy\"]"),
         "{image}"
     );
+    let script = std::fs::read_to_string(deploy("release/image.sh")).unwrap();
+    assert!(script.contains("--env PATH=/usr/local/bin "), "{script}");
     let pod = &one(&hosted(), "Deployment")["spec"]["template"]["spec"];
+    // That has no sed.
+    let init = &pod["initContainers"][0];
+    assert_eq!(init["command"][0], "sed");
+    assert_ne!(init["image"], pod["containers"][1]["image"]);
     let user = &pod["containers"][1]["securityContext"]["runAsUser"];
     assert!(
         image.contains(&format!("\nUSER {user}:{user}\n")),
         "{image}"
     );
+    let number = format!("--user {user}:{user} ");
+    assert!(script.contains(&number), "{script}");
     assert_eq!(&pod["securityContext"]["fsGroup"], user);
     // Newest version of Rust that the program may need.
     let rust = format!("FROM rust:{}-", env!("CARGO_PKG_RUST_VERSION"));

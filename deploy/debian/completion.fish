@@ -1,0 +1,47 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_kube_interop_proxy_global_optspecs
+    string join \n h/help
+end
+
+function __fish_kube_interop_proxy_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_kube_interop_proxy_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_kube_interop_proxy_using_subcommand
+    set -l cmd (__fish_kube_interop_proxy_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_needs_command" -s h -l help -d 'Print help'
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_needs_command" -f -a "run" -d 'Run the proxy until SIGTERM or SIGINT'
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_needs_command" -f -a "check" -d 'Print every problem of a configuration file; exit 1 if there is any'
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_needs_command" -f -a "status" -d 'Show what a running proxy says of itself and of its peers; exit 0 if it is ready, else 1'
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_needs_command" -f -a "forget" -d 'Drop what is known of a server that will not come back: what only it served is a 404 then, not a 503'
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_needs_command" -f -a "version" -d 'Print the version, and the commit that the program was built from'
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand run" -l config -d 'Configuration file (YAML)' -r -F
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand run" -l log-format -d 'Form of the log lines on stderr. What is logged is chosen with RUST_LOG; access lines have the target `access`' -r -f -a "text\t''
+json\t''"
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand run" -s h -l help -d 'Print help'
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand check" -l config -d 'Configuration file (YAML)' -r -F
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand check" -l live -d 'Look at what the file names, too: etcd, the kube-apiserver, peers, certificates, clocks. One line each with what to do; exit 1 if there is any problem. Changes nothing'
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand check" -s h -l help -d 'Print help'
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand status" -l admin -d 'Its admin port (admin.bindAddress)' -r
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand status" -s o -l output -d 'What to show' -r -f -a "table\t''
+json\t''"
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand status" -s h -l help -d 'Print help'
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand forget" -l config -d 'Configuration file (YAML) of any proxy of the cluster; what it says of etcd is used' -r -F
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand forget" -l yes -d 'Do not ask'
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand forget" -s h -l help -d 'Print help'
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand version" -s h -l help -d 'Print help'

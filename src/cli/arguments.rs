@@ -1,0 +1,78 @@
+//! The command line, as clap reads it. A test makes the manual page and the completions of shells from it, which the Debian
+//! package has.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+use super::{forget, status};
+
+/// Sidecar reverse proxy that keeps kube-apiserver's answers right while the servers of a cluster differ.
+#[derive(Parser)]
+#[command(name = "kube-interop-proxy", disable_help_subcommand = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run the proxy until SIGTERM or SIGINT.
+    Run {
+        /// Configuration file (YAML).
+        #[arg(long)]
+        config: PathBuf,
+        /// Form of the log lines on stderr. What is logged is chosen with RUST_LOG; access lines have the target
+        /// `access`.
+        #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+        log_format: LogFormat,
+    },
+    /// Print every problem of a configuration file; exit 1 if there is any.
+    Check {
+        /// Configuration file (YAML).
+        #[arg(long)]
+        config: PathBuf,
+        /// Look at what the file names, too: etcd, the kube-apiserver, peers, certificates, clocks. One line each with
+        /// what to do; exit 1 if there is any problem. Changes nothing.
+        #[arg(long)]
+        live: bool,
+    },
+    /// Show what a running proxy says of itself and of its peers; exit 0 if it is ready, else 1.
+    Status {
+        /// Its admin port (admin.bindAddress).
+        #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:10260", value_parser = status::address)]
+        admin: String,
+        /// What to show.
+        #[arg(short, long, value_enum, default_value_t = Output::Table)]
+        output: Output,
+    },
+    /// Drop what is known of a server that will not come back: what only it served is a 404 then, not a 503.
+    Forget {
+        /// Its server ID, as `status` shows it.
+        #[arg(value_name = "SERVERID", value_parser = forget::server_id)]
+        server_id: String,
+        /// Configuration file (YAML) of any proxy of the cluster; what it says of etcd is used.
+        #[arg(long)]
+        config: PathBuf,
+        /// Do not ask.
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Print the version, and the commit that the program was built from.
+    Version,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Output {
+    Table,
+    Json,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[cfg(test)]
+mod tests;
