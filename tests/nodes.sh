@@ -4,7 +4,7 @@
 # taken with its own commands.
 #
 #   tests/nodes.sh [--nodes N] STEP...     N is 1 or 3, default 3; counts for the step `up`
-#   tests/nodes.sh all                     every step in the order below, and `down` in any case
+#   tests/nodes.sh all                     every step in the order below, with `tied` also after `look`, and `down` in any case
 #
 #   build      programs and images; minutes on two cores for the first time
 #   up         nodes, without a proxy
@@ -287,6 +287,12 @@ nodes=3
 [ "$(id -u)" -eq 0 ] || die 'needs root'
 mkdir -p "$state"
 . "$here/nodes/steps.sh"
+[ "${*: -1}" != all ] || {
+    trap 'step_down' EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM HUP
+    set -- "${@:1:$#-1}" build down up tied in look tied upgrade renew out
+}
 while [ $# -gt 0 ]; do
     case $1 in
     --nodes) nodes=$2; shift ;;

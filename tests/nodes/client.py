@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """A client that asks with a new connection each time, and counts what it is told, until a file appears.
 
-    client.py --server URL --every SECONDS --stop FILE PATH...
+    client.py --server URL --every SECONDS --started FILE --stop FILE PATH...
+
+The first file is written after the first answer 200.
 
 Says how long it was not served (from one answer 200 to the next, less the pause between requests), and each other
 answer's number.
@@ -17,7 +19,7 @@ import tempfile
 import time
 import urllib.parse
 
-KUBECONFIG = "/etc/kubernetes/admin.conf"
+KUBECONFIG = os.environ.get("KUBECONFIG", "/etc/kubernetes/admin.conf")
 
 
 def context():
@@ -56,6 +58,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--server", required=True, type=urllib.parse.urlsplit)
     parser.add_argument("--every", required=True, type=float)
+    parser.add_argument("--started", required=True)
     parser.add_argument("--stop", required=True)
     parser.add_argument("paths", nargs="+")
     given = parser.parse_args()
@@ -65,6 +68,7 @@ def main():
     served = time.monotonic()
     failing = False
     number = 0
+    started = False
     next_at = time.monotonic()
     while not os.path.exists(given.stop):
         path = given.paths[number % len(given.paths)]
@@ -77,6 +81,9 @@ def main():
                 away += now - served - given.every
                 longest = max(longest, now - served - given.every)
             served, failing = now, False
+            if not started:
+                open(given.started, "w", encoding="utf-8").close()
+                started = True
         else:
             failing = True
         next_at = max(next_at + given.every, now)

@@ -82,18 +82,124 @@ restart_pod() {
     wait_replaced "$node" "$before"
 }
 
+# NAME NODE SERVER SECONDS PATH: a client in the background, in the node's namespaces; waits until it was served. What it saw
+# is in $state/NAME.txt once $state/stop is there and `clients` have ended.
+clients=()
+client() {
+    rm -f "$state/$1.started"
+    on "$2" python3 "$here/nodes/client.py" --server "https://$3:6443" --every "$4" --started "$state/$1.started" \
+        --stop "$state/stop" "$5" >"$state/$1.txt" &
+    clients+=($!)
+    until_done 60 "the client $1" test -e "$state/$1.started"
+}
+end_clients() {
+    : >"$state/stop"
+    wait "${clients[@]}"
+    clients=()
+}
+
 step_tied() {
     local node round times=${TIMES:-5}
     node=$(names | head -n 1)
     for ((round = 1; round <= times; round++)); do
-        on "$node" python3 "$here/nodes/client.py" --server "https://$(address "$node"):6443" --every 0.2 \
-            --stop "$state/stop" /api/v1/namespaces/default >"$state/tied.txt" &
-        local client=$!
         rm -f "$state/stop"
+        client tied "$node" "$(address "$node")" 0.2 /api/v1/namespaces/default
         restart_pod "$node"
-        sleep 3
-        : >"$state/stop"
-        wait "$client"
+        end_clients
         say "tied to $node ($(is_proxied "$node" && echo sidecar || echo 'no proxy')), restart $round: $(cat "$state/tied.txt")"
     done
+}
+
+# ---- upgrade --------------------------------------------------------------------------------------------------------
+
+# What the other flags bring: a group version that is not served without them. Objects of it are asked for all the time.
+readonly new_path=/apis/batch/v2alpha1/namespaces/default/cronjobs
+
+# NODE FLAGS: kubeadm writes the apiserver's manifest, as its upgrade does, with the patches if the node has some.
+rewrite() {
+    local node=$1 patches=()
+    ! is_proxied "$node" || patches=(--experimental-patches $own/patches)
+    configuration "$node" "$2" >"$state/$node/kubeadm.yaml"
+    on "$node" kubeadm init phase control-plane apiserver --config "$state/$node/kubeadm.yaml" "${patches[@]}" >>"$state/$node/kubeadm.log" 2>&1
+}
+
+# FILE: each node's lease and readiness, once in half a second, until $state/stop is there.
+watch_leases() {
+    while [ ! -e "$state/stop" ]; do
+        outside kubectl --kubeconfig "$state/cp-1/root/etc/kubernetes/admin.conf" --request-timeout 3s get --namespace kube-node-lease leases \
+            --output 'jsonpath={range .items[*]}{.metadata.name} {.spec.renewTime}{"\n"}{end}' 2>/dev/null || true
+        outside kubectl --kubeconfig "$state/cp-1/root/etc/kubernetes/admin.conf" --request-timeout 3s get nodes --no-headers 2>/dev/null |
+            awk '$2 != "Ready" { print $1, "NotReady" }' || true
+        sleep 0.5
+    done >"$1"
+}
+
+step_upgrade() {
+    local node before to=${FLAGS-'    runtime-config: batch/v2alpha1=true'}
+    rm -f "$state/stop"
+    client load cp-1 $vip 0.05 /api/v1/namespaces/default
+    for node in $(names); do client "tied-$node" "$node" "$(address "$node")" 0.2 /api/v1/namespaces/default; done
+    watch_leases "$state/leases.txt" &
+    clients+=($!)
+    for node in $(names); do
+        before=$(of_apiserver "$node")
+        rewrite "$node" "$to"
+        wait_replaced "$node" "$before"
+        say "$node: upgraded"
+        if [ "$node" = "$(names | head -n 1)" ] && is_proxied "$node"; then
+            # From now on somebody serves it: no node may say that it is not there.
+            until_done 60 'the new version, through each node' served_by_all
+            client new cp-1 $vip 0.05 $new_path
+        fi
+    done
+    end_clients
+    say "through the load balancer: $(cat "$state/load.txt")"
+    for node in $(names); do say "tied to $node:            $(cat "$state/tied-$node.txt")"; done
+    [ ! -e "$state/new.txt" ] || say "what only new ones serve:  $(cat "$state/new.txt")"
+    python3 "$here/nodes/leases.py" "$state/leases.txt"
+}
+served_by_all() {
+    local node
+    for node in $(names); do kubectl_on "$node" get --raw $new_path || return; done
+}
+
+# ---- renew ----------------------------------------------------------------------------------------------------------
+
+serial() { # NODE: of the certificate that the node shows to clients
+    on "$1" sh -c "openssl s_client -connect $(address "$1"):6443 </dev/null 2>/dev/null | openssl x509 -noout -serial"
+}
+step_renew() {
+    local node before
+    for node in $(names); do
+        before=$(serial "$node")
+        on "$node" kubeadm certs renew all --config "$state/$node/kubeadm.yaml" | sed 's/^/  /'
+        until_done 30 "$node's new certificate" another_serial "$node" "$before"
+        until_done 30 "$node's proxy" proxy_ready "$node"
+        kubectl_on "$node" get --raw /readyz >/dev/null
+        say "$node: shows the new certificate, without a restart"
+    done
+}
+another_serial() { [ "$(serial "$1")" != "$2" ]; }
+
+# ---- out ------------------------------------------------------------------------------------------------------------
+
+step_out() {
+    local node before
+    for node in $(names); do
+        before=$(of_apiserver "$node")
+        on "$node" mv $own/kube-apiserver.before.yaml $manifest
+        wait_replaced "$node" "$before"
+        on "$node" ss --listening --tcp --numeric --no-header '( sport = :6443 )' | awk '{ print $4 }' | grep -qx '[*]:6443' ||
+            die "$node: the apiserver does not listen on all addresses"
+        ! on "$node" curl --silent http://127.0.0.1:10260/livez || die "$node: the proxy is still there"
+        say "$node: without a proxy"
+    done
+    # Nothing of the proxies is left but their records, for an hour.
+    until_done 60 'the end of the live keys' no_live_keys
+    kubectl_on cp-1 get --namespace kube-system leases
+}
+no_live_keys() {
+    [ -z "$(on cp-1 env ETCDCTL_API=3 etcdctl --endpoints https://127.0.0.1:2379 --cacert /etc/kubernetes/pki/etcd/ca.crt \
+        --cert /etc/kubernetes/pki/apiserver-etcd-client.crt --key /etc/kubernetes/pki/apiserver-etcd-client.key \
+        get --prefix --keys-only /kube-interop-proxy/registry/ | grep /live/)" ]
 }
