@@ -9,8 +9,8 @@ proxy_ready() { on "$1" curl --silent --fail http://127.0.0.1:10260/readyz; }
 # The containers of the node's apiserver that run: "ID IMAGE" a line.
 running() { on "$1" ctr --namespace k8s.io tasks list | awk '$3 == "RUNNING" { print $1 }' | sort; }
 of_apiserver() {
-    on "$1" ctr --namespace k8s.io containers list 'labels."io.kubernetes.container.name"==kube-apiserver' | awk 'NR > 1 { print $1 }' | sort |
-        comm -12 - <(running "$1")
+    comm -12 <(running "$1") <(on "$1" ctr --namespace k8s.io containers list 'labels."io.kubernetes.container.name"==kube-apiserver' |
+        awk 'NR > 1 { print $1 }' | sort)
 }
 
 # NODE: until the manifest's pod, and no older one, is there and ready.
@@ -54,18 +54,18 @@ step_look() {
     count=$(names | wc -l)
     for node in $(names); do
         say "$node"
-        on "$node" ctr --namespace k8s.io containers list | grep -E 'kube-apiserver|kube-interop-proxy' | awk '{ print "  " $2 }'
-        on "$node" ss --listening --tcp --numeric --no-header '( sport = :6443 )' | awk '{ print "  " $4 }'
-        on "$node" ss --listening --tcp --numeric --no-header '( sport = :6443 )' | grep -q '[*]:6443' && die "$node: something listens on all addresses"
+        on "$node" ctr --namespace k8s.io containers list | awk '/kube-apiserver|kube-interop-proxy/ { print "  " $2 }' | sort -u
+        [ "$(listening "$node")" = "$(printf '%s:6443\n' "$(address "$node")" 127.0.0.1)" ] || die "$node listens on $(listening "$node")"
         until_done 60 "every line of $node's /readyz" all_ready "$node"
         kubectl_on "$node" get --raw /readyz >/dev/null
         kubectl_on "$node" get endpoints kubernetes | grep -q "$(address "$node"):6443" || die "$node is not in the Endpoints"
         until_done 60 "$node's peers" peers "$node" $((count - 1))
-        on "$node" "$target/debug/kube-interop-proxy" check --config $own/proxy.yaml --live
-        on "$node" curl --silent http://127.0.0.1:10260/metrics | grep '^kube_interop_proxy_requests_total' | head -n 3
+        on "$node" "$target/debug/kube-interop-proxy" check --config $own/proxy.yaml --live | { grep -v '^ok' || true; }
+        on "$node" curl --silent http://127.0.0.1:10260/metrics | grep '^kube_interop_proxy_requests_total{decision="local"}'
     done
     kubectl_on cp-1 get nodes
 }
+listening() { on "$1" ss --listening --tcp --numeric --no-header '( sport = :6443 )' | awk '{ print $4 }' | sort -u; }
 all_ready() { ! on "$1" curl --silent 'http://127.0.0.1:10260/readyz?verbose' | grep -F '[-]'; }
 peers() { on "$1" curl --silent http://127.0.0.1:10260/metrics | grep -qx "kube_interop_proxy_peers{state=\"target\"} $2"; }
 
@@ -189,8 +189,7 @@ step_out() {
         before=$(of_apiserver "$node")
         on "$node" mv $own/kube-apiserver.before.yaml $manifest
         wait_replaced "$node" "$before"
-        on "$node" ss --listening --tcp --numeric --no-header '( sport = :6443 )' | awk '{ print $4 }' | grep -qx '[*]:6443' ||
-            die "$node: the apiserver does not listen on all addresses"
+        [ "$(listening "$node")" = '*:6443' ] || die "$node listens on $(listening "$node")"
         ! on "$node" curl --silent http://127.0.0.1:10260/livez || die "$node: the proxy is still there"
         say "$node: without a proxy"
     done
