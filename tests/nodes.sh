@@ -262,6 +262,8 @@ step_up() {
 
 step_down() {
     local holder netns group
+    # Clients and watchers that a step left behind.
+    : >"$state/stop"
     for holder in "$state"/*/holder "$state/haproxy.pid"; do
         ! ours "$holder" || kill -KILL "$(cut -d' ' -f1 "$holder")" 2>/dev/null || true
     done

@@ -135,8 +135,8 @@ watch_leases() {
 }
 
 step_upgrade() {
-    local node before to=${FLAGS-'    runtime-config: batch/v2alpha1=true'}
-    rm -f "$state/stop"
+    local node before told to=${FLAGS-'    runtime-config: batch/v2alpha1=true'}
+    rm -f "$state/stop" "$state/new.txt"
     client load cp-1 $vip 0.05 /api/v1/namespaces/default
     for node in $(names); do client "tied-$node" "$node" "$(address "$node")" 0.2 /api/v1/namespaces/default; done
     watch_leases "$state/leases.txt" &
@@ -156,7 +156,11 @@ step_upgrade() {
     say "through the load balancer: $(cat "$state/load.txt")"
     for node in $(names); do say "tied to $node:            $(cat "$state/tied-$node.txt")"; done
     [ ! -e "$state/new.txt" ] || say "what only new ones serve:  $(cat "$state/new.txt")"
-    python3 "$here/nodes/leases.py" "$state/leases.txt"
+    python3 "$here/nodes/leases.py" "$state/leases.txt" || die 'a node was late, or not ready'
+    is_proxied cp-1 || return 0
+    for told in load new; do
+        [[ ! -e $state/$told.txt || $(cat "$state/$told.txt") == *'others: none' ]] || die 'requests through the load balancer failed'
+    done
 }
 served_by_all() {
     local node
