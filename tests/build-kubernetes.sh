@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Builds real Kubernetes 1.20.2 binaries, once, from Debian's source package.
 #
-#   tests/build-kubernetes.sh [kube-apiserver] [kube-controller-manager] [kubectl]     default: kube-apiserver
+#   tests/build-kubernetes.sh [PROGRAM...]     default: kube-apiserver
+#
+# PROGRAM is kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubeadm or kubectl.
 #
 # They end up in ${XDG_CACHE_HOME:-~/.cache}/kube-interop-proxy/kubernetes-1.20.2/ under their own names. A binary that
 # is there and runs is left alone. Each takes minutes on two cores. The unpacked source and Go's build cache stay
@@ -15,7 +17,7 @@
 set -Eeuo pipefail
 
 readonly version=1.20.2
-readonly programs='kube-apiserver kube-controller-manager kubectl'
+readonly programs='kube-apiserver kube-controller-manager kube-scheduler kubelet kubeadm kubectl'
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 cache=${XDG_CACHE_HOME:-${HOME:?}/.cache}/kube-interop-proxy/kubernetes-$version
@@ -26,6 +28,7 @@ usable() { # FILE: is it a Kubernetes binary of this version that runs here?
     [ -x "$1" ] || return
     case $1 in
     */kubectl) [ "$(timeout 60 "$1" version --client --short 2>/dev/null)" = "Client Version: v$version" ] ;;
+    */kubeadm) [ "$(timeout 60 "$1" version --output short 2>/dev/null)" = "v$version" ] ;;
     *) [ "$(timeout 60 "$1" --version 2>/dev/null)" = "Kubernetes v$version" ] ;;
     esac
 }
@@ -33,7 +36,7 @@ usable() { # FILE: is it a Kubernetes binary of this version that runs here?
 wanted=("$@")
 [ $# -gt 0 ] || wanted=(kube-apiserver)
 for program in "${wanted[@]}"; do
-    [[ " $programs " == *" $program "* ]] || die "usage: $0 [kube-apiserver] [kube-controller-manager] [kubectl]"
+    [[ " $programs " == *" $program "* ]] || die "usage: $0 [PROGRAM...], each one of: $programs"
 done
 
 # Fills `todo` with what is not there yet.

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that this project needs and that are missing.
 #
-#   tests/install.sh [--demo|--release|--tests|--kubernetes]
+#   tests/install.sh [--demo|--release|--tests|--kubernetes|--nodes]
 #
 #   --demo        what building the program and running the demo need (default)
 #   --release     that, and what making the image and the Debian package needs
 #   --tests       all of that, and what the tests need on top
 #   --kubernetes  what building kube-apiserver needs (called by tests/build-kubernetes.sh)
+#   --nodes       what tests/nodes.sh needs
 #
 # Nothing missing: nothing is done, and no root is needed. Otherwise apt-get runs as root, or through sudo.
 set -euo pipefail
@@ -52,14 +53,24 @@ rsync rsync
 make make
 dpkg-source dpkg-dev'
 
+nodes="$demo
+etcdctl etcd-client
+containerd containerd
+runc runc
+haproxy haproxy
+ip iproute2
+nsenter util-linux
+python3 python3"
+
 case "${1:---demo}" in
 --demo) wanted=$demo ;;
 --release) wanted=$release ;;
 --tests) wanted=$tests ;;
 --kubernetes) wanted=$kubernetes ;;
-*) die "usage: $0 [--demo|--release|--tests|--kubernetes]" ;;
+--nodes) wanted=$nodes ;;
+*) die "usage: $0 [--demo|--release|--tests|--kubernetes|--nodes]" ;;
 esac
-[ $# -le 1 ] || die "usage: $0 [--demo|--release|--tests|--kubernetes]"
+[ $# -le 1 ] || die "usage: $0 [--demo|--release|--tests|--kubernetes|--nodes]"
 
 # Fills `missing` with the packages to install.
 look() {
@@ -127,6 +138,8 @@ stop() { # PACKAGE SERVICE: unless the package was there before
 }
 stop etcd-server etcd
 stop prometheus prometheus
+stop containerd containerd
+stop haproxy haproxy
 
 installed=("${missing[@]}")
 look

@@ -1,0 +1,305 @@
+#!/usr/bin/env bash
+# Real control plane nodes on one machine: network namespaces with a containerd and a kubelet 1.20.2 each, static pods as
+# kubeadm 1.20.2 writes them, etcd among them, and a load balancer before them. On these the steps of docs/deploy.md are
+# taken with its own commands.
+#
+#   tests/nodes.sh [--nodes N] STEP...     N is 1 or 3, default 3; counts for the step `up`
+#   tests/nodes.sh all                     every step in the order below, with `tied` also after `look`, and `down` in any case
+#
+#   build      programs and images; minutes on two cores for the first time
+#   up         nodes, without a proxy
+#   tied       measures: a client of one node alone, while its apiserver's pod is started again (5 times)
+#   in         docs/deploy.md, steps 1 to 3: the proxy, one node after the other
+#   look       docs/deploy.md, step 4
+#   upgrade    kubeadm writes manifests with other flags, one node after the other, while clients ask through the load
+#              balancer; measures failed requests, false 404s and the nodes' leases
+#   renew      kubeadm renews certificates
+#   out        docs/deploy.md, step 6
+#   down       ends everything that is there
+#
+# Needs root, Debian 12, and control groups (version 1) that can be written to. The nodes' addresses, 10.0.0.0/24, are in
+# namespaces of their own: the machine itself has none of them, and nothing gets out. State is in
+# ${TMPDIR:-/tmp}/kube-interop-proxy-nodes.
+#
+# Not as on a real node: no systemd (node.sh starts containerd and kubelet), no CNI (pods on the host's network alone), no
+# crictl (ctr instead), haproxy for a load balancer, and one version of Kubernetes: other flags stand for another version.
+set -Eeuo pipefail
+
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+top=$(dirname -- "$here")
+state=${TMPDIR:-/tmp}/kube-interop-proxy-nodes
+programs=${XDG_CACHE_HOME:-${HOME:?}/.cache}/kube-interop-proxy/kubernetes-1.20.2
+target=${CARGO_TARGET_DIR:-$top/target}
+export PATH=$programs:$PATH
+readonly vip=10.0.0.100 prefix=kip-
+
+say() { printf 'nodes [%4d s]: %s\n' "$SECONDS" "$*"; }
+die() {
+    printf 'nodes: %s\n' "$@" >&2
+    exit 1
+}
+trap 'printf "nodes: failed at line %s: %s\n" "$LINENO" "$BASH_COMMAND" >&2' ERR
+
+# ---- nodes ----------------------------------------------------------------------------------------------------------
+
+names() { cat "$state/names"; }
+address() { echo "10.0.0.1${1#cp-}"; }
+pid() { cat "$state/$1/pid"; }
+on() { # NODE COMMAND…: in all namespaces of the node
+    local node=$1
+    shift
+    nsenter --target "$(pid "$node")" --mount --uts --ipc --net --pid --wd="$top" -- "$@"
+}
+kubectl_on() { # NODE ARGUMENT…: as the node's administrator, at the node's own address
+    local node=$1
+    shift
+    on "$node" kubectl --kubeconfig /etc/kubernetes/admin.conf --server "https://$(address "$node"):6443" --request-timeout 10s "$@"
+}
+outside() { ip netns exec "${prefix}net" "$@"; }
+
+# SECONDS WHAT COMMAND…: until the command succeeds.
+until_done() {
+    local end=$((SECONDS + $1)) what=$2
+    shift 2
+    until "$@" >/dev/null 2>&1; do
+        [ "$SECONDS" -lt "$end" ] || die "waited too long for $what: $*"
+        sleep 0.5
+    done
+}
+
+# Is the process of this file still the one that was started? A number alone may be another process by now.
+ours() { # FILE
+    local number started
+    [ -s "$1" ] && read -r number started <"$1" && [ "$(started_at "$number")" = "$started" ]
+}
+started_at() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
+remember() { # FILE PID
+    printf '%s %s\n' "$2" "$(started_at "$2")" >"$1"
+}
+
+# ---- build ----------------------------------------------------------------------------------------------------------
+
+image() { # NAME FILE=PATH…
+    local archive=$state/images/$(tr '/:' '--' <<<"$1").tar
+    python3 "$here/nodes/image.py" "$archive" "$@"
+}
+
+step_build() {
+    "$here/install.sh" --nodes
+    nice -n 10 "$here/build-kubernetes.sh" kube-apiserver kube-controller-manager kube-scheduler kubelet kubeadm kubectl
+    nice -n 10 cargo build --locked --manifest-path "$top/Cargo.toml" --bin kube-interop-proxy
+    mkdir -p "$state/images"
+    cc -static -O2 -o "$state/pause" "$here/nodes/pause.c"
+    say 'images'
+    image local.test/pause:3.2 "$state/pause=/pause"
+    image local.test/etcd:3.4.13-0 "$(command -v etcd)=/usr/local/bin/etcd"
+    local program
+    for program in kube-apiserver kube-controller-manager kube-scheduler; do
+        image "local.test/$program:v1.20.2" "$programs/$program=/usr/local/bin/$program"
+    done
+    image kube-interop-proxy:0.1.0 "$target/debug/kube-interop-proxy=/usr/local/bin/kube-interop-proxy"
+}
+
+# ---- up -------------------------------------------------------------------------------------------------------------
+
+# NODE FLAGS: kubeadm's configuration; FLAGS are lines below apiServer.extraArgs.
+configuration() {
+    local node=$1 flags=${2:-} members='' other
+    for other in $(names); do members+=,$other=https://$(address "$other"):2380; done
+    cat <<EOF
+apiVersion: kubeadm.k8s.io/v1beta2
+kind: InitConfiguration
+localAPIEndpoint: {advertiseAddress: $(address "$node"), bindPort: 6443}
+nodeRegistration: {name: $node, criSocket: /run/containerd/containerd.sock}
+---
+apiVersion: kubeadm.k8s.io/v1beta2
+kind: ClusterConfiguration
+kubernetesVersion: v1.20.2
+imageRepository: local.test
+controlPlaneEndpoint: $vip:6443
+apiServer:
+  extraArgs:
+    v: "2"
+$flags
+controllerManager:
+  extraArgs: {flex-volume-plugin-dir: /var/lib/kubelet/volumeplugins}
+etcd:
+  local:
+    dataDir: /var/lib/etcd
+    # A cluster of three that is new, and not one that is joined by one member after the other.
+    extraArgs: {initial-cluster: "${members#,}"}
+EOF
+}
+
+start_node() { # NODE
+    local node=$1 dir=$state/$1 holder
+    mkdir -p "$dir"
+    address "$node" >"$dir/address"
+    cat >"$dir/containerd.toml" <<EOF
+version = 2
+disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper"]
+[plugins."io.containerd.grpc.v1.cri"]
+  # Without CAP_SYS_RESOURCE no process may get a better score than its parent.
+  restrict_oom_score_adj = true
+  sandbox_image = "local.test/pause:3.2"
+  # Never asked: all pods are on the host's network. Without a file kubelet's node is not ready.
+  cni.conf_dir = "$dir/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "native"
+EOF
+    mkdir -p "$dir/cni"
+    echo '{"cniVersion": "0.3.1", "name": "none", "plugins": [{"type": "loopback"}]}' >"$dir/cni/none.conflist"
+    cat >"$dir/kubelet.yaml" <<EOF
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+staticPodPath: /etc/kubernetes/manifests
+authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: /etc/kubernetes/pki/ca.crt}}
+authorization: {mode: Webhook}
+cgroupDriver: cgroupfs
+cgroupsPerQOS: false
+enforceNodeAllocatable: []
+failSwapOn: false
+makeIPTablesUtilChains: false
+volumePluginDir: /var/lib/kubelet/volumeplugins
+evictionHard: {imagefs.available: 0%, nodefs.available: 0%, nodefs.inodesFree: 0%, memory.available: 100Mi}
+imageGCHighThresholdPercent: 100
+EOF
+    ip netns add "$prefix$node"
+    ip -n "${prefix}net" link add "$node" type veth peer name eth0 netns "$prefix$node"
+    ip -n "${prefix}net" link set "$node" master nodes up
+    ip -n "$prefix$node" address add "$(address "$node")/24" dev eth0
+    ip -n "$prefix$node" link set eth0 up
+    ip -n "$prefix$node" route add default via $vip
+    PATH=$PATH setsid nsenter --net="/run/netns/$prefix$node" unshare --mount --uts --ipc --pid --fork --kill-child --mount-proc \
+        "$here/nodes/node.sh" "$dir" "$node" >"$dir/node.log" 2>&1 </dev/null &
+    holder=$!
+    remember "$dir/holder" "$holder"
+    until_done 20 "$node" pgrep --parent "$holder"
+    pgrep --parent "$holder" >"$dir/pid"
+    until_done 60 "$node's containerd" test -e "$dir/up"
+    local archive
+    for archive in "$state"/images/*.tar; do
+        on "$node" ctr --namespace k8s.io images import --snapshotter native "$archive" >/dev/null
+    done
+}
+
+kubeadm_init() { # NODE: what kubeadm init does, without the parts that need a running cluster
+    local node=$1 first
+    first=$(names | head -n 1)
+    configuration "$node" >"$state/$node/kubeadm.yaml"
+    if [ "$node" != "$first" ]; then
+        on "$node" mkdir -p /etc/kubernetes/pki/etcd
+        local file
+        for file in {,front-proxy-,etcd/}ca.{crt,key} sa.{pub,key}; do
+            cp "$state/$first/root/etc/kubernetes/pki/$file" "$state/$node/root/etc/kubernetes/pki/$file"
+        done
+    fi
+    local phase
+    for phase in 'certs all' 'kubeconfig admin' 'kubeconfig controller-manager' 'kubeconfig scheduler' 'control-plane all' 'etcd local' 'kubeconfig kubelet'; do
+        # shellcheck disable=SC2086  # two words
+        on "$node" kubeadm init phase $phase --config "$state/$node/kubeadm.yaml" >>"$state/$node/kubeadm.log" 2>&1 || {
+            tail -n 5 "$state/$node/kubeadm.log" >&2
+            die "kubeadm init phase $phase failed on $node"
+        }
+    done
+}
+
+start_balancer() {
+    local node
+    {
+        cat <<EOF
+global
+    maxconn 4000
+defaults
+    mode tcp
+    timeout connect 2s
+    timeout client 1h
+    timeout server 1h
+frontend api
+    bind $vip:6443
+    default_backend nodes
+backend nodes
+    option httpchk GET /readyz
+    option redispatch 1
+    retries 3
+    default-server check check-ssl verify none inter 1s fall 2 rise 2
+EOF
+        for node in $(names); do echo "    server $node $(address "$node"):6443"; done
+    } >"$state/haproxy.cfg"
+    setsid ip netns exec "${prefix}net" haproxy -db -f "$state/haproxy.cfg" >"$state/haproxy.log" 2>&1 </dev/null &
+    remember "$state/haproxy.pid" $!
+}
+
+step_up() {
+    [ ! -e "$state/names" ] || die "nodes are there already; end them first: $0 down"
+    [ -d "$state/images" ] || die "no images yet: $0 build"
+    local node
+    : >"$state/names"
+    for ((node = 1; node <= nodes; node++)); do echo "cp-$node" >>"$state/names"; done
+    ip netns add "${prefix}net"
+    ip -n "${prefix}net" link set lo up
+    ip -n "${prefix}net" link add nodes type bridge
+    ip -n "${prefix}net" address add $vip/24 dev nodes
+    ip -n "${prefix}net" link set nodes up
+    start_balancer
+    for node in $(names); do
+        say "$node"
+        start_node "$node"
+        kubeadm_init "$node"
+    done
+    for node in $(names); do
+        until_done 300 "$node's apiserver" kubectl_on "$node" get --raw /readyz
+        say "$node's apiserver is ready"
+    done
+    for node in $(names); do
+        until_done 120 "$node in the cluster" kubectl_on "$node" get node "$node"
+    done
+    kubectl_on cp-1 get nodes
+    kubectl_on cp-1 --namespace kube-system get pods --output wide
+}
+
+# ---- down -----------------------------------------------------------------------------------------------------------
+
+step_down() {
+    local holder netns group
+    # Clients and watchers that a step left behind.
+    : >"$state/stop"
+    for holder in "$state"/*/holder "$state/haproxy.pid"; do
+        ! ours "$holder" || kill -KILL "$(cut -d' ' -f1 "$holder")" 2>/dev/null || true
+    done
+    for holder in "$state"/*/holder; do
+        # The kernel ends what is in a node's process namespace with its first process.
+        [ ! -e "$holder" ] || until_done 30 "the end of $(dirname "$holder")" gone "$(cat "$(dirname "$holder")/pid" 2>/dev/null)"
+    done
+    for netns in $(ip netns list | awk -v p="$prefix" 'index($1, p) == 1 { print $1 }'); do ip netns delete "$netns"; done
+    # What containerd and kubelet made in there, deepest first; directories in which somebody is stay.
+    for group in /sys/fs/cgroup/*/k8s.io; do
+        [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} + 2>/dev/null || true
+    done
+    if [ -e "$state/made" ]; then
+        sort -r "$state/made" | xargs rmdir --ignore-fail-on-non-empty 2>/dev/null || true
+    fi
+    rm -rf "$state/made" "$state"/cp-* "$state/names" "$state"/haproxy.*
+}
+gone() { [ -z "$1" ] || ! kill -0 "$1"; }
+
+# ---- steps ----------------------------------------------------------------------------------------------------------
+
+nodes=3
+[ "$(id -u)" -eq 0 ] || die 'needs root'
+mkdir -p "$state"
+. "$here/nodes/steps.sh"
+[ "${*: -1}" != all ] || {
+    trap 'step_down' EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM HUP
+    set -- "${@:1:$#-1}" build down up tied in look tied upgrade renew out
+}
+while [ $# -gt 0 ]; do
+    case $1 in
+    --nodes) nodes=$2; shift ;;
+    build | up | tied | in | look | upgrade | renew | out | down) say "step $1"; "step_$1" ;;
+    *) die "usage: $0 [--nodes N] STEP..." ;;
+    esac
+    shift
+done
