@@ -4,6 +4,7 @@
 #   deploy/release/program.sh
 #
 # Into target/dist: kube-interop-proxy, without debug information, and sbom.cdx.json, its dependencies (CycloneDX).
+# KUBE_INTEROP_PROXY_PROFILE names another profile of Cargo.toml than `release`.
 # The same bytes need the same compilers and libraries too: Rust's version, and Debian 12.
 set -euo pipefail
 name=program.sh
