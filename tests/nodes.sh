@@ -289,6 +289,7 @@ nodes=3
 [ "$(id -u)" -eq 0 ] || die 'needs root'
 mkdir -p "$state"
 . "$here/nodes/steps.sh"
+[ $# -gt 0 ] || die "usage: $0 [--nodes N] STEP..."
 [ "${*: -1}" != all ] || {
     trap 'step_down' EXIT
     trap 'exit 130' INT
