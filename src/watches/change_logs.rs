@@ -25,8 +25,10 @@ use crate::cluster::source::SourceError;
 const LOGS: usize = 1024;
 /// etcd watches that are opened at the same time.
 const OPENING: usize = 8;
-/// Wait for other watches of the resource to register.
-const REGISTRATION: Duration = Duration::from_millis(100);
+/// Wait for other watches of the resource to register older revisions.
+const REGISTRATION: Duration = Duration::from_millis(400);
+/// Wait for other watches to register objects. Shorter: the apiserver may be about to end.
+const REGISTRATION_OF_OBJECTS: Duration = Duration::from_millis(100);
 /// Between two requests for progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// How often a proof is tried again when etcd or an apiserver does not answer.
@@ -83,10 +85,7 @@ pub async fn run(
     let mut tasks = JoinSet::new();
     while let Some(log) = opened.recv().await {
         let reader = reader.clone();
-        tasks.spawn(async move {
-            tokio::time::sleep(REGISTRATION).await;
-            tokio::join!(reader.follow(&log), reader.prove(&log))
-        });
+        tasks.spawn(async move { tokio::join!(reader.follow(&log), reader.prove(&log)) });
     }
 }
 
@@ -120,6 +119,7 @@ impl<S: AskServer> LogReader<S> {
 
     /// Fills one log, with a new etcd watch after a failure.
     async fn follow(&self, log: &SharedChangeLog) -> Never {
+        tokio::time::sleep(REGISTRATION).await;
         loop {
             let Err(error) = self.fill(log).await;
             match error {
@@ -139,12 +139,15 @@ impl<S: AskServer> LogReader<S> {
 
     /// Finds out what watches of one log need to know of their servers.
     async fn prove(&self, log: &SharedChangeLog) {
+        tokio::time::sleep(REGISTRATION_OF_OBJECTS).await;
         let mut failures = 0;
         loop {
             match self.prove_all(log).await {
                 Ok(()) => log.registered.notified().await,
                 Err(Undecided) if failures < PROOF_FAILURES => {
                     failures += 1;
+                    // The next endpoint may answer.
+                    self.connector.lock().await.1 = None;
                     tokio::time::sleep(PAUSE).await;
                 }
                 Err(Undecided) => return,
