@@ -132,7 +132,9 @@ impl FrameFormat {
             FrameFormat::Json => Some(code_of_json(frame)),
             FrameFormat::Protobuf => {
                 let event = frame.get(LENGTH..).unwrap_or_default();
-                Some(code_of_protobuf(event))
+                // The frame may be shorter than what was looked at.
+                let is_error = event.starts_with(PROTOBUF);
+                is_error.then(|| code_of_protobuf(event))
             }
             FrameFormat::Cbor => cbor::error(frame),
         }

@@ -243,7 +243,7 @@ fn a_length_that_is_announced_is_not_believed() {
         let bytes: Vec<&[u8]> = event.chunks(1).collect();
         assert_eq!(
             look(FrameFormat::Protobuf, &bytes),
-            (FirstLook::Error(None, event[..end].to_vec().into()), end)
+            (FirstLook::NoError(event[..end].to_vec().into()), end)
         );
     }
     let endless = event(u32::MAX);
