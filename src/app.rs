@@ -188,7 +188,8 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     )?;
     if ports.has_predecessor {
         tracing::info!("another proxy is stopping here: this one listens when it is ready");
-        control.spawn(takeover::run(shared.clone(), admin_bound, start_listening));
+        let taking_over = takeover::run(shared.clone(), serving, admin_bound, start_listening);
+        control.spawn(taking_over);
     }
     let server = server::start(
         &shared,

@@ -14,7 +14,7 @@
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,8 +22,10 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use http::{Method, StatusCode};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::client::HttpSession;
+use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::exchange::Exchange;
 use super::failover::{Authentication, ForwardedRequest, report};
@@ -40,8 +42,12 @@ use crate::watches::metrics::ExpiredResult;
 
 /// Time for the rest of an ERROR event, or of the body of a 410.
 const REST_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time for a 410 after the header of another server's answer: kube-apiserver sends both at once.
+const QUIET: Duration = Duration::from_secs(3);
 /// Time until another server's answer begins.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a watch waits until it may ask other servers.
+const PERMIT_TIMEOUT: Duration = Duration::from_secs(5);
 const GONE: i32 = 410;
 
 /// What becomes of a 410.
@@ -84,10 +90,12 @@ pub struct ExpiredWatch {
     /// The current server's answer can go on.
     accepted: AtomicBool,
     counted: AtomicBool,
+    /// Held while a server is asked.
+    permit: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 impl ExpiredWatch {
-    fn new(kept: Expired, from: Route) -> Self {
+    fn new(kept: Expired, from: Route, permit: Option<OwnedSemaphorePermit>) -> Self {
         let begun = OnceLock::new();
         if let Expired::Event(event) = &kept {
             begun.get_or_init(|| event.content_type.clone());
@@ -98,6 +106,7 @@ impl ExpiredWatch {
             begun,
             accepted: AtomicBool::new(false),
             counted: AtomicBool::new(false),
+            permit: Mutex::new(permit),
         }
     }
 
@@ -152,6 +161,8 @@ pub(super) struct AnswerStart {
     content_type: Option<HeaderValue>,
     /// For the rest of the first event, once its beginning was read.
     deadline: Option<Instant>,
+    /// Another server that has sent no event by then serves the watch.
+    quiet: Option<Instant>,
 }
 
 /// Why there is no next piece.
@@ -191,6 +202,11 @@ impl Expiry<'_> {
             Expiry::Asked(watch) => {
                 let accepted = watch.goes_on_with(response);
                 watch.accepted.store(accepted, Ordering::Relaxed);
+                if accepted {
+                    // The watch may stay open for hours.
+                    let permit = watch.permit.lock();
+                    drop(permit.unwrap_or_else(PoisonError::into_inner).take());
+                }
                 accepted
             }
         }
@@ -212,6 +228,7 @@ impl Expiry<'_> {
             first: format.map(FirstEvent::new),
             content_type,
             deadline: None,
+            quiet: matches!(self, Expiry::Asked(_)).then(|| Instant::now() + QUIET),
         }
     }
 }
@@ -244,7 +261,11 @@ impl Exchange<'_> {
                 self.shared.metrics.watches.expired(ExpiredResult::Passed);
                 self.pass(down, up, response, prefix, method, upload).await
             }
-            None => Ok(Outcome::Broken),
+            // Nothing was passed on, and a watch changes nothing.
+            None => Err(ExchangeFailure::BrokeOff {
+                error: Error::explain(ErrorType::ReadError, "in the body of a 410"),
+                reused: false,
+            }),
         }
     }
 
@@ -260,8 +281,15 @@ impl Exchange<'_> {
                 return read.map_err(PieceError::BrokeOff);
             };
             let reading = up.read_response_body();
-            let read = match deadline {
+            let read = match deadline.or(start.quiet) {
                 None => reading.await,
+                Some(quiet) if deadline.is_none() => match timeout_at(quiet, reading).await {
+                    Ok(read) => read,
+                    Err(_) => {
+                        self.goes_on(start);
+                        continue;
+                    }
+                },
                 // The event is not what it seemed to be.
                 Some(deadline) => match timeout_at(deadline, reading).await {
                     Ok(read) => read,
@@ -289,6 +317,14 @@ impl Exchange<'_> {
                     });
                 }
             }
+        }
+    }
+
+    /// Another server serves the watch, and has no event yet.
+    fn goes_on(&self, start: &mut AnswerStart) {
+        start.first = None;
+        if let Expiry::Asked(watch) = self.expiry {
+            watch.count(self.shared, ExpiredResult::Avoided);
         }
     }
 
@@ -320,8 +356,8 @@ impl Exchange<'_> {
 
     /// The first event is not complete and will not be.
     fn undecided(&self, start: &mut AnswerStart) -> Result<Option<Bytes>, PieceError> {
-        let kept = start.first.as_mut().map(FirstEvent::take_kept);
-        self.decided(start, FirstLook::Error(None, kept.unwrap_or_default()))
+        let look = start.first.as_mut().map(FirstEvent::give_up);
+        self.decided(start, look.unwrap_or(FirstLook::Undecided))
     }
 
     /// Passes a 410 as the only event below a header that was sent.
@@ -375,11 +411,16 @@ impl ForwardedRequest<'_> {
         let mut failure = ExchangeFailure::Expired(expired.clone());
         report(shared, &from, &failure, custom);
         tried.push(from.address);
-        let mut watch = ExpiredWatch::new(expired, from);
+        let limit = shared.expired_watches.clone();
+        let permit = timeout(PERMIT_TIMEOUT, limit.acquire_owned()).await;
+        let permit = permit.ok().and_then(Result::ok);
+        let may_ask = permit.is_some();
+        let mut watch = ExpiredWatch::new(expired, from, permit);
         let mut again = None;
         loop {
             let exclusive = again.is_some();
-            let next = again.or_else(|| plan::after_expiry(shared, self.route_request, &tried));
+            let next = || plan::after_expiry(shared, self.route_request, &tried);
+            let next = again.or_else(|| may_ask.then(next).flatten());
             let Some(route) = next else { break };
             if !exclusive {
                 shared.metrics.failed_over(&failure, custom);

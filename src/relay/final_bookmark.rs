@@ -345,11 +345,19 @@ impl BookmarkRequest {
                 resource: &self.resource,
                 position: follower.position()?,
                 anchor: follower.anchor(),
-                kind_wanted: follower.type_meta().is_none() && self.transformed.is_none(),
+                kind_wanted: self.transformed.is_none() && follower.type_meta().is_none(),
             };
             *change_log = shared.change_logs.register(&place.root, ending);
         }
         change_log.clone()
+    }
+
+    /// Whether nothing showed the kind of the objects.
+    fn wants_kind(&self) -> bool {
+        let delivered = self
+            .follower()
+            .is_some_and(|follower| follower.type_meta().is_some());
+        self.transformed.is_none() && !delivered
     }
 
     /// Waits until etcd has reported all changes up to its revision at the first request. Returns whether that took a
@@ -358,7 +366,8 @@ impl BookmarkRequest {
         let begin = Instant::now();
         if let Some(change_log) = self.register_change_log(shared) {
             // After the timeout the bookmark is made from what is known.
-            let _ = timeout_at(end, change_log.caught_up(self.server)).await;
+            let caught_up = change_log.caught_up(self.server, self.wants_kind());
+            let _ = timeout_at(end, caught_up).await;
         }
         begin.elapsed() > NO_WAIT
     }

@@ -61,6 +61,8 @@ pub struct Shared {
     pub unread: Arc<UnreadBudget>,
     /// For requests that are sent to another server because the local apiserver does not know a custom resource.
     pub other_opinions: Semaphore,
+    /// For watches that ask other servers because one has answered 410.
+    pub expired_watches: Arc<Semaphore>,
     pub metrics: Metrics,
     /// How far a shutdown has come.
     pub phase: watch::Receiver<ShutdownPhase>,
@@ -70,6 +72,9 @@ pub struct Shared {
 
 /// At most so many requests at a time ask other servers whether they know a custom resource.
 pub const OTHER_OPINIONS: usize = 64;
+
+/// At most so many watches at a time ask other servers after a 410.
+pub const EXPIRED_WATCHES: usize = 64;
 
 /// The part of `shutdown.drain` within which long-running requests end.
 pub const DRAIN_TURNS: f64 = 0.9;

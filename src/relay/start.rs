@@ -10,7 +10,7 @@ use super::health;
 use super::metrics::Metrics;
 use super::overlay::cache::Cache;
 use super::recent::RecentEvents;
-use super::shared::{OTHER_OPINIONS, Shared, ShutdownPhase};
+use super::shared::{EXPIRED_WATCHES, OTHER_OPINIONS, Shared, ShutdownPhase};
 use super::unread::UnreadBudget;
 use crate::client::MakerError;
 use crate::cluster::catalog::{OwnServer, Published};
@@ -70,6 +70,7 @@ pub fn start(
         recent: RecentEvents::default(),
         unread: Arc::new(UnreadBudget::new(inputs.metrics.unread.clone())),
         other_opinions: Semaphore::new(OTHER_OPINIONS),
+        expired_watches: Arc::new(Semaphore::new(EXPIRED_WATCHES)),
         metrics: inputs.metrics,
         phase: inputs.phase,
         drain_begin: OnceLock::new(),

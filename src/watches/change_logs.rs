@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 use super::apiservers::AskServer;
 use super::prover::{Prover, Undecided};
-use super::shared_change_log::{EndingWatch, SharedChangeLog};
+use super::shared_change_log::{EndingWatch, ProofJob, SharedChangeLog};
 use crate::cluster::connector::{Connector, failed, within};
 use crate::cluster::etcd::{MAX_MESSAGE, WHOLE_STREAM, orders_requested_progress, range_end};
 use crate::cluster::source::SourceError;
@@ -138,29 +138,65 @@ impl<S: AskServer> LogReader<S> {
     }
 
     /// Finds out what watches of one log need to know of their servers.
-    async fn prove(&self, log: &SharedChangeLog) {
+    async fn prove(&self, log: &SharedChangeLog) -> Never {
         tokio::time::sleep(REGISTRATION_OF_OBJECTS).await;
         let mut failures = 0;
         loop {
-            match self.prove_all(log).await {
-                Ok(()) => log.registered.notified().await,
-                Err(Undecided) if failures < PROOF_FAILURES => {
-                    failures += 1;
-                    // The next endpoint may answer.
-                    self.connector.lock().await.1 = None;
-                    tokio::time::sleep(PAUSE).await;
-                }
-                Err(Undecided) => return,
+            let undecided = self.prove_all(log).await.is_err();
+            if undecided && failures < PROOF_FAILURES {
+                failures += 1;
+                // The next endpoint may answer.
+                self.connector.lock().await.1 = None;
+                tokio::time::sleep(PAUSE).await;
+                continue;
             }
+            if undecided {
+                log.give_up();
+            }
+            failures = 0;
+            log.registered.notified().await;
         }
     }
 
+    /// One server's silence does not keep others waiting for their turn.
     async fn prove_all(&self, log: &SharedChangeLog) -> Result<(), Undecided> {
-        for job in log.proof_jobs() {
-            let (client, _) = self.client().await.map_err(|_| Undecided)?;
-            self.prover.run(client, log, job).await?;
+        let mut all = Ok(());
+        for job in log
+            .proof_jobs()
+            .iter()
+            .filter(|job| job.candidates.is_some())
+        {
+            match self.proof(log, job).await {
+                Ok(found) => log.proved(job.server, found),
+                Err(undecided) => all = Err(undecided),
+            }
         }
-        Ok(())
+        if !log.is_kind_wanted() {
+            return all;
+        }
+        let mut nobody_left = true;
+        for job in log.proof_jobs() {
+            match self.prover.kind(&job).await {
+                Ok(Some(kind)) => {
+                    log.named(Some(kind));
+                    return all;
+                }
+                Ok(None) => {}
+                Err(undecided) => {
+                    nobody_left = false;
+                    all = Err(undecided);
+                }
+            }
+        }
+        if nobody_left {
+            log.named(None);
+        }
+        all
+    }
+
+    async fn proof(&self, log: &SharedChangeLog, job: &ProofJob) -> Result<bool, Undecided> {
+        let (client, _) = self.client().await.map_err(|_| Undecided)?;
+        self.prover.proof(client, &log.root, job).await
     }
 
     /// Fills one log until its etcd watch fails.

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use super::apiservers::{AskServer, NoAnswer};
 use super::follower::Anchor;
 use super::sample::{ACCEPT_METADATA, EmptyList, KeyCount, Sample};
-use super::shared_change_log::{ProofJob, SharedChangeLog};
+use super::shared_change_log::ProofJob;
 use crate::cluster::connector::within;
 use crate::cluster::etcd::range_end;
 use crate::kube::media_type;
@@ -34,26 +34,22 @@ impl<S: AskServer> Prover<S> {
         }
     }
 
-    /// Does a job, and tells `log` what came of it.
-    pub(super) async fn run(
+    /// Whether a server stores the resource in this etcd.
+    pub(super) async fn proof(
         &self,
         client: etcd_client::Client,
-        log: &SharedChangeLog,
-        job: ProofJob,
-    ) -> Result<(), Undecided> {
-        if let Some(candidates) = &job.candidates {
-            let root = &log.root;
-            let found = self
-                .is_found(Etcd { client, root }, &job, candidates)
-                .await?;
-            log.proved(job.server, found);
-        }
-        if job.kind_wanted {
-            let path = job.resource.document_path();
-            let document = self.get(job.server, &path, media_type::JSON).await?;
-            log.named(document.and_then(|document| job.resource.kind(&document)));
-        }
-        Ok(())
+        root: &str,
+        job: &ProofJob,
+    ) -> Result<bool, Undecided> {
+        let candidates = job.candidates.as_deref().unwrap_or_default();
+        self.is_found(Etcd { client, root }, job, candidates).await
+    }
+
+    /// The kind of the resource, as a server's discovery has it; `None`: the server does not tell.
+    pub(super) async fn kind(&self, job: &ProofJob) -> Result<Option<String>, Undecided> {
+        let path = job.resource.document_path();
+        let document = self.get(job.server, &path, media_type::JSON).await?;
+        Ok(document.and_then(|document| job.resource.kind(&document)))
     }
 
     async fn is_found(

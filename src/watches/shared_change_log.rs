@@ -90,7 +90,6 @@ pub(super) struct ProofJob {
     pub(super) resource: WatchedResource,
     /// Objects that it delivered; `None` if it is known whether it stores the resource here.
     pub(super) candidates: Option<Vec<Anchor>>,
-    pub(super) kind_wanted: bool,
 }
 
 impl SharedChangeLog {
@@ -129,13 +128,13 @@ impl SharedChangeLog {
     }
 
     /// Waits until the log is complete up to etcd's revision when the watch was first opened, and until everything is
-    /// known that there is to know of `server`.
-    pub async fn caught_up(&self, server: SocketAddr) {
+    /// known that there is to know of `server`, and of the kind if it is wanted.
+    pub async fn caught_up(&self, server: SocketAddr, kind_wanted: bool) {
         let mut updates = self.updated.subscribe();
         loop {
             // Later changes are appended too, for watches that end later.
             self.progress_wanted.notify_one();
-            if self.state().is_caught_up(server) {
+            if self.state().is_caught_up(server, kind_wanted) {
                 return;
             }
             // etcd may ignore the request while it still sends changes.
@@ -204,22 +203,35 @@ impl SharedChangeLog {
         }
     }
 
-    /// What is not known yet.
+    /// The servers of which something is not known yet.
     pub(super) fn proof_jobs(&self) -> Vec<ProofJob> {
         let state = self.state();
-        let mut kind_wanted = state.kind == Kind::Wanted;
-        let mut jobs = Vec::new();
-        for (server, proof) in &state.servers {
-            if proof.found.is_none() || kind_wanted {
-                jobs.push(ProofJob {
-                    server: *server,
-                    resource: proof.resource.clone(),
-                    candidates: proof.found.is_none().then(|| proof.candidates.clone()),
-                    kind_wanted: std::mem::take(&mut kind_wanted),
-                });
-            }
+        let kind_wanted = state.kind == Kind::Wanted;
+        let jobs = state.servers.iter().map(|(server, proof)| ProofJob {
+            server: *server,
+            resource: proof.resource.clone(),
+            candidates: proof.found.is_none().then(|| proof.candidates.clone()),
+        });
+        jobs.filter(|job| kind_wanted || job.candidates.is_some())
+            .collect()
+    }
+
+    /// Whether a watch needs to know the kind, and nobody was asked for it.
+    pub(super) fn is_kind_wanted(&self) -> bool {
+        self.state().kind == Kind::Wanted
+    }
+
+    /// What is not known by now will not be known.
+    pub(super) fn give_up(&self) {
+        let mut state = self.state();
+        for server in state.servers.values_mut() {
+            server.found.get_or_insert(false);
         }
-        jobs
+        if state.kind == Kind::Wanted {
+            state.kind = Kind::Unknown;
+        }
+        drop(state);
+        self.updated.send_replace(());
     }
 
     /// Whether this server stores the resource in this etcd.
@@ -238,11 +250,12 @@ impl SharedChangeLog {
 }
 
 impl LogState {
-    fn is_caught_up(&self, server: SocketAddr) -> bool {
+    fn is_caught_up(&self, server: SocketAddr, kind_wanted: bool) -> bool {
         let through = self.log.as_ref().map(ChangeLog::through);
         let told = self.opened_at.is_some() && through >= self.opened_at;
         let proof = self.servers.get(&server);
-        told && self.kind != Kind::Wanted && proof.is_none_or(|proof| proof.found.is_some())
+        let named = !kind_wanted || self.kind != Kind::Wanted;
+        told && named && proof.is_none_or(|proof| proof.found.is_some())
     }
 }
 
@@ -259,6 +272,10 @@ impl ServerProof {
     fn add(&mut self, anchor: &Anchor) {
         if self.candidates.contains(anchor) {
             return;
+        }
+        if self.found == Some(false) {
+            // The server was asked when it could not answer, or had nothing.
+            self.found = None;
         }
         self.candidates.push(anchor.clone());
         self.candidates

@@ -61,7 +61,7 @@ impl FirstEvent {
     }
 
     /// Takes the kept bytes.
-    pub fn take_kept(&mut self) -> Bytes {
+    fn take_kept(&mut self) -> Bytes {
         std::mem::take(&mut self.kept).freeze()
     }
 
@@ -82,8 +82,20 @@ impl FirstEvent {
                 let frame = self.kept.get(..length).unwrap_or_default();
                 self.format.error(frame)
             }
+            // It may still turn out to be no ERROR.
+            Ok(_) | Err(_) if !self.format.shows_type(&self.kept) => return FirstLook::Undecided,
             Ok(_) | Err(_) => self.format.unread_error(),
         };
+        self.decided(error)
+    }
+
+    /// What the kept bytes are if no others come.
+    pub fn give_up(&mut self) -> FirstLook {
+        let error = self.format.unread_error();
+        self.decided(error)
+    }
+
+    fn decided(&mut self, error: Option<Option<i32>>) -> FirstLook {
         match error {
             Some(code) => FirstLook::Error(code, self.take_kept()),
             None => FirstLook::NoError(self.take_kept()),
@@ -99,6 +111,11 @@ impl FrameFormat {
             FrameFormat::Protobuf => is_prefix(data.get(LENGTH..).unwrap_or_default(), PROTOBUF),
             FrameFormat::Cbor => CBOR.iter().any(|beginning| is_prefix(data, beginning)),
         }
+    }
+
+    /// Whether a frame that begins with `data`, as an ERROR event may, shows its type.
+    fn shows_type(self, data: &[u8]) -> bool {
+        self != FrameFormat::Protobuf || data.len() >= LENGTH + PROTOBUF.len()
     }
 
     /// The ERROR event with the `Status` that is the body of an answer; `None`: the body has another format.

@@ -43,7 +43,7 @@ fn register(log: &SharedChangeLog, server: SocketAddr, at: WatchPosition, anchor
 }
 
 async fn is_caught_up(log: &SharedChangeLog) -> bool {
-    let caught_up = log.caught_up(SERVER.into());
+    let caught_up = log.caught_up(SERVER.into(), false);
     timeout(Duration::ZERO, caught_up).await.is_ok()
 }
 
@@ -63,7 +63,7 @@ async fn what_is_caught_up_with_is_not_how_far_etcd_is() {
 }
 
 #[tokio::test]
-async fn a_watch_waits_for_the_proof_of_its_server_and_for_the_kind_if_one_is_wanted() {
+async fn a_watch_waits_for_the_proof_of_its_server_and_for_the_kind_if_it_wants_it() {
     let log = SharedChangeLog::new("/registry/pods/");
     let ending = EndingWatch {
         server: SERVER.into(),
@@ -76,21 +76,41 @@ async fn a_watch_waits_for_the_proof_of_its_server_and_for_the_kind_if_one_is_wa
     append(&log, &[], Some(10), 10);
     let other = ([127, 0, 0, 2], 6443).into();
     register(&log, other, at(5), None);
-    let jobs = log.proof_jobs();
-    assert_eq!(jobs.len(), 2);
-    assert_eq!(jobs.iter().filter(|job| job.kind_wanted).count(), 1);
+    assert_eq!(log.proof_jobs().len(), 2);
     log.proved(SERVER.into(), false);
-    assert!(!is_caught_up(&log).await, "the kind is not known");
-    log.named(None);
-    assert!(is_caught_up(&log).await);
-    assert_eq!(log.kind(), None);
+    assert!(is_caught_up(&log).await, "it knows the kind");
+    let wants_kind = async || {
+        let caught_up = log.caught_up(SERVER.into(), true);
+        timeout(Duration::ZERO, caught_up).await.is_ok()
+    };
+    assert!(!wants_kind().await);
+    log.named(Some("Widget".to_owned()));
+    assert!(wants_kind().await);
     let [left] = &log.proof_jobs()[..] else {
         panic!("the other server");
     };
-    assert_eq!((left.server, left.kind_wanted), (other, false));
-    log.named(Some("Widget".to_owned()));
+    assert_eq!(left.server, other);
     log.register(ending);
     assert_eq!(log.kind().as_deref(), Some("Widget"));
+}
+
+#[tokio::test]
+async fn nobody_waits_for_what_was_given_up_but_a_new_object_is_looked_for() {
+    let log = SharedChangeLog::new("/registry/pods/");
+    log.register(EndingWatch {
+        server: SERVER.into(),
+        resource: &widgets(),
+        position: at(5),
+        anchor: None,
+        kind_wanted: true,
+    });
+    append(&log, &[], Some(10), 10);
+    log.give_up();
+    let caught_up = log.caught_up(SERVER.into(), true);
+    assert!(timeout(Duration::ZERO, caught_up).await.is_ok());
+    assert!(log.proof_jobs().is_empty() && log.kind().is_none());
+    register(&log, SERVER.into(), at(7), Some(&anchor(7, "a/x")));
+    assert_eq!(log.proof_jobs().len(), 1);
 }
 
 #[test]

@@ -30,6 +30,7 @@ fn custom() -> Custom {
         definitions: [
             pair("example.com", "widgets"),
             pair("example.com", "gadgets"),
+            pair("batch", "foos"),
         ]
         .into_iter()
         .collect(),
@@ -73,6 +74,16 @@ fn a_namespace_is_a_scope_of_its_own() {
     let all = Some(("/registry/namespaces/".to_owned(), String::new()));
     assert_eq!(of("/api/v1/namespaces", &[]), all);
     assert_eq!(of("/api/v1/namespaces/a", &[]), all);
+}
+
+#[test]
+fn a_custom_resource_of_a_built_in_group_is_where_custom_resources_are() {
+    let expected = |root: &str| Some((root.to_owned(), String::new()));
+    assert_eq!(
+        of("/apis/batch/v1foo/foos", &[]),
+        expected("/registry/batch/foos/")
+    );
+    assert_eq!(of("/apis/batch/v1/jobs", &[]), expected("/registry/jobs/"));
 }
 
 #[test]

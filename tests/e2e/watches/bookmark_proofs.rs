@@ -172,7 +172,7 @@ async fn end(
     let change_log = change_logs.register(&root, ending);
     let change_log = change_log.expect("no more than there may be");
     tokio::time::sleep(Duration::from_millis(random.gen_range(0..300))).await;
-    let heard = tokio::time::timeout(LONG, change_log.caught_up(server));
+    let heard = tokio::time::timeout(LONG, change_log.caught_up(server, false));
     heard.await.expect("etcd tells how far it is");
     let bookmark = change_log.newest_safe(position, scope, server, anchor.as_ref())?;
     assert!(bookmark > position.revision);
