@@ -36,6 +36,7 @@ dpkg-shlibdeps dpkg-dev"
 tests="$release
 runc runc
 fakeroot fakeroot
+lintian lintian
 openssl openssl
 etcdctl etcd-client
 kubectl kubernetes-client

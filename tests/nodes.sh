@@ -3,19 +3,29 @@
 # kubeadm 1.20.2 writes them, etcd among them, and a load balancer before them. On these the steps of docs/deploy.md are
 # taken with its own commands.
 #
-#   tests/nodes.sh [--nodes N] STEP...     N is 1 or 3, default 3; counts for the step `up`
-#   tests/nodes.sh all                     every step in the order below, with `tied` also after `look`, and `down` in any case
+#   tests/nodes.sh [OPTION...] STEP...
+#   tests/nodes.sh [OPTION...] all         every step in the order below, with `tied` also after `look`, and `down` in any case
+#
+#   --nodes N            1 or 3, default 3; counts for the step `up`
+#   --as sidecar|pod     how the step `in` installs the proxy: as a container of the apiserver's pod (default), or as a static
+#                        pod of its own. The other steps see which it is.
 #
 #   build      programs and images; minutes on two cores for the first time
 #   up         nodes, without a proxy
 #   tied       measures: a client of one node alone, while its apiserver's pod is started again (5 times)
 #   in         docs/deploy.md, steps 1 to 3: the proxy, one node after the other
 #   look       docs/deploy.md, step 4
+#   proxy      docs/upgrade.md, "Of the proxy": a changed manifest for each proxy that is a pod of its own
+#   wrong      another node's address in proxy.yaml, a missing image, a grace period that is too short: for the last node, if its
+#              proxy is a pod of its own
 #   upgrade    kubeadm writes manifests with other flags, one node after the other, while clients ask through the load
-#              balancer; measures failed requests, false 404s and the nodes' leases
+#              balancer; measures failed requests, false 404s, watches that list again, streams that are cut, and the nodes'
+#              leases. RATE is the requests of kept connections a second, default 100
 #   renew      kubeadm renews certificates
 #   out        docs/deploy.md, step 6
 #   down       ends everything that is there
+#
+# PROGRAM names the proxy to install; by default the one that cargo builds for tests.
 #
 # Needs root, Debian 12, and control groups (version 1) that can be written to. The nodes' addresses, 10.0.0.0/24, are in
 # namespaces of their own: the machine itself has none of them, and nothing gets out. State is in
@@ -30,6 +40,7 @@ top=$(dirname -- "$here")
 state=${TMPDIR:-/tmp}/kube-interop-proxy-nodes
 programs=${XDG_CACHE_HOME:-${HOME:?}/.cache}/kube-interop-proxy/kubernetes-1.20.2
 target=${CARGO_TARGET_DIR:-$top/target}
+program=${PROGRAM:-$target/debug/kube-interop-proxy}
 export PATH=$programs:$PATH
 readonly vip=10.0.0.100 prefix=kip-
 
@@ -87,17 +98,19 @@ image() { # NAME FILE=PATH…
 step_build() {
     "$here/install.sh" --nodes
     nice -n 10 "$here/build-kubernetes.sh" kube-apiserver kube-controller-manager kube-scheduler kubelet kubeadm kubectl
-    nice -n 10 cargo build --locked --manifest-path "$top/Cargo.toml" --bin kube-interop-proxy
+    [ -n "${PROGRAM:-}" ] || nice -n 10 cargo build --locked --manifest-path "$top/Cargo.toml" --bin kube-interop-proxy
     mkdir -p "$state/images"
     cc -static -O2 -o "$state/pause" "$here/nodes/pause.c"
+    cc -static -O2 -o "$state/talk" "$here/nodes/talk.c"
     say 'images'
     image local.test/pause:3.2 "$state/pause=/pause"
+    image local.test/talk:1 "$state/talk=/talk"
     image local.test/etcd:3.4.13-0 "$(command -v etcd)=/usr/local/bin/etcd"
-    local program
-    for program in kube-apiserver kube-controller-manager kube-scheduler; do
-        image "local.test/$program:v1.20.2" "$programs/$program=/usr/local/bin/$program"
+    local name
+    for name in kube-apiserver kube-controller-manager kube-scheduler; do
+        image "local.test/$name:v1.20.2" "$programs/$name=/usr/local/bin/$name"
     done
-    image kube-interop-proxy:0.1.0 "$target/debug/kube-interop-proxy=/usr/local/bin/kube-interop-proxy"
+    image kube-interop-proxy:0.1.0 "$program=/usr/local/bin/kube-interop-proxy"
 }
 
 # ---- up -------------------------------------------------------------------------------------------------------------
@@ -163,6 +176,8 @@ makeIPTablesUtilChains: false
 volumePluginDir: /var/lib/kubelet/volumeplugins
 evictionHard: {imagefs.available: 0%, nodefs.available: 0%, nodefs.inodesFree: 0%, memory.available: 100Mi}
 imageGCHighThresholdPercent: 100
+# Without it a kubelet that does not know its disk yet refuses etcd's pod, for good.
+featureGates: {LocalStorageCapacityIsolation: false}
 EOF
     ip netns add "$prefix$node"
     ip -n "${prefix}net" link add "$node" type veth peer name eth0 netns "$prefix$node"
@@ -202,6 +217,7 @@ kubeadm_init() { # NODE: what kubeadm init does, without the parts that need a r
             die "kubeadm init phase $phase failed on $node"
         }
     done
+    on "$node" cp "$here/nodes/talk.yaml" /etc/kubernetes/manifests/
 }
 
 start_balancer() {
@@ -285,22 +301,24 @@ gone() { [ -z "$1" ] || ! kill -0 "$1"; }
 
 # ---- steps ----------------------------------------------------------------------------------------------------------
 
-nodes=3
+nodes=3 as=sidecar
 [ "$(id -u)" -eq 0 ] || die 'needs root'
 mkdir -p "$state"
 . "$here/nodes/steps.sh"
-[ $# -gt 0 ] || die "usage: $0 [--nodes N] STEP..."
+. "$here/nodes/wrong.sh"
+[ $# -gt 0 ] || die "usage: $0 [OPTION...] STEP..."
 [ "${*: -1}" != all ] || {
     trap 'step_down' EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM HUP
-    set -- "${@:1:$#-1}" build down up tied in look tied upgrade renew out
+    set -- "${@:1:$#-1}" build down up tied in look tied proxy wrong upgrade renew out
 }
 while [ $# -gt 0 ]; do
     case $1 in
     --nodes) nodes=$2; shift ;;
-    build | up | tied | in | look | upgrade | renew | out | down) say "step $1"; "step_$1" ;;
-    *) die "usage: $0 [--nodes N] STEP..." ;;
+    --as) as=$2; shift ;;
+    build | up | tied | in | look | proxy | wrong | upgrade | renew | out | down) say "step $1"; "step_$1" ;;
+    *) die "usage: $0 [OPTION...] STEP..." ;;
     esac
     shift
 done

@@ -9,34 +9,13 @@ Says how long it was not served (from one answer 200 to the next, less the pause
 answer's number.
 """
 import argparse
-import base64
 import collections
 import http.client
 import os
-import re
-import ssl
-import tempfile
 import time
 import urllib.parse
 
-KUBECONFIG = os.environ.get("KUBECONFIG", "/etc/kubernetes/admin.conf")
-
-
-def context():
-    """TLS as the administrator of kubeadm's admin.conf."""
-    text = open(KUBECONFIG, encoding="utf-8").read()
-    files = {}
-    for key in ("certificate-authority-data", "client-certificate-data", "client-key-data"):
-        data = base64.b64decode(re.search(key + r": (\S+)", text).group(1))
-        with tempfile.NamedTemporaryFile(delete=False) as file:
-            file.write(data)
-        files[key] = file.name
-    made = ssl.create_default_context(cafile=files["certificate-authority-data"])
-    made.load_cert_chain(files["client-certificate-data"], files["client-key-data"])
-    for name in files.values():
-        os.unlink(name)
-    return made
-
+from admin import context
 
 def ask(server, path, tls):
     """The status, or the name of what went wrong."""

@@ -1,6 +1,7 @@
 //! `deploy/kubeadm`: the patch on the manifests of several kubeadm versions, and the resulting pod as processes.
 //! `kubectl patch --local` applies a strategic merge patch with the same library as `kubeadm --patches`.
 
+pub mod apart;
 mod node;
 mod rolling;
 
@@ -30,12 +31,16 @@ fn manifest(version: &str) -> PathBuf {
     file(&format!("tests/data/kubeadm/kube-apiserver-{version}.yaml"))
 }
 
-/// The same with the patch.
+/// The same with the patch that makes the proxy a second container.
 pub fn patched(version: &str) -> Value {
+    patched_with(version, PATCH)
+}
+
+fn patched_with(version: &str, patch: &str) -> Value {
     let mut kubectl = std::process::Command::new("kubectl");
     kubectl.args(["patch", "--local", "--type=strategic", "--output=json"]);
     kubectl.arg("-f").arg(manifest(version));
-    kubectl.arg("--patch-file").arg(file(PATCH));
+    kubectl.arg("--patch-file").arg(file(patch));
     let Ok(output) = kubectl.output() else {
         missing("kubectl", "run tests/install.sh --tests");
     };

@@ -78,6 +78,8 @@ async fn a_real_apiserver_accepts_all_manifests() {
         let pod = super::kubeadm::patched(version);
         manifests.push((format!("kubeadm {version}"), pod.to_string()));
     }
+    let apart = super::kubeadm::apart::manifests();
+    manifests.extend(apart.into_iter().map(|(name, pod)| (name, pod.to_string())));
     for (name, manifest) in manifests {
         let create = ["create", "--dry-run=server", "--validate=true", "-f", "-"];
         let said = kubectl.output_with_input(&create, &manifest).await;

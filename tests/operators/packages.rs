@@ -371,6 +371,15 @@ fn the_debian_package_is_installed_and_purged_without_a_trace() {
 }
 
 #[test]
+fn lintian_finds_no_error_and_no_warning_in_the_debian_package() {
+    let material = Material::new();
+    let package = material.made_by("deb.sh", "package.deb");
+    let mut lintian = Command::new("lintian");
+    lintian.args(["--allow-root", "--fail-on=error,warning"]);
+    done(lintian.arg(&package));
+}
+
+#[test]
 fn bash_completes_commands_and_options() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/debian/completion.bash");
     let complete = |words: &[&str]| {

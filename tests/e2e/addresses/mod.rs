@@ -236,3 +236,23 @@ async fn a_virtual_address_moves_between_proxies_under_load() {
     }
     assert!(load.clients.try_join_next().is_none(), "a client panicked");
 }
+
+/// As after a split between the nodes, when both believe that they have to have it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_virtual_address_on_two_nodes_is_served_by_both() {
+    if !runs_inside("addresses::a_virtual_address_on_two_nodes_is_served_by_both") {
+        return;
+    }
+    let nodes = Nodes::new().await;
+    let client = Client::new(socket(&format!("{VIRTUAL}:6443")), &nodes.ground.pki);
+    let client = client.cert("admin");
+    nodes.neighbor.ip(&format!("addr add {VIRTUAL}/32 dev far"));
+    let mut load = Load::start(&client);
+    load.until_served_by(&nodes.far).await;
+    // A client goes to the node that it is on, or that answered its question for the address last.
+    ip(&format!("addr add {VIRTUAL}/32 dev near"));
+    load.until_served_by(&nodes.near).await;
+    ip(&format!("addr del {VIRTUAL}/32 dev near"));
+    load.until_served_by(&nodes.far).await;
+    assert!(load.clients.try_join_next().is_none(), "a client panicked");
+}

@@ -14,7 +14,7 @@ use testkit::process::Signal;
 use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
 
-const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+pub const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PAUSE: Duration = Duration::from_millis(200);
 const DELAY: &str = "1s";
 const DRAIN: &str = "4s";
@@ -23,14 +23,14 @@ const SHUTDOWN_DELAY: &str = "7s";
 
 /// One request on a new connection.
 #[derive(Debug, Clone)]
-struct Asked {
-    at: Instant,
-    answered: Instant,
-    result: Result<(), String>,
+pub struct Asked {
+    pub at: Instant,
+    pub answered: Instant,
+    pub result: Result<(), String>,
 }
 
 /// Asks on a new connection each time.
-async fn ask(client: Client, asked: Arc<Mutex<Vec<Asked>>>) {
+pub async fn ask(client: Client, asked: Arc<Mutex<Vec<Asked>>>) {
     let mut ticks = interval(PAUSE);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

@@ -38,3 +38,31 @@ async fn an_address_where_the_port_is_answered_and_the_proxy_does_not_listen_is_
     }
     assert!(!said.all().contains("something listens"), "{}", said.all());
 }
+
+#[tokio::test]
+async fn an_address_of_another_node_and_a_family_without_a_route_are_named() {
+    const NAME: &str =
+        "doctor::addresses::an_address_of_another_node_and_a_family_without_a_route_are_named";
+    if !runs_inside(NAME) {
+        return;
+    }
+    let cluster = pair().await;
+    let dir = cluster.ground.dir.path().to_owned();
+    let file = file_of(&cluster.proxy_a);
+    for (key, address, told) in [
+        (
+            "serving.bindAddress",
+            "10.9.0.2:6443",
+            "serving.bindAddress 10.9.0.2:6443: this machine does not have this address",
+        ),
+        (
+            "peer.advertiseAddress",
+            "'[2001:db8::5]:6443'",
+            "peer.advertiseAddress [2001:db8::5]:6443: cannot be reached: Network is unreachable",
+        ),
+    ] {
+        let said = doctor(&dir, &file, &[(key, address.to_owned())]).await;
+        assert!(said.all().contains(told), "{}", said.all());
+        assert_eq!(said.code, Some(1));
+    }
+}
