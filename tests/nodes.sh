@@ -139,8 +139,11 @@ controllerManager:
 etcd:
   local:
     dataDir: /var/lib/etcd
-    # A cluster of three that is new, and not one that is joined by one member after the other.
-    extraArgs: {initial-cluster: "${members#,}"}
+    extraArgs:
+      # A cluster of three that is new, and not one that is joined by one member after the other.
+      initial-cluster: "${members#,}"
+      # As later versions of kubeadm do by themselves: last bookmarks need it.
+      experimental-watch-progress-notify-interval: 5s
 EOF
 }
 
