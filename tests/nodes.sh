@@ -319,7 +319,7 @@ mkdir -p "$state"
 while [ $# -gt 0 ]; do
     case $1 in
     --nodes) nodes=$2; shift ;;
-    --as) as=$2; shift ;;
+    --as) [[ $2 =~ ^(sidecar|pod)$ ]] || die '--as sidecar, or --as pod'; as=$2; shift ;;
     build | up | tied | in | look | proxy | wrong | upgrade | renew | out | down) say "step $1"; "step_$1" ;;
     *) die "usage: $0 [OPTION...] STEP..." ;;
     esac
