@@ -155,7 +155,7 @@ fn progress(about: &str, status: &EndpointStatus) -> Option<Finding> {
                 PROGRESS_TIMEOUT.as_secs()
             ),
             "start it with --experimental-watch-progress-notify-interval=5s (from 3.6 on \
-             --watch-progress-notify-interval), as kubeadm does",
+             --watch-progress-notify-interval), as kubeadm does from 1.25 on",
         )),
     }
 }
