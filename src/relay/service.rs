@@ -21,6 +21,7 @@ use super::head::{self, Head, HeadError};
 use super::large_headers::{self, LargeHeaderPermit};
 use super::outcome::Outcome;
 use super::plan::plan;
+use super::request_metrics::{RequestMeter, VerbClass};
 use super::route::{Action, Plan, RouteRequest};
 use super::shared::Shared;
 use super::tokens::Tokens;
@@ -214,9 +215,10 @@ impl RelayService {
             },
             seed: connection.seed,
         };
-        let Plan { ready, action } = match unfit(session, &header, permit.as_ref()) {
+        let Plan { ready, row, action } = match unfit(session, &header, permit.as_ref()) {
             Some(refusal) => Plan {
                 ready: None,
+                row: None,
                 action: Action::Answer(refusal),
             },
             None => plan(&self.shared, &route_request),
@@ -230,6 +232,8 @@ impl RelayService {
             true => RequestKind::Long,
             false => RequestKind::Short,
         };
+        let class = VerbClass::of(&method, &info, kind);
+        let meter = RequestMeter::new(&self.shared.metrics.requests, started, row, class);
         let user = self.user(&caller, &header);
         let decision = match &action {
             Action::Forward(route) => Some(route.row.name()),
@@ -245,10 +249,13 @@ impl RelayService {
                 Err(Refused::untried(refusal))
             }
             Action::Forward(route) => {
-                let _open = (kind != RequestKind::Short)
-                    .then(|| Open::new(&self.shared.metrics.long_running));
+                let metrics = &self.shared.metrics;
+                let _open = Open::new(match kind {
+                    RequestKind::Short => &metrics.in_flight,
+                    RequestKind::Long | RequestKind::Upgrade => &metrics.long_running,
+                });
                 let _late = (kind != RequestKind::Short && self.shared.is_draining())
-                    .then(|| Open::new(&self.shared.metrics.late_long_running));
+                    .then(|| Open::new(&metrics.late_long_running));
                 let request = ForwardedRequest {
                     route_request: &route_request,
                     downstream: &downstream,
@@ -257,7 +264,7 @@ impl RelayService {
                     kind,
                     exclusive: permit.as_ref().is_some_and(LargeHeaderPermit::is_large),
                     ready: options.ready,
-                    started,
+                    meter: &meter,
                     failed_reroute: None,
                 };
                 let upstreams = self.upstreams();
@@ -270,10 +277,12 @@ impl RelayService {
             Ok(outcome) => outcome,
             Err(refused) => {
                 let request = (&method, &info);
+                meter.answer_begins(refused.refusal.code());
                 self.answer_refused(session, &downstream, &caller, request, refused, options)
                     .await
             }
         };
+        meter.ended();
         tracing::info!(
             target: "access",
             client = ?connection.address,
@@ -302,7 +311,11 @@ impl RelayService {
         self.shared.refused(refusal, Some(request), server);
         // The apiserver may have gone down since the plan was made.
         let initialized = self.shared.local.is_initialized();
-        options.ready = options.ready.map(|ready| ready && initialized);
+        let ready = initialized && refusal != Refusal::NotInitialized;
+        options.ready = options.ready.map(|before| before && ready);
+        if let Some(ready) = options.ready {
+            self.shared.metrics.ready_answered(ready);
+        }
         if self.shared.is_draining() || self.ends_connection(caller, refusal) {
             downstream.end(session);
         }

@@ -1,0 +1,3 @@
+//! What operators can measure of requests.
+
+mod service_levels;
