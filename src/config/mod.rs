@@ -73,6 +73,8 @@ pub struct ServingConfig {
     pub request_header_allowed_names: Vec<String>,
     /// Headers in which peers and this proxy assert users.
     pub request_headers: RequestHeaders,
+    /// Share of short HTTP/2 requests whose connection ends with them; at most 0.02. Default 0.
+    pub goaway_chance: f64,
 }
 
 /// A certificate and its private key, PEM files.

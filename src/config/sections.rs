@@ -19,6 +19,9 @@ use super::{
     VersionAwarenessConfig, WatchConfig, etcd, headers, values,
 };
 
+/// Highest `serving.goawayChance`, as in kube-apiserver: one request in fifty.
+const MAX_GOAWAY_CHANCE: f64 = 0.02;
+
 /// `serving`
 pub(super) fn serving(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<ServingConfig> {
     let bind_address = s.required("bindAddress", values::address);
@@ -38,6 +41,7 @@ pub(super) fn serving(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<
         values::common_name,
     );
     let request_headers = request_headers(s, facts);
+    let goaway_chance = s.or("goawayChance", 0u32, values::share(MAX_GOAWAY_CHANCE));
     if let (Some(users), Some(peers)) = (&client_ca_file, &request_header_client_ca_file)
         && allowed_names.as_ref().is_some_and(Vec::is_empty)
     {
@@ -51,6 +55,7 @@ pub(super) fn serving(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<
         request_header_client_ca_file: request_header_client_ca_file?,
         request_header_allowed_names: allowed_names?,
         request_headers: request_headers?,
+        goaway_chance: goaway_chance?,
     })
 }
 

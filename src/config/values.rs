@@ -51,6 +51,20 @@ pub(super) fn number(range: RangeInclusive<u32>) -> impl Fn(&Node) -> Result<u32
     }
 }
 
+/// A number from 0 to `max`.
+pub(super) fn share(max: f64) -> impl Fn(&Node) -> Result<f64, String> {
+    move |node| {
+        let expected = format!("expected a number from 0 to {max}");
+        let Node::Number(text) = node else {
+            return Err(format!("{expected}, found {}", node.kind()));
+        };
+        let share = text.parse().ok();
+        share
+            .filter(|share| (0.0..=max).contains(share))
+            .ok_or_else(|| format!("{expected}, found {}", quoted(text)))
+    }
+}
+
 pub(super) fn exactly(wanted: &str) -> impl Fn(&Node) -> Result<(), String> {
     move |node| match text(node, wanted)? {
         found if found == wanted => Ok(()),

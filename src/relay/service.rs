@@ -13,6 +13,7 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora_core::server::ShutdownWatch;
 use pingora_http::RequestHeader;
+use rand::Rng as _;
 
 use super::answer::{self, Refusal, ResponseOptions};
 use super::downstream::Downstream;
@@ -232,6 +233,9 @@ impl RelayService {
             true => RequestKind::Long,
             false => RequestKind::Short,
         };
+        if kind == RequestKind::Short && session.is_http2() && self.goes_away(&caller) {
+            downstream.go_away();
+        }
         let class = VerbClass::of(&method, &info, kind);
         let meter = RequestMeter::new(&self.shared.metrics.requests, started, row, class);
         let user = self.user(&caller, &header);
@@ -350,6 +354,13 @@ impl RelayService {
         let new = Arc::new(Upstreams::new(&self.shared.config, credentials.clone()));
         self.upstreams.store(new.clone());
         new
+    }
+
+    /// Whether this request is the last of its connection, so that the client's next one may reach another node. As in
+    /// kube-apiserver (`--goaway-chance`), by chance.
+    fn goes_away(&self, caller: &Caller) -> bool {
+        let chance = self.shared.config.serving.goaway_chance;
+        chance > 0.0 && *caller != Caller::Peer && rand::thread_rng().gen_bool(chance)
     }
 
     /// Whether the connection ends after a refusal, as it would at an apiserver.

@@ -7,6 +7,26 @@ use super::*;
 fn wrong_values_are_named_with_key_line_and_remedy() {
     for (from, to, expected) in [
         (
+            "keyFile: serving.key",
+            "keyFile: serving.key\n  goawayChance: 0.021",
+            "serving.goawayChance (line 7): expected a number from 0 to 0.02, found \"0.021\"",
+        ),
+        (
+            "keyFile: serving.key",
+            "keyFile: serving.key\n  goawayChance: -0.001",
+            "serving.goawayChance (line 7): expected a number from 0 to 0.02, found \"-0.001\"",
+        ),
+        (
+            "keyFile: serving.key",
+            "keyFile: serving.key\n  goawayChance: .nan",
+            "serving.goawayChance (line 7): expected a number from 0 to 0.02, found \"NaN\"",
+        ),
+        (
+            "keyFile: serving.key",
+            "keyFile: serving.key\n  goawayChance: '0.01'",
+            "serving.goawayChance (line 7): expected a number from 0 to 0.02, found text",
+        ),
+        (
             "bindAddress: 10.0.0.11:6443",
             "bindAddress: localhost:6443",
             "serving.bindAddress (line 4): \"localhost:6443\" is not IP:port such as 10.0.0.11:6443 or [2001:db8::11]:6443",
