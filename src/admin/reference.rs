@@ -7,6 +7,7 @@ use prometheus::Registry;
 
 use super::metrics::Gauges;
 use crate::discovery::metrics::PeerDiscoveryMetrics;
+use crate::otlp::metrics::SpanMetrics;
 use crate::publish::metrics::{IdentityMetrics, LeaseMetrics, LeaseOwner};
 use crate::reference::{REGISTERED, RegisteredMetric, assert_current, cell, code};
 use crate::relay::answer::Refusal;
@@ -43,6 +44,7 @@ fn all() -> Vec<RegisteredMetric> {
     IdentityMetrics::new(&registry).unwrap();
     LeaseMetrics::new(&registry).unwrap();
     CertificateMetrics::new(&registry).unwrap();
+    SpanMetrics::new(&registry).unwrap();
     let mut all = REGISTERED.take();
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
@@ -68,6 +70,7 @@ fn values(metric: &str, label: &str) -> String {
             .to_owned(),
         (_, "verb_class") => code(VerbClass::ALL.map(VerbClass::name)),
         ("if_ready_answers_total", "ready") => code(["false", "true"]),
+        ("spans_total", "result") => code(["exported", "failed", "dropped"]),
         ("failed_reroutes_total", "result") => code(["answered", "refused"]),
         ("refusals_total", "reason") => code(Refusal::ALL.map(Refusal::name)),
         ("failovers_total", "reason") => code(texts(
@@ -144,6 +147,7 @@ fn every_metric_passes_where_it_is_noted() {
         include_str!("metrics.rs"),
         include_str!("../discovery/metrics.rs"),
         include_str!("../metrics.rs"),
+        include_str!("../otlp/metrics.rs"),
         include_str!("../publish/metrics.rs"),
         include_str!("../relay/metrics.rs"),
         include_str!("../relay/overlay/metrics.rs"),

@@ -54,6 +54,16 @@ pub struct Config {
     pub watch: WatchConfig,
     pub shutdown: ShutdownConfig,
     pub admin: AdminConfig,
+    pub tracing: TracingConfig,
+}
+
+/// Spans of requests.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TracingConfig {
+    /// host:port of an OTLP receiver, gRPC without TLS; `None`: no spans. Default none.
+    pub endpoint: Option<String>,
+    /// How many of a million requests without a `traceparent` are sampled. Default 0.
+    pub sampling_rate_per_million: u32,
 }
 
 /// The TLS port for clients and peers.

@@ -15,7 +15,7 @@ use super::section::Section;
 use super::{
     AdminConfig, ApiServerConfig, BareServersMode, DiscoveryConfig, DiscoveryMode, Enforce,
     EtcdConfig, IdentityConfig, IfReadyConfig, IfReadyMode, KeyPair, PeerConfig, PublishLease,
-    RequestHeaders, ReroutingConfig, ServingConfig, ShutdownConfig, Unsynced,
+    RequestHeaders, ReroutingConfig, ServingConfig, ShutdownConfig, TracingConfig, Unsynced,
     VersionAwarenessConfig, WatchConfig, etcd, headers, values,
 };
 
@@ -362,6 +362,20 @@ pub(super) fn admin(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Ad
     facts.admin = bind_address;
     Some(AdminConfig {
         bind_address: bind_address?,
+    })
+}
+
+/// `tracing`
+pub(super) fn tracing(s: &mut Section<'_, '_>) -> Option<TracingConfig> {
+    let endpoint = s.or("endpoint", "", values::host_and_port);
+    let rate = s.or(
+        "samplingRatePerMillion",
+        0u32,
+        values::number(0..=1_000_000),
+    );
+    Some(TracingConfig {
+        endpoint: endpoint?,
+        sampling_rate_per_million: rate?,
     })
 }
 

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use http::uri::Authority;
 use rustls::pki_types::ServerName;
 
 use super::duration;
@@ -170,6 +171,23 @@ pub(super) fn loopback(node: &Node) -> Result<SocketAddr, String> {
         "{} is not a loopback address such as 127.0.0.1",
         address.ip()
     ))
+}
+
+/// `host:port`; empty means none.
+pub(super) fn host_and_port(node: &Node) -> Result<Option<String>, String> {
+    const EXPECTED: &str = "host:port such as localhost:4317";
+    let found = text(node, EXPECTED)?;
+    if found.is_empty() {
+        return Ok(None);
+    }
+    let authority = Authority::try_from(found).ok();
+    let whole = authority.filter(|it| {
+        !it.host().is_empty() && it.port_u16().is_some_and(|port| port > 0) && !found.contains('@')
+    });
+    match whole {
+        Some(_) => Ok(Some(found.to_owned())),
+        None => Err(format!("{} is not {EXPECTED}", quoted(found))),
+    }
 }
 
 /// A file's path; relative ones start from `base`.

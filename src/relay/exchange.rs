@@ -82,6 +82,7 @@ impl Exchange<'_> {
         upload: &mut Upload,
     ) -> Result<Outcome, ExchangeFailure> {
         let method = header.method.clone();
+        self.meter.attempt(self.destination.address());
         let mut final_bookmark = match self.kind {
             RequestKind::Long => {
                 let server = self.destination.address();

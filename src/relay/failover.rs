@@ -163,6 +163,7 @@ impl<'a> ForwardedRequest<'a> {
                 }
                 Err(failure) => failure,
             };
+            self.meter.attempt_failed(&failure);
             let custom = self.is_custom(shared);
             exclusive = failure.is_of_the_connection() && !exclusive;
             if !exclusive {

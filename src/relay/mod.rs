@@ -34,6 +34,7 @@ pub mod plan;
 pub mod pool;
 pub mod recent;
 pub mod request_metrics;
+pub mod request_span;
 pub mod revalidate;
 pub mod route;
 pub mod service;

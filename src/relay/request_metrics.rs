@@ -4,6 +4,7 @@
 //! lists. A series is made when it is first needed; after that, counting takes one load of its place in an array, and
 //! no lock.
 
+use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -11,6 +12,8 @@ use std::time::Instant;
 use http::Method;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, Registry};
 
+use super::outcome::ExchangeFailure;
+use super::request_span::RequestSpan;
 use super::upstream::RequestKind;
 use crate::metrics::{counter_vec, histogram_vec};
 use crate::request::info::{RequestInfo, Verb};
@@ -194,6 +197,8 @@ pub struct RequestMeter<'a> {
     row: Option<Row>,
     class: VerbClass,
     counted: AtomicBool,
+    /// Set if the request is sampled.
+    span: Option<Box<RequestSpan<'a>>>,
 }
 
 impl<'a> RequestMeter<'a> {
@@ -202,6 +207,7 @@ impl<'a> RequestMeter<'a> {
         started: Instant,
         row: Option<Row>,
         class: VerbClass,
+        span: Option<Box<RequestSpan<'a>>>,
     ) -> Self {
         Self {
             started,
@@ -209,6 +215,21 @@ impl<'a> RequestMeter<'a> {
             row,
             class,
             counted: AtomicBool::new(false),
+            span,
+        }
+    }
+
+    /// The request is sent to this server.
+    pub fn attempt(&self, server: SocketAddr) {
+        if let Some(span) = &self.span {
+            span.attempt(server);
+        }
+    }
+
+    /// That server could not answer.
+    pub fn attempt_failed(&self, failure: &ExchangeFailure) {
+        if let Some(span) = &self.span {
+            span.attempt_failed(failure.name());
         }
     }
 
@@ -218,13 +239,20 @@ impl<'a> RequestMeter<'a> {
             self.metrics.count(self.row, self.class, Some(code));
             let seconds = self.started.elapsed().as_secs_f64();
             self.metrics.observe(self.row, self.class, seconds);
+            if let Some(span) = &self.span {
+                span.answered(code);
+            }
         }
     }
 
-    /// The request has ended. Its client may have gone away before the answer began.
-    pub fn ended(&self) {
-        if !self.counted.swap(true, Ordering::Relaxed) {
+    /// The request has ended. Its client may have gone away before the answer began. `refusal`: why the proxy answered
+    /// itself.
+    pub fn ended(self, refusal: Option<&str>) {
+        if !self.counted.into_inner() {
             self.metrics.count(self.row, self.class, None);
+        }
+        if let Some(span) = self.span {
+            span.ended(decision(self.row), self.class.name(), refusal);
         }
     }
 }
@@ -314,13 +342,13 @@ mod tests {
         let registry = Registry::new();
         let metrics = RequestMetrics::new(&registry).unwrap();
         let row = Some(Row::Local);
-        let meter = |class| RequestMeter::new(&metrics, Instant::now(), row, class);
+        let meter = |class| RequestMeter::new(&metrics, Instant::now(), row, class, None);
         let answered = meter(VerbClass::Read);
         answered.answer_begins(200);
         // A watch whose first server was too new for it begins once, too.
         answered.answer_begins(410);
-        answered.ended();
-        meter(VerbClass::Write).ended();
+        answered.ended(None);
+        meter(VerbClass::Write).ended(None);
         let counted = |class, code| {
             let labels = [Row::Local.name(), code, class];
             metrics.requests.with_label_values(&labels).get()

@@ -23,6 +23,7 @@ use super::large_headers::{self, LargeHeaderPermit};
 use super::outcome::Outcome;
 use super::plan::plan;
 use super::request_metrics::{RequestMeter, VerbClass};
+use super::request_span::RequestSpan;
 use super::route::{Action, Plan, RouteRequest};
 use super::shared::Shared;
 use super::tokens::Tokens;
@@ -178,7 +179,7 @@ impl RelayService {
     async fn serve(&self, session: &mut ServerSession) -> Outcome {
         let started = Instant::now();
         let body_expected = !session.is_body_empty();
-        let header = take_header(session);
+        let mut header = take_header(session);
         let upgrade = session.is_upgrade_req() && means_upgrade(&header.headers);
         let named = names_a_path(session, &header);
         let Some(downstream) = Downstream::of(session) else {
@@ -199,6 +200,8 @@ impl RelayService {
             .as_ref()
             .map_or(("/", None), |target| (target.path(), target.query()));
         let info = info::read(&method, path, query);
+        let tracer = self.shared.tracer.as_ref();
+        let span = tracer.and_then(|tracer| RequestSpan::begin(tracer, &caller, &mut header, path));
         let marked = |name| header.headers.contains_key(name);
         let route_request = RouteRequest {
             method: &method,
@@ -237,7 +240,7 @@ impl RelayService {
             downstream.go_away();
         }
         let class = VerbClass::of(&method, &info, kind);
-        let meter = RequestMeter::new(&self.shared.metrics.requests, started, row, class);
+        let meter = RequestMeter::new(&self.shared.metrics.requests, started, row, class, span);
         let user = self.user(&caller, &header);
         let decision = match &action {
             Action::Forward(route) => Some(route.row.name()),
@@ -286,7 +289,7 @@ impl RelayService {
                     .await
             }
         };
-        meter.ended();
+        meter.ended(refusal);
         tracing::info!(
             target: "access",
             client = ?connection.address,

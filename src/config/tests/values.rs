@@ -173,6 +173,30 @@ fn wrong_settings_are_named_with_key_line_and_remedy() {
             "shutdown.delay (line 21): expected a duration such as 500ms or 1m30s, found a number",
         ),
         (
+            "tracing: {endpoint: 'http://localhost:4317'}",
+            "tracing.endpoint (line 21): \"http://localhost:4317\" is not host:port such as localhost:4317",
+        ),
+        (
+            "tracing: {endpoint: localhost}",
+            "tracing.endpoint (line 21): \"localhost\" is not host:port such as localhost:4317",
+        ),
+        (
+            "tracing: {endpoint: 'me@localhost:4317'}",
+            "tracing.endpoint (line 21): \"me@localhost:4317\" is not host:port such as localhost:4317",
+        ),
+        (
+            "tracing: {endpoint: 4317}",
+            "tracing.endpoint (line 21): expected host:port such as localhost:4317, found a number; put it in quotes if it is meant as text",
+        ),
+        (
+            "tracing: {samplingRatePerMillion: 1000001}",
+            "tracing.samplingRatePerMillion (line 21): expected a whole number from 0 to 1000000, found \"1000001\"",
+        ),
+        (
+            "tracing: {samplingRate: 1}",
+            "tracing.samplingRate (line 21): unknown key; expected one of endpoint, samplingRatePerMillion",
+        ),
+        (
             "ifReady: {retryAfterSeconds: 0}",
             "ifReady.retryAfterSeconds (line 21): expected a whole number from 1 to 3600, found \"0\"",
         ),
