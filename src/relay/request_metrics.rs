@@ -189,7 +189,7 @@ fn class_index(row: Option<Row>, class: VerbClass) -> usize {
     decision_index(row) * VerbClass::ALL.len() + class as usize
 }
 
-/// One request, until it is counted.
+/// One request: counts it once, and keeps its span if it is sampled.
 pub struct RequestMeter<'a> {
     pub started: Instant,
     metrics: &'a RequestMetrics,

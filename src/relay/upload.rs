@@ -24,9 +24,10 @@ pub enum Disconnected {
     Server(Box<pingora_core::Error>),
 }
 
-/// Longest body that is kept to be sent again, in bytes. It is the window that kube-apiserver gives a new stream: of a
-/// request that it has not processed, because its GOAWAY came first, no more can have been sent.
-const REPLAY_LIMIT: usize = 256 << 10;
+/// Longest body that is kept to be sent again, in bytes. It is the window that kube-apiserver gives a new stream, 256 KiB,
+/// and the piece that is read after that: of a request that it has not processed, because its GOAWAY came first, no more
+/// can have been sent.
+const REPLAY_LIMIT: usize = (256 + 64) << 10;
 /// Most objects are smaller than this.
 const SMALL_BODY: usize = 64 << 10;
 /// Larger bodies that are kept at the same time. Others are not kept.
