@@ -22,6 +22,8 @@ use crate::cluster::keys::EtcdKeys;
 use crate::config::Config;
 use crate::discovery::metrics::PeerDiscoveryMetrics;
 use crate::local::state::LocalState;
+use crate::otlp::Tracer;
+use crate::otlp::metrics::SpanMetrics;
 use crate::publish::Publishing;
 use crate::publish::announcement::Announcement;
 use crate::publish::metrics::{IdentityMetrics, LeaseMetrics};
@@ -36,7 +38,7 @@ use crate::tls::credentials::Current;
 use crate::tls::error::TlsError;
 use crate::tls::metrics::CertificateMetrics;
 use crate::watches::apiservers::ApiServers;
-use crate::{admin, cluster, discovery, local, publish, relay, server, watches};
+use crate::{admin, cluster, discovery, local, otlp, publish, relay, server, watches};
 
 mod panics;
 mod stopping;
@@ -57,6 +59,8 @@ pub enum BuildError {
     /// The clients for the local apiserver and for peers.
     #[error(transparent)]
     Client(#[from] MakerError),
+    #[error("tracing.endpoint")]
+    Tracing(#[from] otlp::EndpointError),
     /// Two metrics have the same name.
     #[error("metrics")]
     Metrics(#[from] prometheus::Error),
@@ -161,6 +165,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         },
         &mut control,
     );
+    let tracer = tracer(&config, &registry, &mut control)?;
     let shared = relay::start(
         config,
         relay::RelayInputs {
@@ -173,6 +178,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
             announcement,
             change_logs,
             metrics: Metrics::new(&registry)?,
+            tracer,
             phase,
         },
         &mut control,
@@ -221,6 +227,28 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     })
 }
 
+/// What takes the spans of requests, if they have somewhere to go.
+fn tracer(
+    config: &Config,
+    registry: &Registry,
+    control: &mut JoinSet<()>,
+) -> Result<Option<Tracer>, BuildError> {
+    let metrics = SpanMetrics::new(registry)?;
+    let Some(endpoint) = &config.tracing.endpoint else {
+        return Ok(None);
+    };
+    let instance = config.peer.advertise_address.to_string();
+    let per_million = config.tracing.sampling_rate_per_million;
+    let tracer = otlp::start(
+        endpoint,
+        per_million,
+        otlp::Resource { instance },
+        metrics,
+        control,
+    )?;
+    Ok(Some(tracer))
+}
+
 impl Bound {
     /// The state that serves requests.
     pub fn shared(&self) -> &Shared {
@@ -246,6 +274,9 @@ impl Bound {
             self.phase.send_replace(ShutdownPhase::Ending);
         };
         stopping::drain(&self.shared, self.server, enter_last).await;
+        if let Some(tracer) = &self.shared.tracer {
+            tracer.flush().await;
+        }
         tracing::info!("stopped");
     }
 }

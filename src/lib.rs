@@ -14,6 +14,7 @@ pub mod kube;
 pub mod local;
 pub mod log_throttle;
 pub mod metrics;
+pub mod otlp;
 pub mod publish;
 #[cfg(test)]
 mod reference;

@@ -2,7 +2,8 @@
 
 use prometheus::core::Collector;
 use prometheus::{
-    Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Gauge, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
 };
 
 /// Every metric passes here: tests read their descriptions.
@@ -61,6 +62,19 @@ pub fn gauge_vec(
     let gauge = IntGaugeVec::new(Opts::new(name, help), labels)?;
     register(registry, &gauge)?;
     Ok(gauge)
+}
+
+pub fn histogram_vec(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+    buckets: &[f64],
+) -> Result<HistogramVec, prometheus::Error> {
+    let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+    let histogram = HistogramVec::new(options, labels)?;
+    register(registry, &histogram)?;
+    Ok(histogram)
 }
 
 /// A count as the value of a gauge.

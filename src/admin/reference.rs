@@ -7,10 +7,13 @@ use prometheus::Registry;
 
 use super::metrics::Gauges;
 use crate::discovery::metrics::PeerDiscoveryMetrics;
+use crate::otlp::metrics::SpanMetrics;
 use crate::publish::metrics::{IdentityMetrics, LeaseMetrics, LeaseOwner};
 use crate::reference::{REGISTERED, RegisteredMetric, assert_current, cell, code};
+use crate::relay::answer::Refusal;
 use crate::relay::metrics::Metrics;
 use crate::relay::overlay::metrics::DocumentOutcome;
+use crate::relay::request_metrics::{NO_DECISION, VerbClass};
 use crate::relay::unread::ResetReason;
 use crate::routing::decide::Row;
 use crate::server::metrics::ConnectionMetrics;
@@ -41,6 +44,7 @@ fn all() -> Vec<RegisteredMetric> {
     IdentityMetrics::new(&registry).unwrap();
     LeaseMetrics::new(&registry).unwrap();
     CertificateMetrics::new(&registry).unwrap();
+    SpanMetrics::new(&registry).unwrap();
     let mut all = REGISTERED.take();
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
@@ -57,11 +61,18 @@ pub(crate) fn texts<'s>(source: &'s str, function: &str) -> Vec<&'s str> {
 fn values(metric: &str, label: &str) -> String {
     let short = metric.trim_start_matches("kube_interop_proxy_");
     match (short, label) {
-        ("requests_total", "decision") => code(Row::ALL.map(Row::name)),
-        ("refusals_total", "reason") => code(texts(
-            include_str!("../relay/answer.rs"),
-            "pub fn name(self)",
-        )),
+        ("requests_total" | "time_to_first_byte_seconds", "decision") => format!(
+            "{}; `{NO_DECISION}`: the proxy answered before it came to the table",
+            code(Row::ALL.map(Row::name))
+        ),
+        ("requests_total", "code") => "the status code of the answer; of a rare one its class, as `4xx`; `none`: the \
+             client went away before the answer began"
+            .to_owned(),
+        (_, "verb_class") => code(VerbClass::ALL.map(VerbClass::name)),
+        ("if_ready_answers_total", "ready") => code(["false", "true"]),
+        ("spans_total", "result") => code(["exported", "failed", "dropped"]),
+        ("failed_reroutes_total", "result") => code(["answered", "refused"]),
+        ("refusals_total", "reason") => code(Refusal::ALL.map(Refusal::name)),
         ("failovers_total", "reason") => code(texts(
             include_str!("../relay/outcome.rs"),
             "pub fn name(&self)",
@@ -136,9 +147,11 @@ fn every_metric_passes_where_it_is_noted() {
         include_str!("metrics.rs"),
         include_str!("../discovery/metrics.rs"),
         include_str!("../metrics.rs"),
+        include_str!("../otlp/metrics.rs"),
         include_str!("../publish/metrics.rs"),
         include_str!("../relay/metrics.rs"),
         include_str!("../relay/overlay/metrics.rs"),
+        include_str!("../relay/request_metrics.rs"),
         include_str!("../relay/unread/metrics.rs"),
         include_str!("../server/metrics.rs"),
         include_str!("../tls/metrics.rs"),

@@ -54,6 +54,16 @@ pub struct Config {
     pub watch: WatchConfig,
     pub shutdown: ShutdownConfig,
     pub admin: AdminConfig,
+    pub tracing: TracingConfig,
+}
+
+/// Spans of requests.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TracingConfig {
+    /// host:port of an OTLP receiver, gRPC without TLS; `None`: no spans. Default none.
+    pub endpoint: Option<String>,
+    /// How many of a million requests without a `traceparent` are sampled. Default 0.
+    pub sampling_rate_per_million: u32,
 }
 
 /// The TLS port for clients and peers.
@@ -73,6 +83,8 @@ pub struct ServingConfig {
     pub request_header_allowed_names: Vec<String>,
     /// Headers in which peers and this proxy assert users.
     pub request_headers: RequestHeaders,
+    /// Share of short HTTP/2 requests whose connection ends with them; at most 0.02. Default 0.
+    pub goaway_chance: f64,
 }
 
 /// A certificate and its private key, PEM files.

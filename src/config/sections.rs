@@ -15,9 +15,12 @@ use super::section::Section;
 use super::{
     AdminConfig, ApiServerConfig, BareServersMode, DiscoveryConfig, DiscoveryMode, Enforce,
     EtcdConfig, IdentityConfig, IfReadyConfig, IfReadyMode, KeyPair, PeerConfig, PublishLease,
-    RequestHeaders, ReroutingConfig, ServingConfig, ShutdownConfig, Unsynced,
+    RequestHeaders, ReroutingConfig, ServingConfig, ShutdownConfig, TracingConfig, Unsynced,
     VersionAwarenessConfig, WatchConfig, etcd, headers, values,
 };
+
+/// Highest `serving.goawayChance`, as in kube-apiserver: one request in fifty.
+const MAX_GOAWAY_CHANCE: f64 = 0.02;
 
 /// `serving`
 pub(super) fn serving(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<ServingConfig> {
@@ -38,6 +41,7 @@ pub(super) fn serving(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<
         values::common_name,
     );
     let request_headers = request_headers(s, facts);
+    let goaway_chance = s.or("goawayChance", 0u32, values::share(MAX_GOAWAY_CHANCE));
     if let (Some(users), Some(peers)) = (&client_ca_file, &request_header_client_ca_file)
         && allowed_names.as_ref().is_some_and(Vec::is_empty)
     {
@@ -51,6 +55,7 @@ pub(super) fn serving(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<
         request_header_client_ca_file: request_header_client_ca_file?,
         request_header_allowed_names: allowed_names?,
         request_headers: request_headers?,
+        goaway_chance: goaway_chance?,
     })
 }
 
@@ -357,6 +362,20 @@ pub(super) fn admin(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Ad
     facts.admin = bind_address;
     Some(AdminConfig {
         bind_address: bind_address?,
+    })
+}
+
+/// `tracing`
+pub(super) fn tracing(s: &mut Section<'_, '_>) -> Option<TracingConfig> {
+    let endpoint = s.or("endpoint", "", values::host_and_port);
+    let rate = s.or(
+        "samplingRatePerMillion",
+        0u32,
+        values::number(0..=1_000_000),
+    );
+    Some(TracingConfig {
+        endpoint: endpoint?,
+        sampling_rate_per_million: rate?,
     })
 }
 

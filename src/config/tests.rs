@@ -182,7 +182,7 @@ fn the_example_has_every_key() {
     let known: Vec<String> = known.flatten().collect();
     assert_eq!(
         known.len(),
-        14 + 11 + 8 + 6 + 5 + 5 + 4 + 4 + 2 + 1 + 2 + 2 + 1
+        15 + 12 + 8 + 6 + 5 + 5 + 4 + 4 + 2 + 1 + 2 + 2 + 1 + 2
     );
     for key in known {
         let written = EXAMPLE

@@ -55,6 +55,7 @@ fn whole(root: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Config> {
     let watch = root.section("watch", sections::watch);
     let shutdown = root.section("shutdown", sections::shutdown);
     let admin = root.section("admin", |s| sections::admin(s, facts));
+    let tracing = root.section("tracing", sections::tracing);
     api_version.and(kind)?;
     Some(Config {
         serving: serving?,
@@ -69,6 +70,7 @@ fn whole(root: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Config> {
         watch: watch?,
         shutdown: shutdown?,
         admin: admin?,
+        tracing: tracing?,
     })
 }
 

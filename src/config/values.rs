@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use http::uri::Authority;
 use rustls::pki_types::ServerName;
 
 use super::duration;
@@ -48,6 +49,20 @@ pub(super) fn number(range: RangeInclusive<u32>) -> impl Fn(&Node) -> Result<u32
         };
         let number = text.parse().ok().filter(|number| range.contains(number));
         number.ok_or_else(|| format!("{expected}, found {}", quoted(text)))
+    }
+}
+
+/// A number from 0 to `max`.
+pub(super) fn share(max: f64) -> impl Fn(&Node) -> Result<f64, String> {
+    move |node| {
+        let expected = format!("expected a number from 0 to {max}");
+        let Node::Number(text) = node else {
+            return Err(format!("{expected}, found {}", node.kind()));
+        };
+        let share = text.parse().ok();
+        share
+            .filter(|share| (0.0..=max).contains(share))
+            .ok_or_else(|| format!("{expected}, found {}", quoted(text)))
     }
 }
 
@@ -156,6 +171,23 @@ pub(super) fn loopback(node: &Node) -> Result<SocketAddr, String> {
         "{} is not a loopback address such as 127.0.0.1",
         address.ip()
     ))
+}
+
+/// `host:port`; empty means none.
+pub(super) fn host_and_port(node: &Node) -> Result<Option<String>, String> {
+    const EXPECTED: &str = "host:port such as localhost:4317";
+    let found = text(node, EXPECTED)?;
+    if found.is_empty() {
+        return Ok(None);
+    }
+    let authority = Authority::try_from(found).ok();
+    let whole = authority.filter(|it| {
+        !it.host().is_empty() && it.port_u16().is_some_and(|port| port > 0) && !found.contains('@')
+    });
+    match whole {
+        Some(_) => Ok(Some(found.to_owned())),
+        None => Err(format!("{} is not {EXPECTED}", quoted(found))),
+    }
 }
 
 /// A file's path; relative ones start from `base`.

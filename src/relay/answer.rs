@@ -87,6 +87,30 @@ impl ResponseOptions {
 }
 
 impl Refusal {
+    pub const ALL: [Refusal; 17] = [
+        Refusal::NotInitialized,
+        Refusal::PeerNotInitialized,
+        Refusal::Terminating,
+        Refusal::Unsynced,
+        Refusal::Unreachable,
+        Refusal::Failed {
+            maybe_executed: false,
+        },
+        Refusal::Failed {
+            maybe_executed: true,
+        },
+        Refusal::DoubtfulNotFound,
+        Refusal::NotServed,
+        Refusal::Unauthorized,
+        Refusal::NotReady,
+        Refusal::NotBelieved,
+        Refusal::NotPublished,
+        Refusal::BadTarget,
+        Refusal::BadVersion,
+        Refusal::HeaderTooLarge,
+        Refusal::Unreadable,
+    ];
+
     pub fn code(self) -> u16 {
         match self {
             Refusal::Unauthorized => 401,
@@ -227,11 +251,8 @@ pub async fn refuse(
     options: &ResponseOptions,
 ) -> pingora_core::Result<()> {
     let form = StatusFormat::accepted(options.accept.as_ref());
-    // The apiserver may have gone down since the plan was made.
-    let ready = options
-        .ready
-        .map(|ready| ready && refusal != Refusal::NotInitialized);
-    let (mut header, body) = refusal.response(retry_after_seconds, ready, form, options.peer)?;
+    let (mut header, body) =
+        refusal.response(retry_after_seconds, options.ready, form, options.peer)?;
     if let Some(id) = &options.server_id {
         header.insert_header(SERVER_ID, id.clone())?;
     }

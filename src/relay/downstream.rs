@@ -91,12 +91,21 @@ impl Downstream {
     pub fn end(&self, session: &mut ServerSession) {
         if !session.is_http2() {
             session.set_keepalive(None);
-        } else if !self.ending.swap(true, Ordering::Relaxed) {
+        } else {
             // Waiting requests were not processed, and their streams are refused.
-            self.verification_permit.close();
-            self.end_notify.notify_one();
+            if !self.verification_permit.is_closed() {
+                self.verification_permit.close();
+            }
+            self.go_away();
         }
         self.drop_unverified_pools();
+    }
+
+    /// Sends GOAWAY on an HTTP/2 connection. Its requests finish, those that wait for a permit, too.
+    pub fn go_away(&self) {
+        if !self.ending.swap(true, Ordering::Relaxed) {
+            self.end_notify.notify_one();
+        }
     }
 
     /// An apiserver has accepted a token of this client: its requests no longer wait for permits.

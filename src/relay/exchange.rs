@@ -23,6 +23,7 @@ use super::framing::{is_unprocessed, write_continue, write_header};
 use super::not_found;
 use super::outcome::{ExchangeFailure, Outcome};
 use super::overlay::MergeRequest;
+use super::request_metrics::RequestMeter;
 use super::shared::Shared;
 use super::tokens::{Token, Tokens};
 use super::unread::AnswerWriter;
@@ -68,7 +69,8 @@ pub struct Exchange<'a> {
     pub expiry: Expiry<'a>,
     /// Set if something is to be added to a discovery document.
     pub merge_request: Option<MergeRequest>,
-    pub started: Instant,
+    /// Counts the request when its answer begins.
+    pub meter: &'a RequestMeter<'a>,
 }
 
 impl Exchange<'_> {
@@ -80,6 +82,7 @@ impl Exchange<'_> {
         upload: &mut Upload,
     ) -> Result<Outcome, ExchangeFailure> {
         let method = header.method.clone();
+        self.meter.attempt(self.destination.address());
         let mut final_bookmark = match self.kind {
             RequestKind::Long => {
                 let server = self.destination.address();
@@ -197,7 +200,7 @@ impl Exchange<'_> {
         }
         let name = self.destination.name();
         let sending = write_header(&mut up, header, upload.is_expected(), name).await;
-        let own_time = self.started.elapsed();
+        let own_time = self.meter.started.elapsed();
         sending.map_err(|error| match up {
             // Some of it may have arrived.
             HttpSession::H1(_) => broke_off(error),

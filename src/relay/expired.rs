@@ -440,6 +440,7 @@ impl ForwardedRequest<'_> {
                 }
                 Err(failure) => failure,
             };
+            self.meter.attempt_failed(&failure);
             watch.failed(&route, &failure);
             // A server may close a connection that was used before at any time.
             again = (failure.is_of_the_connection() && !exclusive).then(|| route.clone());

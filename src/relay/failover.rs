@@ -9,7 +9,7 @@
 //! without it.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::Method;
 use pingora_core::ErrorType;
@@ -24,6 +24,7 @@ use super::framing::RedactedError;
 use super::kept_answer::{KeptAnswer, KeptAnswers};
 use super::outcome::{ExchangeFailure, Outcome};
 use super::plan;
+use super::request_metrics::RequestMeter;
 use super::shared::Shared;
 use super::tokens::{Token, Tokens};
 use super::upload::Upload;
@@ -56,7 +57,7 @@ pub struct ForwardedRequest<'a> {
     pub exclusive: bool,
     /// `X-Kubernetes-Ready` on the answer.
     pub ready: Option<bool>,
-    pub started: Instant,
+    pub meter: &'a RequestMeter<'a>,
     pub failed_reroute: Option<FailedReroute>,
 }
 
@@ -162,6 +163,7 @@ impl<'a> ForwardedRequest<'a> {
                 }
                 Err(failure) => failure,
             };
+            self.meter.attempt_failed(&failure);
             let custom = self.is_custom(shared);
             exclusive = failure.is_of_the_connection() && !exclusive;
             if !exclusive {
@@ -203,6 +205,9 @@ impl<'a> ForwardedRequest<'a> {
             RouteEnd::Refused(_) => None,
         };
         let Some((from, answer)) = passed else {
+            if self.failed_reroute.is_some() {
+                shared.metrics.failed_reroute(false);
+            }
             self.count_rerouted(shared, end.refusal().code(), None);
             return Err(Refused {
                 refusal: end.refusal(),
@@ -231,7 +236,7 @@ impl<'a> ForwardedRequest<'a> {
         if !upload.can_begin_again() {
             return Err(RouteEnd::Refused(last));
         }
-        let Plan { ready, action } = plan::next(shared, self.route_request, tried, last);
+        let Plan { ready, action, .. } = plan::next(shared, self.route_request, tried, last);
         match action {
             Action::Forward(next) => {
                 self.ready = ready;
@@ -356,7 +361,7 @@ impl<'a> ForwardedRequest<'a> {
             no_such_resource: route.no_such_resource,
             expiry: Expiry::Pass,
             merge_request: merge_request.transpose()?.flatten(),
-            started: self.started,
+            meter: self.meter,
         };
         Ok((exchange, header))
     }
@@ -392,6 +397,9 @@ impl<'a> ForwardedRequest<'a> {
             Outcome::Upgraded => 101,
             Outcome::Broken | Outcome::Declined => return,
         };
+        if self.failed_reroute.is_some() {
+            shared.metrics.failed_reroute(true);
+        }
         let from_peer = route.server_kind != ServerKind::Local;
         self.count_rerouted(shared, code, from_peer.then_some(route));
         if from_peer {

@@ -5,18 +5,25 @@ use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, 
 use super::answer::Refusal;
 use super::outcome::ExchangeFailure;
 use super::overlay::metrics::DocumentMetrics;
+use super::request_metrics::RequestMetrics;
 use super::unread::metrics::UnreadMetrics;
 use crate::kube::gvr::Gvr;
 use crate::metrics::{counter, counter_vec, int_gauge, register};
-use crate::routing::decide::Row;
 use crate::watches::metrics::WatchMetrics;
 
 /// Counters of requests. Handles for the request path are made once.
 pub struct Metrics {
     rerouted: IntCounterVec,
-    decisions: [IntCounter; Row::ALL.len()],
     refusals: IntCounterVec,
     failovers: IntCounterVec,
+    /// Requests that a peer was asked for in vain, by who answered them: the proxy, another server.
+    failed_reroutes: [IntCounter; 2],
+    /// By the value of `X-Kubernetes-Ready`: false, true.
+    if_ready: [IntCounter; 2],
+    /// Requests and the time until their answers begin.
+    pub requests: RequestMetrics,
+    /// Requests that were sent to an apiserver and are not answered completely, without long-running ones.
+    pub in_flight: IntGauge,
     /// Requests that had headers which only peers may send.
     pub rejected_headers: IntCounter,
     /// Time that the proxy itself took for a request.
@@ -36,12 +43,28 @@ pub struct Metrics {
 impl Metrics {
     /// Registers them. Fails only if two metrics have one name.
     pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let decisions = counter_vec(
+        let if_ready = counter_vec(
             registry,
-            "kube_interop_proxy_requests_total",
-            "Requests by the row of the routing table that decided.",
-            &["decision"],
+            "kube_interop_proxy_if_ready_answers_total",
+            "Answers to requests with X-Kubernetes-If-Ready, by the value of X-Kubernetes-Ready (KEP-3028).",
+            &["ready"],
         )?;
+        let failed_reroutes = counter_vec(
+            registry,
+            "kube_interop_proxy_failed_reroutes_total",
+            "Requests that a peer was asked for and could not answer, by how they ended: another server answered (answered), or the proxy did (refused).",
+            &["result"],
+        )?;
+        let refusals = counter_vec(
+            registry,
+            "kube_interop_proxy_refusals_total",
+            "Answers that the proxy gave itself, by reason.",
+            &["reason"],
+        )?;
+        // An increase from nothing is no increase to Prometheus.
+        for refusal in Refusal::ALL {
+            refusals.with_label_values(&[refusal.name()]);
+        }
         let own_time = Histogram::with_opts(
             HistogramOpts::new(
                 "kube_interop_proxy_own_duration_seconds",
@@ -57,18 +80,21 @@ impl Metrics {
                 "Requests rerouted to a peer because the local apiserver cannot serve the resource, or not in the version asked for, by the status code that the client got; 503 also if no server could be reached (KEP-4020).",
                 &["code", "group", "version", "resource"],
             )?,
-            decisions: Row::ALL.map(|row| decisions.with_label_values(&[row.name()])),
-            refusals: counter_vec(
-                registry,
-                "kube_interop_proxy_refusals_total",
-                "Answers that the proxy gave itself, by reason.",
-                &["reason"],
-            )?,
+            refusals,
             failovers: counter_vec(
                 registry,
                 "kube_interop_proxy_failovers_total",
                 "Times that a request went on to another server, by what was wrong with the one before.",
                 &["reason"],
+            )?,
+            failed_reroutes: ["refused", "answered"]
+                .map(|result| failed_reroutes.with_label_values(&[result])),
+            if_ready: ["false", "true"].map(|ready| if_ready.with_label_values(&[ready])),
+            requests: RequestMetrics::new(registry)?,
+            in_flight: int_gauge(
+                registry,
+                "kube_interop_proxy_requests_in_flight",
+                "Requests that were sent to an apiserver and are not answered completely, without long-running ones.",
             )?,
             rejected_headers: counter(
                 registry,
@@ -92,9 +118,14 @@ impl Metrics {
         })
     }
 
-    /// A request was decided.
-    pub fn decided(&self, row: Row) {
-        self.decisions[row as usize - 1].inc();
+    /// An answer with this `X-Kubernetes-Ready` begins.
+    pub fn ready_answered(&self, ready: bool) {
+        self.if_ready[usize::from(ready)].inc();
+    }
+
+    /// A peer could not answer. `answered`: another server did.
+    pub fn failed_reroute(&self, answered: bool) {
+        self.failed_reroutes[usize::from(answered)].inc();
     }
 
     /// The proxy answered by itself.
@@ -148,22 +179,5 @@ mod tests {
         let text = text(&registry).unwrap();
         let line = "kubernetes_apiserver_rerouted_request_total{code=\"200\",group=\"autoscaling\",resource=\"horizontalpodautoscalers\",version=\"v1\"} 1";
         assert!(text.contains(line), "{text}");
-    }
-
-    #[test]
-    fn every_row_has_its_counter() {
-        let registry = Registry::new();
-        let metrics = Metrics::new(&registry).unwrap();
-        for row in Row::ALL {
-            metrics.decided(row);
-        }
-        let text = text(&registry).unwrap();
-        for row in Row::ALL {
-            let line = format!(
-                "kube_interop_proxy_requests_total{{decision=\"{}\"}} 1",
-                row.name()
-            );
-            assert!(text.contains(&line), "{text}");
-        }
     }
 }

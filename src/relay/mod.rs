@@ -33,6 +33,8 @@ pub mod overlay;
 pub mod plan;
 pub mod pool;
 pub mod recent;
+pub mod request_metrics;
+pub mod request_span;
 pub mod revalidate;
 pub mod route;
 pub mod service;

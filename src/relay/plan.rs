@@ -26,27 +26,35 @@ use crate::routing::table::Snapshot;
 pub fn plan(shared: &Shared, request: &RouteRequest<'_>) -> Plan {
     gated(shared, request, |initialized| {
         match refusal(shared, request) {
-            Some(refusal) => Action::Answer(refusal),
-            None => first(shared, request, initialized),
+            Some(refusal) => (None, Action::Answer(refusal)),
+            None => {
+                let (row, action) = first(shared, request, initialized);
+                (Some(row), action)
+            }
         }
     })
 }
 
 /// The result of `action` if the request may pass now. Its argument: the local apiserver is initialized and accepts
 /// requests.
-fn gated(shared: &Shared, request: &RouteRequest<'_>, action: impl FnOnce(bool) -> Action) -> Plan {
+fn gated(
+    shared: &Shared,
+    request: &RouteRequest<'_>,
+    action: impl FnOnce(bool) -> (Option<Row>, Action),
+) -> Plan {
     let initialized = shared.local.is_initialized();
     let config = &shared.config.if_ready;
     match gate(config, request.path, request.if_ready, initialized) {
         Gate::Refuse { ready } => Plan {
             ready,
+            row: None,
             action: Action::Answer(Refusal::NotInitialized),
         },
-        Gate::Pass { ready } => Plan {
-            ready,
+        Gate::Pass { ready } => {
             // An apiserver that turns requests away is tried last, like one that is not initialized.
-            action: action(initialized && !shared.local.turns_away()),
-        },
+            let (row, action) = action(initialized && !shared.local.turns_away());
+            Plan { ready, row, action }
+        }
     }
 }
 
@@ -80,27 +88,26 @@ fn unreadiness(shared: &Shared) -> Refusal {
     }
 }
 
-fn first(shared: &Shared, request: &RouteRequest<'_>, initialized: bool) -> Action {
+fn first(shared: &Shared, request: &RouteRequest<'_>, initialized: bool) -> (Row, Action) {
     let snapshot = shared.published.snapshot.load();
     if let Some(action) = discovery::first(shared, request, initialized, &snapshot) {
-        shared.metrics.decided(Row::NotAResource);
-        return action;
+        return (Row::NotAResource, action);
     }
     let decision = ask(shared, request, initialized, &snapshot);
-    shared.metrics.decided(decision.row);
     if decision.row == Row::Unreachable {
         let listed = gvr(request.info).and_then(|gvr| snapshot.holders(gvr));
         let code = Refusal::Unreachable.code();
         shared.metrics.rerouted(code, listed.map(|(gvr, _)| gvr));
     }
-    match route(shared, request, &decision, &snapshot, &[]) {
+    let action = match route(shared, request, &decision, &snapshot, &[]) {
         Some(route) => Action::Forward(route),
         None => Action::Answer(match decision.row {
             Row::Rerouted => shared.local_refusal(),
             Row::Unsynced => Refusal::Unsynced,
             _ => Refusal::Unreachable,
         }),
-    }
+    };
+    (decision.row, action)
 }
 
 /// Plans again after the servers at `tried` could not answer. `last`: the refusal if no other server can be tried.
@@ -114,11 +121,12 @@ pub fn next(
         let snapshot = shared.published.snapshot.load();
         if let Some(action) = discovery::next(shared, request, initialized, &snapshot, tried, last)
         {
-            return action;
+            return (Some(Row::NotAResource), action);
         }
         let decision = ask(shared, request, initialized, &snapshot);
         let route = route(shared, request, &decision, &snapshot, tried);
-        route.map_or(Action::Answer(last), Action::Forward)
+        let action = route.map_or(Action::Answer(last), Action::Forward);
+        (Some(decision.row), action)
     })
 }
 

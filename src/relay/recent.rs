@@ -193,7 +193,7 @@ pub fn unix(time: SystemTime) -> i64 {
 }
 
 /// Names standard methods. Clients choose any others.
-fn known(method: &Method) -> &'static str {
+pub(super) fn known(method: &Method) -> &'static str {
     const VERIFIED: [&str; 8] = [
         "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT",
     ];

@@ -56,6 +56,8 @@ impl RouteRequest<'_> {
 pub struct Plan {
     /// `X-Kubernetes-Ready` on the answer, for a client that asked.
     pub ready: Option<bool>,
+    /// The row of the routing table that decided; `None` if it was not asked.
+    pub row: Option<Row>,
     pub action: Action,
 }
 

@@ -13,6 +13,7 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora_core::server::ShutdownWatch;
 use pingora_http::RequestHeader;
+use rand::Rng as _;
 
 use super::answer::{self, Refusal, ResponseOptions};
 use super::downstream::Downstream;
@@ -21,6 +22,8 @@ use super::head::{self, Head, HeadError};
 use super::large_headers::{self, LargeHeaderPermit};
 use super::outcome::Outcome;
 use super::plan::plan;
+use super::request_metrics::{RequestMeter, VerbClass};
+use super::request_span::RequestSpan;
 use super::route::{Action, Plan, RouteRequest};
 use super::shared::Shared;
 use super::tokens::Tokens;
@@ -176,7 +179,7 @@ impl RelayService {
     async fn serve(&self, session: &mut ServerSession) -> Outcome {
         let started = Instant::now();
         let body_expected = !session.is_body_empty();
-        let header = take_header(session);
+        let mut header = take_header(session);
         let upgrade = session.is_upgrade_req() && means_upgrade(&header.headers);
         let named = names_a_path(session, &header);
         let Some(downstream) = Downstream::of(session) else {
@@ -197,6 +200,8 @@ impl RelayService {
             .as_ref()
             .map_or(("/", None), |target| (target.path(), target.query()));
         let info = info::read(&method, path, query);
+        let tracer = self.shared.tracer.as_ref();
+        let span = tracer.and_then(|tracer| RequestSpan::begin(tracer, &caller, &mut header, path));
         let marked = |name| header.headers.contains_key(name);
         let route_request = RouteRequest {
             method: &method,
@@ -214,9 +219,10 @@ impl RelayService {
             },
             seed: connection.seed,
         };
-        let Plan { ready, action } = match unfit(session, &header, permit.as_ref()) {
+        let Plan { ready, row, action } = match unfit(session, &header, permit.as_ref()) {
             Some(refusal) => Plan {
                 ready: None,
+                row: None,
                 action: Action::Answer(refusal),
             },
             None => plan(&self.shared, &route_request),
@@ -230,6 +236,11 @@ impl RelayService {
             true => RequestKind::Long,
             false => RequestKind::Short,
         };
+        if kind == RequestKind::Short && session.is_http2() && self.goes_away(&caller) {
+            downstream.go_away();
+        }
+        let class = VerbClass::of(&method, &info, kind);
+        let meter = RequestMeter::new(&self.shared.metrics.requests, started, row, class, span);
         let user = self.user(&caller, &header);
         let decision = match &action {
             Action::Forward(route) => Some(route.row.name()),
@@ -245,10 +256,13 @@ impl RelayService {
                 Err(Refused::untried(refusal))
             }
             Action::Forward(route) => {
-                let _open = (kind != RequestKind::Short)
-                    .then(|| Open::new(&self.shared.metrics.long_running));
+                let metrics = &self.shared.metrics;
+                let _open = Open::new(match kind {
+                    RequestKind::Short => &metrics.in_flight,
+                    RequestKind::Long | RequestKind::Upgrade => &metrics.long_running,
+                });
                 let _late = (kind != RequestKind::Short && self.shared.is_draining())
-                    .then(|| Open::new(&self.shared.metrics.late_long_running));
+                    .then(|| Open::new(&metrics.late_long_running));
                 let request = ForwardedRequest {
                     route_request: &route_request,
                     downstream: &downstream,
@@ -257,7 +271,7 @@ impl RelayService {
                     kind,
                     exclusive: permit.as_ref().is_some_and(LargeHeaderPermit::is_large),
                     ready: options.ready,
-                    started,
+                    meter: &meter,
                     failed_reroute: None,
                 };
                 let upstreams = self.upstreams();
@@ -270,10 +284,12 @@ impl RelayService {
             Ok(outcome) => outcome,
             Err(refused) => {
                 let request = (&method, &info);
+                meter.answer_begins(refused.refusal.code());
                 self.answer_refused(session, &downstream, &caller, request, refused, options)
                     .await
             }
         };
+        meter.ended(refusal);
         tracing::info!(
             target: "access",
             client = ?connection.address,
@@ -302,7 +318,11 @@ impl RelayService {
         self.shared.refused(refusal, Some(request), server);
         // The apiserver may have gone down since the plan was made.
         let initialized = self.shared.local.is_initialized();
-        options.ready = options.ready.map(|ready| ready && initialized);
+        let ready = initialized && refusal != Refusal::NotInitialized;
+        options.ready = options.ready.map(|before| before && ready);
+        if let Some(ready) = options.ready {
+            self.shared.metrics.ready_answered(ready);
+        }
         if self.shared.is_draining() || self.ends_connection(caller, refusal) {
             downstream.end(session);
         }
@@ -337,6 +357,13 @@ impl RelayService {
         let new = Arc::new(Upstreams::new(&self.shared.config, credentials.clone()));
         self.upstreams.store(new.clone());
         new
+    }
+
+    /// Whether this request is the last of its connection, so that the client's next one may reach another node. As in
+    /// kube-apiserver (`--goaway-chance`), by chance.
+    fn goes_away(&self, caller: &Caller) -> bool {
+        let chance = self.shared.config.serving.goaway_chance;
+        chance > 0.0 && *caller != Caller::Peer && rand::thread_rng().gen_bool(chance)
     }
 
     /// Whether the connection ends after a refusal, as it would at an apiserver.

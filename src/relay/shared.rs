@@ -19,6 +19,7 @@ use crate::cluster::catalog::{OwnServer, Published};
 use crate::config::Config;
 use crate::discovery::peer_discovery::SharedPeerDiscovery;
 use crate::local::state::LocalState;
+use crate::otlp::Tracer;
 use crate::publish::announcement::Announcement;
 use crate::relay::metrics::Metrics;
 use crate::relay::recent::{RecentEvents, RequestEvent};
@@ -64,6 +65,8 @@ pub struct Shared {
     /// For watches that ask other servers because one has answered 410.
     pub expired_watches: Arc<Semaphore>,
     pub metrics: Metrics,
+    /// Set with `tracing.endpoint`.
+    pub tracer: Option<Tracer>,
     /// How far a shutdown has come.
     pub phase: watch::Receiver<ShutdownPhase>,
     /// When the drain began.

@@ -17,6 +17,7 @@ use crate::cluster::catalog::{OwnServer, Published};
 use crate::config::Config;
 use crate::discovery::peer_discovery::SharedPeerDiscovery;
 use crate::local::state::LocalState;
+use crate::otlp::Tracer;
 use crate::publish::announcement::Announcement;
 use crate::request::caller::Authenticator;
 use crate::request::headers::PrivilegedHeaders;
@@ -36,6 +37,7 @@ pub struct RelayInputs {
     pub announcement: Arc<Announcement>,
     pub change_logs: ChangeLogs,
     pub metrics: Metrics,
+    pub tracer: Option<Tracer>,
     pub phase: watch::Receiver<ShutdownPhase>,
 }
 
@@ -72,6 +74,7 @@ pub fn start(
         other_opinions: Semaphore::new(OTHER_OPINIONS),
         expired_watches: Arc::new(Semaphore::new(EXPIRED_WATCHES)),
         metrics: inputs.metrics,
+        tracer: inputs.tracer,
         phase: inputs.phase,
         drain_begin: OnceLock::new(),
         config,

@@ -66,11 +66,13 @@ impl Exchange<'_> {
             response.remove_header(&READY);
         }
         if let Some(ready) = self.ready {
+            self.shared.metrics.ready_answered(ready);
             response.insert_header(
                 READY,
                 HeaderValue::from_static(if ready { "true" } else { "false" }),
             )?;
         }
+        self.meter.answer_begins(response.status.as_u16());
         match down {
             ServerSession::H2(session) => session.write_response_header(response, end),
             session => {

@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use h2::SendStream;
@@ -23,8 +24,14 @@ pub enum Disconnected {
     Server(Box<pingora_core::Error>),
 }
 
-/// Longest body that is kept to be sent again, in bytes. Most objects are smaller.
-const REPLAY_LIMIT: usize = 64 << 10;
+/// Longest body that is kept to be sent again, in bytes. It is the window that kube-apiserver gives a new stream, 256 KiB,
+/// and the piece that is read after that: of a request that it has not processed, because its GOAWAY came first, no more
+/// can have been sent.
+const REPLAY_LIMIT: usize = (256 + 64) << 10;
+/// Most objects are smaller than this.
+const SMALL_BODY: usize = 64 << 10;
+/// Larger bodies that are kept at the same time. Others are not kept.
+const LARGE_BODIES: usize = 512;
 /// Pieces of at least this many bytes share the buffer that they were read into. Smaller ones are copied: each may be a
 /// part of a much larger buffer.
 const SHARED: usize = 8 << 10;
@@ -36,10 +43,32 @@ struct Replay {
     /// Copies of small pieces that come after `pieces`.
     tail: BytesMut,
     length: usize,
+    /// Set if it is longer than [`SMALL_BODY`].
+    large: Option<LargeBody>,
+}
+
+/// One of the [`LARGE_BODIES`].
+#[derive(Debug)]
+struct LargeBody(&'static AtomicUsize);
+
+static KEPT_LARGE_BODIES: AtomicUsize = AtomicUsize::new(0);
+
+impl LargeBody {
+    fn take(kept: &'static AtomicUsize) -> Option<Self> {
+        let more = |count| (count < LARGE_BODIES).then_some(count + 1);
+        let taken = kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        taken.is_ok().then(|| Self(kept))
+    }
+}
+
+impl Drop for LargeBody {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Replay {
-    /// Keeps a piece; `false`: the body is too long.
+    /// Keeps a piece; `false`: the body is too long, or too many long ones are kept.
     fn keep(&mut self, piece: &Bytes) -> bool {
         if piece.is_empty() {
             return true;
@@ -47,6 +76,12 @@ impl Replay {
         self.length += piece.len();
         if self.length > REPLAY_LIMIT {
             return false;
+        }
+        if self.length > SMALL_BODY && self.large.is_none() {
+            self.large = LargeBody::take(&KEPT_LARGE_BODIES);
+            if self.large.is_none() {
+                return false;
+            }
         }
         if self.length == piece.len() || piece.len() >= SHARED {
             self.end_tail();
@@ -290,6 +325,18 @@ mod tests {
         assert_eq!(first.into_iter().flatten().last(), Some(b'a'));
         assert_eq!(second.into_iter().flatten().count(), REPLAY_LIMIT);
         assert!(!replay.keep(&Bytes::from_static(b"c")));
+    }
+
+    #[test]
+    fn only_so_many_large_bodies_are_kept_at_a_time() {
+        static KEPT: AtomicUsize = AtomicUsize::new(0);
+        let all: Vec<_> = (0..LARGE_BODIES)
+            .map_while(|_| LargeBody::take(&KEPT))
+            .collect();
+        assert_eq!(all.len(), LARGE_BODIES);
+        assert!(LargeBody::take(&KEPT).is_none());
+        drop(all);
+        assert!(LargeBody::take(&KEPT).is_some());
     }
 
     #[test]

@@ -71,6 +71,7 @@ async fn labels_do_not_grow_with_what_clients_ask_for() {
             .count()
     };
     admin.get("/apis/invented0/v1/things").await;
+    admin.request("METHOD0", "/api/v1/pods", "").await;
     let before = lines().await;
     for index in 1..50 {
         admin.get(&format!("/apis/invented{index}/v1/things")).await;

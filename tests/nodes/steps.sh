@@ -75,7 +75,7 @@ step_look() {
         kubectl_on "$node" get endpoints kubernetes | grep -q "$(address "$node"):6443" || die "$node is not in the Endpoints"
         until_done 60 "$node's peers" peers "$node" $((count - 1))
         on "$node" "$program" check --config $own/proxy.yaml --live | { grep -v '^ok' || true; }
-        on "$node" curl --silent http://127.0.0.1:10260/metrics | grep '^kube_interop_proxy_requests_total{decision="local"}'
+        on "$node" curl --silent http://127.0.0.1:10260/metrics | grep '^kube_interop_proxy_requests_total{.*decision="local"'
     done
     kubectl_on cp-1 get nodes
 }

@@ -39,7 +39,10 @@ fn prometheus_accepts_the_files_and_alerts_fire_when_they_should() {
 fn rules() -> Vec<Value> {
     let text = std::fs::read_to_string(file("deploy/prometheus/rules.yaml")).unwrap();
     let rules: Value = serde_yaml::from_str(&text).unwrap();
-    rules["groups"][0]["rules"].as_array().unwrap().clone()
+    let groups = rules["groups"].as_array().unwrap().iter();
+    groups
+        .flat_map(|group| group["rules"].as_array().unwrap().clone())
+        .collect()
 }
 
 #[test]
@@ -47,8 +50,12 @@ fn every_alert_is_tested_and_says_where_to_read_on() {
     let tests = std::fs::read_to_string(file("deploy/prometheus/rules_test.yaml")).unwrap();
     let guide = std::fs::read_to_string(file("docs/troubleshooting.md")).unwrap_or_default();
     let rules = rules();
-    assert!(rules.len() >= 20);
-    for rule in rules {
+    let alerts: Vec<_> = rules
+        .iter()
+        .filter(|rule| rule["record"].is_null())
+        .collect();
+    assert!(alerts.len() >= 20);
+    for rule in alerts {
         let name = rule["alert"].as_str().unwrap();
         let severity = rule["labels"]["severity"].as_str().unwrap();
         assert!(
@@ -84,9 +91,15 @@ fn expressions(value: &Value, found: &mut Vec<String>) {
     }
 }
 
+/// What expressions are recorded as.
+fn recorded(expression: &str) -> impl Iterator<Item = &str> {
+    let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
+    words.filter(|word| word.contains(':'))
+}
+
 /// The metrics that an expression names, without the suffixes of a histogram's series.
 fn names(expression: &str) -> impl Iterator<Item = &str> {
-    let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
     let ours = |word: &&str| {
         ["kube_interop_", "kubernetes_", "apiserver_"]
             .iter()
@@ -95,6 +108,21 @@ fn names(expression: &str) -> impl Iterator<Item = &str> {
     words
         .filter(ours)
         .map(|word| word.strip_suffix("_bucket").unwrap_or(word))
+}
+
+#[test]
+fn every_recorded_series_that_is_asked_for_is_recorded() {
+    let rules = rules();
+    let text = |rule: &Value, key: &str| rule[key].as_str().unwrap_or_default().to_owned();
+    let are: BTreeSet<_> = rules.iter().map(|rule| text(rule, "record")).collect();
+    let asked = rules.iter().map(|rule| text(rule, "expr"));
+    let asked: Vec<_> = asked
+        .flat_map(|expression| recorded(&expression).map(str::to_owned).collect::<Vec<_>>())
+        .collect();
+    assert!(asked.len() >= 10, "{asked:?}");
+    for name in asked {
+        assert!(are.contains(&name), "{name}");
+    }
 }
 
 fn dashboard() -> Value {

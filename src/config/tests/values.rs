@@ -7,6 +7,26 @@ use super::*;
 fn wrong_values_are_named_with_key_line_and_remedy() {
     for (from, to, expected) in [
         (
+            "keyFile: serving.key",
+            "keyFile: serving.key\n  goawayChance: 0.021",
+            "serving.goawayChance (line 7): expected a number from 0 to 0.02, found \"0.021\"",
+        ),
+        (
+            "keyFile: serving.key",
+            "keyFile: serving.key\n  goawayChance: -0.001",
+            "serving.goawayChance (line 7): expected a number from 0 to 0.02, found \"-0.001\"",
+        ),
+        (
+            "keyFile: serving.key",
+            "keyFile: serving.key\n  goawayChance: .nan",
+            "serving.goawayChance (line 7): expected a number from 0 to 0.02, found \"NaN\"",
+        ),
+        (
+            "keyFile: serving.key",
+            "keyFile: serving.key\n  goawayChance: '0.01'",
+            "serving.goawayChance (line 7): expected a number from 0 to 0.02, found text",
+        ),
+        (
             "bindAddress: 10.0.0.11:6443",
             "bindAddress: localhost:6443",
             "serving.bindAddress (line 4): \"localhost:6443\" is not IP:port such as 10.0.0.11:6443 or [2001:db8::11]:6443",
@@ -151,6 +171,30 @@ fn wrong_settings_are_named_with_key_line_and_remedy() {
         (
             "shutdown: {delay: 1e99}",
             "shutdown.delay (line 21): expected a duration such as 500ms or 1m30s, found a number",
+        ),
+        (
+            "tracing: {endpoint: 'http://localhost:4317'}",
+            "tracing.endpoint (line 21): \"http://localhost:4317\" is not host:port such as localhost:4317",
+        ),
+        (
+            "tracing: {endpoint: localhost}",
+            "tracing.endpoint (line 21): \"localhost\" is not host:port such as localhost:4317",
+        ),
+        (
+            "tracing: {endpoint: 'me@localhost:4317'}",
+            "tracing.endpoint (line 21): \"me@localhost:4317\" is not host:port such as localhost:4317",
+        ),
+        (
+            "tracing: {endpoint: 4317}",
+            "tracing.endpoint (line 21): expected host:port such as localhost:4317, found a number; put it in quotes if it is meant as text",
+        ),
+        (
+            "tracing: {samplingRatePerMillion: 1000001}",
+            "tracing.samplingRatePerMillion (line 21): expected a whole number from 0 to 1000000, found \"1000001\"",
+        ),
+        (
+            "tracing: {samplingRate: 1}",
+            "tracing.samplingRate (line 21): unknown key; expected one of endpoint, samplingRatePerMillion",
         ),
         (
             "ifReady: {retryAfterSeconds: 0}",

@@ -247,21 +247,14 @@ async fn new_definitions_are_never_denied_once_one_apiserver_serves_them() {
         })
         .await;
         until_known(&proxy_b, &format!("things{round}")).await;
-        let sent = async || {
-            let labels = [("decision", "custom")];
-            proxy_b
-                .metric("kube_interop_proxy_requests_total", &labels)
-                .await
-        };
-        let before = sent().await;
         let asked = tokio::spawn({
             let (to, path) = (to.clone(), path.clone());
             async move { to.get(&path).await }
         });
-        eventually("the proxy has sent it", LONG, async || {
-            sent().await > before
-        })
-        .await;
+        let sent = |in_flight| in_flight >= 1.0;
+        proxy_b
+            .until_metric("kube_interop_proxy_requests_in_flight", &[], sent)
+            .await;
         b.process().signal(Signal::Cont);
         let answer = asked.await.unwrap();
         assert_eq!(answer.code(), 200, "{path}: {}", answer.text());

@@ -1,0 +1,316 @@
+//! Chooses requests, and sends their spans in batches.
+
+use std::time::Duration;
+
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
+use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
+use opentelemetry_proto::tonic::resource;
+use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
+use rand::Rng as _;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
+use tonic::transport::{Channel, Endpoint};
+
+use super::context::TraceContext;
+use super::metrics::SpanMetrics;
+use super::span::{OpenSpan, text_attribute};
+use crate::log_throttle::LogThrottle;
+
+/// Most spans that wait, and most of one batch, as in OpenTelemetry's own batch processor.
+const QUEUE: usize = 2048;
+const BATCH: usize = 512;
+/// How long the first span of a batch waits for others.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// For one batch, connecting included.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the end of the process waits for the last spans.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+const MILLION: u32 = 1_000_000;
+const NAME: &str = env!("CARGO_PKG_NAME");
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// No URL can be made of the endpoint.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct EndpointError(#[from] tonic::transport::Error);
+
+/// Who sends the spans.
+#[derive(Debug, Clone)]
+pub struct Resource {
+    /// Tells the proxies of a cluster apart.
+    pub instance: String,
+}
+
+enum Message {
+    Ended(Box<Span>),
+    /// To be answered once everything before it was sent.
+    Flush(oneshot::Sender<()>),
+}
+
+/// Chooses requests and takes their spans. Requests only read it; the queue never makes them wait.
+#[derive(Debug, Clone)]
+pub struct Tracer {
+    queue: mpsc::Sender<Message>,
+    metrics: SpanMetrics,
+    per_million: u32,
+}
+
+impl Tracer {
+    /// A span for a request, if it is sampled. Like kube-apiserver, a tracer goes by the request's `traceparent`, and
+    /// where there is none by its own rate. `trusted`: the caller may decide; others could have everything recorded.
+    pub fn sample(
+        &self,
+        parent: Option<TraceContext>,
+        trusted: bool,
+        name: &str,
+    ) -> Option<OpenSpan> {
+        let mut random = rand::thread_rng();
+        let sampled = match parent {
+            Some(parent) if trusted => parent.sampled,
+            _ => self.per_million > 0 && random.gen_range(0..MILLION) < self.per_million,
+        };
+        sampled.then(|| {
+            let trace_id = parent.map_or_else(|| random.r#gen(), |parent| parent.trace_id);
+            let context = TraceContext {
+                trace_id,
+                span_id: random.r#gen(),
+                sampled: true,
+            };
+            OpenSpan::begin(context, parent, name)
+        })
+    }
+
+    /// A request has ended.
+    pub fn ended(&self, span: OpenSpan, failed: bool) {
+        let message = Message::Ended(Box::new(span.end(failed)));
+        if self.queue.try_send(message).is_err() {
+            self.metrics.dropped.inc();
+        }
+    }
+
+    /// Waits until what was queued is sent, for a limited time.
+    pub async fn flush(&self) {
+        let (done, sent) = oneshot::channel();
+        let flushing = async {
+            // An error means that the task has ended.
+            let _ = self.queue.send(Message::Flush(done)).await;
+            let _ = sent.await;
+        };
+        let _ = timeout(FLUSH_TIMEOUT, flushing).await;
+    }
+}
+
+/// Spawns the task that sends spans to `endpoint` (host:port, gRPC without TLS). Must be called within a runtime.
+pub fn start(
+    endpoint: &str,
+    per_million: u32,
+    resource: Resource,
+    metrics: SpanMetrics,
+    control: &mut JoinSet<()>,
+) -> Result<Tracer, EndpointError> {
+    let channel = Endpoint::from_shared(format!("http://{endpoint}"))?
+        .connect_timeout(EXPORT_TIMEOUT)
+        .connect_lazy();
+    let (sender, queue) = mpsc::channel(QUEUE);
+    let exporter = Exporter {
+        client: TraceServiceClient::new(channel),
+        endpoint: endpoint.to_owned(),
+        resource: described(&resource),
+        metrics: metrics.clone(),
+        throttle: LogThrottle::default(),
+    };
+    control.spawn(run(queue, exporter));
+    Ok(Tracer {
+        queue: sender,
+        metrics,
+        per_million,
+    })
+}
+
+async fn run(mut queue: mpsc::Receiver<Message>, mut exporter: Exporter) {
+    let mut batch = Vec::new();
+    loop {
+        let flush = match collect(&mut queue, &mut batch).await {
+            Collected::Batch => None,
+            Collected::Flush(done) => Some(done),
+            // Every tracer is gone: the process ends.
+            Collected::Closed => return,
+        };
+        if !batch.is_empty() {
+            exporter.export(std::mem::take(&mut batch)).await;
+        }
+        if let Some(done) = flush {
+            // Nobody may wait any more.
+            let _ = done.send(());
+        }
+    }
+}
+
+enum Collected {
+    Batch,
+    Flush(oneshot::Sender<()>),
+    Closed,
+}
+
+/// Fills a batch: until it is full, until its first span has waited long enough, or until it is to be flushed.
+async fn collect(queue: &mut mpsc::Receiver<Message>, batch: &mut Vec<Span>) -> Collected {
+    let mut deadline = None;
+    while batch.len() < BATCH {
+        let message = match deadline {
+            None => queue.recv().await,
+            Some(deadline) => match timeout_at(deadline, queue.recv()).await {
+                Ok(message) => message,
+                Err(_) => return Collected::Batch,
+            },
+        };
+        match message {
+            Some(Message::Ended(span)) => batch.push(*span),
+            Some(Message::Flush(done)) => return Collected::Flush(done),
+            None => return Collected::Closed,
+        }
+        deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
+    }
+    Collected::Batch
+}
+
+struct Exporter {
+    client: TraceServiceClient<Channel>,
+    endpoint: String,
+    resource: resource::v1::Resource,
+    metrics: SpanMetrics,
+    throttle: LogThrottle,
+}
+
+impl Exporter {
+    /// Sends a batch once. One that is not taken in time is lost: a receiver that is away must not fill the memory.
+    async fn export(&mut self, spans: Vec<Span>) {
+        let count = spans.len() as u64;
+        let request = ExportTraceServiceRequest {
+            resource_spans: vec![ResourceSpans {
+                resource: Some(self.resource.clone()),
+                scope_spans: vec![ScopeSpans {
+                    scope: Some(InstrumentationScope {
+                        name: NAME.to_owned(),
+                        version: VERSION.to_owned(),
+                        ..InstrumentationScope::default()
+                    }),
+                    spans,
+                    ..ScopeSpans::default()
+                }],
+                ..ResourceSpans::default()
+            }],
+        };
+        let error = match timeout(EXPORT_TIMEOUT, self.client.export(request)).await {
+            Ok(Ok(response)) => {
+                let partial = response.into_inner().partial_success;
+                let rejected = partial.map_or(0, |partial| partial.rejected_spans);
+                let rejected = u64::try_from(rejected).unwrap_or(0).min(count);
+                self.metrics.exported.inc_by(count - rejected);
+                self.metrics.failed.inc_by(rejected);
+                self.recovered();
+                return;
+            }
+            Ok(Err(status)) => format!("{:?}", status.code()),
+            Err(_) => "no answer in time".to_owned(),
+        };
+        self.metrics.failed.inc_by(count);
+        if self.throttle.should_log((), error.clone()) {
+            tracing::warn!(endpoint = self.endpoint, error, "spans cannot be sent");
+        }
+    }
+
+    fn recovered(&self) {
+        if let Some(after) = self.throttle.recovered(&()) {
+            tracing::info!(endpoint = self.endpoint, ?after, "spans are sent again");
+        }
+    }
+}
+
+fn described(resource: &Resource) -> resource::v1::Resource {
+    resource::v1::Resource {
+        attributes: vec![
+            text_attribute("service.name", NAME),
+            text_attribute("service.version", VERSION),
+            text_attribute("service.instance.id", &resource.instance),
+        ],
+        ..resource::v1::Resource::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::Registry;
+
+    use super::*;
+
+    fn tracer(per_million: u32) -> (Tracer, mpsc::Receiver<Message>) {
+        let (queue, receiver) = mpsc::channel(QUEUE);
+        let metrics = SpanMetrics::new(&Registry::new()).unwrap();
+        let tracer = Tracer {
+            queue,
+            metrics,
+            per_million,
+        };
+        (tracer, receiver)
+    }
+
+    fn parent(sampled: bool) -> TraceContext {
+        TraceContext {
+            trace_id: [7; 16],
+            span_id: [8; 8],
+            sampled,
+        }
+    }
+
+    #[test]
+    fn who_is_trusted_decides_and_for_others_the_rate_does() {
+        for (per_million, parent, trusted, expected) in [
+            (0, None, true, false),
+            (MILLION, None, true, true),
+            (0, Some(parent(true)), true, true),
+            (MILLION, Some(parent(false)), true, false),
+            (0, Some(parent(true)), false, false),
+            (MILLION, Some(parent(false)), false, true),
+        ] {
+            let span = tracer(per_million).0.sample(parent, trusted, "GET");
+            assert_eq!(
+                span.is_some(),
+                expected,
+                "{per_million} {parent:?} {trusted}"
+            );
+            let Some(span) = span else { continue };
+            assert!(span.context.sampled && span.context.span_id != [8; 8]);
+            if let Some(parent) = parent {
+                assert_eq!(span.context.trace_id, parent.trace_id);
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_is_sent_when_it_is_full_or_its_first_span_has_waited() {
+        let (tracer, mut queue) = tracer(MILLION);
+        let end = || tracer.ended(tracer.sample(None, true, "GET").unwrap(), false);
+        (0..BATCH + 1).for_each(|_| end());
+        let mut batch = Vec::new();
+        let begun = Instant::now();
+        let collected = collect(&mut queue, &mut batch).await;
+        assert!(matches!(collected, Collected::Batch));
+        assert_eq!((batch.len(), begun.elapsed()), (BATCH, Duration::ZERO));
+        batch.clear();
+        let collected = collect(&mut queue, &mut batch).await;
+        assert!(matches!(collected, Collected::Batch));
+        assert_eq!(batch.len(), 1);
+        assert!(begun.elapsed() >= PATIENCE);
+    }
+
+    #[test]
+    fn what_finds_the_queue_full_is_dropped_and_counted() {
+        let (tracer, _queue) = tracer(MILLION);
+        for _ in 0..QUEUE + 3 {
+            tracer.ended(tracer.sample(None, true, "GET").unwrap(), false);
+        }
+        assert_eq!(tracer.metrics.dropped.get(), 3);
+    }
+}

@@ -1,0 +1,367 @@
+//! Requests by decision, code and verb class, and the time until their answers begin.
+//!
+//! A request is counted once: when its answer begins, or at its end if there was none. Label values come from fixed
+//! lists. A series is made when it is first needed; after that, counting takes one load of its place in an array, and
+//! no lock.
+
+use std::net::SocketAddr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use http::Method;
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, Registry};
+
+use super::outcome::ExchangeFailure;
+use super::request_span::RequestSpan;
+use super::upstream::RequestKind;
+use crate::metrics::{counter_vec, histogram_vec};
+use crate::request::info::{RequestInfo, Verb};
+use crate::routing::decide::Row;
+
+/// Buckets of the time to the first byte, in seconds. 1 and 30 are the bounds of Kubernetes' own latency objectives.
+const BUCKETS: [f64; 13] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 10.0, 30.0,
+];
+
+/// The `decision` of a request that the proxy answered before it came to the routing table.
+pub(crate) const NO_DECISION: &str = "none";
+
+/// Kinds of requests whose times can be compared with each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VerbClass {
+    /// GET, HEAD and OPTIONS of anything but a collection.
+    Read,
+    /// GET and HEAD of a collection.
+    List,
+    /// All other methods.
+    Write,
+    /// Watches, followed logs, upgrades: what may stay open.
+    LongRunning,
+}
+
+impl VerbClass {
+    pub const ALL: [VerbClass; 4] = [
+        VerbClass::Read,
+        VerbClass::List,
+        VerbClass::Write,
+        VerbClass::LongRunning,
+    ];
+
+    /// The value of the label `verb_class`.
+    pub fn name(self) -> &'static str {
+        match self {
+            VerbClass::Read => "read",
+            VerbClass::List => "list",
+            VerbClass::Write => "write",
+            VerbClass::LongRunning => "long_running",
+        }
+    }
+
+    pub fn of(method: &Method, info: &RequestInfo<'_>, kind: RequestKind) -> Self {
+        match *method {
+            _ if kind != RequestKind::Short => VerbClass::LongRunning,
+            _ if info.verb == Verb::List => VerbClass::List,
+            Method::GET | Method::HEAD | Method::OPTIONS => VerbClass::Read,
+            _ => VerbClass::Write,
+        }
+    }
+}
+
+/// The codes with a label value of their own: those of kube-apiserver and of this proxy.
+const CODES: [(u16, &str); 28] = [
+    (101, "101"),
+    (200, "200"),
+    (201, "201"),
+    (202, "202"),
+    (204, "204"),
+    (206, "206"),
+    (301, "301"),
+    (302, "302"),
+    (304, "304"),
+    (307, "307"),
+    (400, "400"),
+    (401, "401"),
+    (403, "403"),
+    (404, "404"),
+    (405, "405"),
+    (406, "406"),
+    (409, "409"),
+    (410, "410"),
+    (412, "412"),
+    (413, "413"),
+    (415, "415"),
+    (422, "422"),
+    (429, "429"),
+    (431, "431"),
+    (500, "500"),
+    (502, "502"),
+    (503, "503"),
+    (504, "504"),
+];
+/// Other codes, which servers behind `proxy` may send, by their class. The first: no answer.
+const OTHERS: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
+const CODE_VALUES: usize = CODES.len() + OTHERS.len();
+/// The rows, and no row.
+const DECISIONS: usize = Row::ALL.len() + 1;
+
+/// The place of a code in arrays; `None`: there was no answer.
+fn code_index(code: Option<u16>) -> usize {
+    let code = code.unwrap_or_default();
+    match CODES.binary_search_by_key(&code, |(code, _)| *code) {
+        Ok(index) => index,
+        Err(_) => CODES.len() + usize::from(code / 100).min(OTHERS.len() - 1),
+    }
+}
+
+fn code_value(index: usize) -> &'static str {
+    let known = CODES.get(index).map(|(_, value)| *value);
+    let other = || OTHERS.get(index - CODES.len()).copied();
+    known.or_else(other).unwrap_or_default()
+}
+
+fn decision_index(row: Option<Row>) -> usize {
+    row.map_or(0, |row| row as usize)
+}
+
+fn decision(row: Option<Row>) -> &'static str {
+    row.map_or(NO_DECISION, Row::name)
+}
+
+pub struct RequestMetrics {
+    requests: IntCounterVec,
+    first_byte: HistogramVec,
+    /// By decision, verb class and code.
+    counters: Box<[OnceLock<IntCounter>]>,
+    /// By decision and verb class.
+    histograms: Box<[OnceLock<Histogram>]>,
+}
+
+impl RequestMetrics {
+    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let classes = DECISIONS * VerbClass::ALL.len();
+        Ok(Self {
+            requests: counter_vec(
+                registry,
+                "kube_interop_proxy_requests_total",
+                "Requests by the row of the routing table that decided, by status code, and by whether they read something, list, write, or may stay open as watches do. Counted when the answer begins.",
+                &["decision", "code", "verb_class"],
+            )?,
+            first_byte: histogram_vec(
+                registry,
+                "kube_interop_proxy_time_to_first_byte_seconds",
+                "Time from a request's header to the first byte of its answer, waiting for apiservers included.",
+                &["decision", "verb_class"],
+                &BUCKETS,
+            )?,
+            counters: std::iter::repeat_with(OnceLock::new)
+                .take(classes * CODE_VALUES)
+                .collect(),
+            histograms: std::iter::repeat_with(OnceLock::new)
+                .take(classes)
+                .collect(),
+        })
+    }
+
+    /// `code`: `None` if there was no answer.
+    fn count(&self, row: Option<Row>, class: VerbClass, code: Option<u16>) {
+        let code = code_index(code);
+        let index = class_index(row, class) * CODE_VALUES + code;
+        let Some(slot) = self.counters.get(index) else {
+            return;
+        };
+        let labels = [decision(row), code_value(code), class.name()];
+        slot.get_or_init(|| self.requests.with_label_values(&labels))
+            .inc();
+    }
+
+    fn observe(&self, row: Option<Row>, class: VerbClass, seconds: f64) {
+        let Some(slot) = self.histograms.get(class_index(row, class)) else {
+            return;
+        };
+        let labels = [decision(row), class.name()];
+        slot.get_or_init(|| self.first_byte.with_label_values(&labels))
+            .observe(seconds);
+    }
+}
+
+fn class_index(row: Option<Row>, class: VerbClass) -> usize {
+    decision_index(row) * VerbClass::ALL.len() + class as usize
+}
+
+/// One request: counts it once, and keeps its span if it is sampled.
+pub struct RequestMeter<'a> {
+    pub started: Instant,
+    metrics: &'a RequestMetrics,
+    /// The row that decided first.
+    row: Option<Row>,
+    class: VerbClass,
+    counted: AtomicBool,
+    /// Set if the request is sampled.
+    span: Option<Box<RequestSpan<'a>>>,
+}
+
+impl<'a> RequestMeter<'a> {
+    pub fn new(
+        metrics: &'a RequestMetrics,
+        started: Instant,
+        row: Option<Row>,
+        class: VerbClass,
+        span: Option<Box<RequestSpan<'a>>>,
+    ) -> Self {
+        Self {
+            started,
+            metrics,
+            row,
+            class,
+            counted: AtomicBool::new(false),
+            span,
+        }
+    }
+
+    /// The request is sent to this server.
+    pub fn attempt(&self, server: SocketAddr) {
+        if let Some(span) = &self.span {
+            span.attempt(server);
+        }
+    }
+
+    /// That server could not answer.
+    pub fn attempt_failed(&self, failure: &ExchangeFailure) {
+        if let Some(span) = &self.span {
+            span.attempt_failed(failure.name());
+        }
+    }
+
+    /// The answer begins. To be called before its header is written: a client that has it finds it counted.
+    pub fn answer_begins(&self, code: u16) {
+        if !self.counted.swap(true, Ordering::Relaxed) {
+            self.metrics.count(self.row, self.class, Some(code));
+            let seconds = self.started.elapsed().as_secs_f64();
+            self.metrics.observe(self.row, self.class, seconds);
+            if let Some(span) = &self.span {
+                span.answered(code);
+            }
+        }
+    }
+
+    /// The request has ended. Its client may have gone away before the answer began. `refusal`: why the proxy answered
+    /// itself.
+    pub fn ended(self, refusal: Option<&str>) {
+        if !self.counted.into_inner() {
+            self.metrics.count(self.row, self.class, None);
+        }
+        if let Some(span) = self.span {
+            span.ended(decision(self.row), self.class.name(), refusal);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::text;
+    use crate::request::info;
+
+    fn class(method: Method, path: &str, query: Option<&str>) -> VerbClass {
+        let info = info::read(&method, path, query);
+        let kind = match info.long_running {
+            true => RequestKind::Long,
+            false => RequestKind::Short,
+        };
+        VerbClass::of(&method, &info, kind)
+    }
+
+    #[test]
+    fn classes_are_what_kubernetes_objectives_tell_apart() {
+        let pods = "/api/v1/namespaces/a/pods";
+        assert_eq!(class(Method::GET, "/version", None), VerbClass::Read);
+        assert_eq!(class(Method::GET, "/apis", None), VerbClass::Read);
+        assert_eq!(class(Method::HEAD, pods, None), VerbClass::List);
+        assert_eq!(class(Method::GET, pods, None), VerbClass::List);
+        let pod = format!("{pods}/x");
+        assert_eq!(class(Method::GET, &pod, None), VerbClass::Read);
+        assert_eq!(class(Method::POST, pods, None), VerbClass::Write);
+        assert_eq!(class(Method::DELETE, pods, None), VerbClass::Write);
+        let watch = class(Method::GET, pods, Some("watch=1"));
+        assert_eq!(watch, VerbClass::LongRunning);
+        let exec = class(Method::POST, &format!("{pod}/exec"), None);
+        assert_eq!(exec, VerbClass::LongRunning);
+    }
+
+    #[test]
+    fn every_code_has_one_value() {
+        let values: std::collections::BTreeSet<_> = (0..CODE_VALUES).map(code_value).collect();
+        assert_eq!(values.len(), CODE_VALUES);
+        assert!(CODES.is_sorted());
+        for (code, value) in [
+            (Some(200), "200"),
+            (Some(418), "4xx"),
+            (Some(99), "none"),
+            (Some(599), "5xx"),
+            (Some(999), "5xx"),
+            (None, "none"),
+        ] {
+            assert_eq!(code_value(code_index(code)), value, "{code:?}");
+        }
+        for (code, value) in CODES {
+            assert_eq!(code.to_string(), value);
+        }
+    }
+
+    #[test]
+    fn every_series_has_its_own_place() {
+        let registry = Registry::new();
+        let metrics = RequestMetrics::new(&registry).unwrap();
+        let rows = Row::ALL.into_iter().map(Some).chain([None]);
+        let each = rows.flat_map(|row| VerbClass::ALL.map(|class| (row, class)));
+        for (row, class) in each.clone() {
+            for code in [Some(101), Some(200), Some(504), Some(599), None] {
+                metrics.count(row, class, code);
+            }
+            metrics.observe(row, class, 0.5);
+        }
+        let text = text(&registry).unwrap();
+        for (row, class) in each {
+            let (decision, class) = (decision(row), class.name());
+            for code in ["101", "200", "504", "5xx", "none"] {
+                let line = format!(
+                    "kube_interop_proxy_requests_total{{code=\"{code}\",decision=\"{decision}\",verb_class=\"{class}\"}} 1\n"
+                );
+                assert!(text.contains(&line), "{line}");
+            }
+            let line = format!(
+                "kube_interop_proxy_time_to_first_byte_seconds_count{{decision=\"{decision}\",verb_class=\"{class}\"}} 1\n"
+            );
+            assert!(text.contains(&line), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_request_is_counted_once() {
+        let registry = Registry::new();
+        let metrics = RequestMetrics::new(&registry).unwrap();
+        let row = Some(Row::Local);
+        let meter = |class| RequestMeter::new(&metrics, Instant::now(), row, class, None);
+        let answered = meter(VerbClass::Read);
+        answered.answer_begins(200);
+        // A watch whose first server was too new for it begins once, too.
+        answered.answer_begins(410);
+        answered.ended(None);
+        meter(VerbClass::Write).ended(None);
+        let counted = |class, code| {
+            let labels = [Row::Local.name(), code, class];
+            metrics.requests.with_label_values(&labels).get()
+        };
+        assert_eq!(counted("read", "200"), 1);
+        assert_eq!(counted("read", "410"), 0);
+        assert_eq!(counted("write", "none"), 1);
+        let timed = |class| {
+            metrics
+                .first_byte
+                .with_label_values(&[Row::Local.name(), class])
+        };
+        assert_eq!(timed("read").get_sample_count(), 1);
+        assert_eq!(timed("write").get_sample_count(), 0);
+    }
+}
