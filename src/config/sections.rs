@@ -15,8 +15,8 @@ use super::section::Section;
 use super::{
     AdminConfig, ApiServerConfig, BareServersMode, DiscoveryConfig, DiscoveryMode, Enforce,
     EtcdConfig, IdentityConfig, IfReadyConfig, IfReadyMode, KeyPair, PeerConfig, PublishLease,
-    RequestHeaders, ReroutingConfig, ServingConfig, ShutdownConfig, Unsynced,
-    VersionAwarenessConfig, WatchConfig, etcd, headers, values,
+    RequestHeaders, ReroutingConfig, ServingConfig, ShutdownConfig, SniCertificate, Unsynced,
+    VersionAwarenessConfig, WatchConfig, etcd, headers, tls_options, values,
 };
 
 /// `serving`
@@ -38,6 +38,13 @@ pub(super) fn serving(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<
         values::common_name,
     );
     let request_headers = request_headers(s, facts);
+    let sni_certificates = sni_certificates(s, facts);
+    let min_tls_version = s.or(
+        "minTLSVersion",
+        "VersionTLS12",
+        tls_options::minimum_version,
+    );
+    let cipher_suites = s.list("cipherSuites", &[], tls_options::cipher_suite);
     if let (Some(users), Some(peers)) = (&client_ca_file, &request_header_client_ca_file)
         && allowed_names.as_ref().is_some_and(Vec::is_empty)
     {
@@ -51,6 +58,22 @@ pub(super) fn serving(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<
         request_header_client_ca_file: request_header_client_ca_file?,
         request_header_allowed_names: allowed_names?,
         request_headers: request_headers?,
+        sni_certificates: sni_certificates?,
+        min_tls_version: min_tls_version?,
+        cipher_suites: cipher_suites?,
+    })
+}
+
+fn sni_certificates(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Vec<SniCertificate>> {
+    let keys = "certFile, keyFile and, if wanted, names";
+    s.mappings("sniCertificates", keys, |s| {
+        let (pair, files) = key_pair(s, ["certFile", "keyFile"], facts);
+        facts.files.sni.push(files);
+        let names = s.list("names", &[], tls_options::sni_name);
+        Some(SniCertificate {
+            pair: pair?,
+            names: names?,
+        })
     })
 }
 

@@ -10,7 +10,7 @@ fn wrong_keys_are_named_with_their_line() {
             minimal_with("  certFile: s", "  colour: blue\n  certFile: s"),
             "serving.colour (line 5): unknown key; expected one of bindAddress, additionalBindAddresses, certFile, keyFile, \
              clientCAFile, requestHeaderClientCAFile, requestHeaderAllowedNames, requestHeaderUsernameHeaders, \
-             requestHeaderUidHeaders, requestHeaderGroupHeaders, requestHeaderExtraHeaderPrefixes",
+             requestHeaderUidHeaders, requestHeaderGroupHeaders, requestHeaderExtraHeaderPrefixes, sniCertificates, minTLSVersion, cipherSuites",
         ),
         (
             "unknown section",
@@ -101,7 +101,7 @@ fn every_problem_is_reported_at_once() {
             "serving.certFile (line 5): expected the path of a file, found a list",
             "serving.extra (line 6): unknown key; expected one of bindAddress, additionalBindAddresses, certFile, keyFile, \
              clientCAFile, requestHeaderClientCAFile, requestHeaderAllowedNames, requestHeaderUsernameHeaders, \
-             requestHeaderUidHeaders, requestHeaderGroupHeaders, requestHeaderExtraHeaderPrefixes",
+             requestHeaderUidHeaders, requestHeaderGroupHeaders, requestHeaderExtraHeaderPrefixes, sniCertificates, minTLSVersion, cipherSuites",
             "apiServer.serverName (line 11): must not be empty: the server's certificate is verified against it",
             "apiServer.probeInterval (line 12): \"soon\" is no duration such as 500ms or 1m30s: a number is missing",
             "peer.advertiseAddress (line 21): required, but missing",
