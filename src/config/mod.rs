@@ -305,11 +305,13 @@ pub struct ShutdownConfig {
     pub drain: Duration,
 }
 
-/// The admin port: plain HTTP.
+/// The admin ports.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdminConfig {
-    /// A loopback address; port 0: any free port (for tests). Default `127.0.0.1:10260`.
+    /// Plain HTTP on a loopback address; port 0: any free port (for tests). Default `127.0.0.1:10260`.
     pub bind_address: SocketAddr,
+    /// Where metrics and health are served to other hosts over TLS; port 0: any free port (for tests). Default none.
+    pub secure_bind_address: Option<SocketAddr>,
 }
 
 /// Reads a configuration file and checks everything in it, including the files that it names.

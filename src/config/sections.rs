@@ -378,8 +378,11 @@ pub(super) fn shutdown(s: &mut Section<'_, '_>) -> Option<ShutdownConfig> {
 pub(super) fn admin(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<AdminConfig> {
     let bind_address = s.or("bindAddress", "127.0.0.1:10260", values::loopback);
     facts.admin = bind_address;
+    let secure_bind_address = s.optional("secureBindAddress", values::address);
+    facts.secure_admin = secure_bind_address.flatten();
     Some(AdminConfig {
         bind_address: bind_address?,
+        secure_bind_address: secure_bind_address?,
     })
 }
 

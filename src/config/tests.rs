@@ -139,6 +139,7 @@ fn everything_but_the_required_keys_has_the_default_of_the_documentation() {
         config.admin.bind_address,
         "127.0.0.1:10260".parse().unwrap()
     );
+    assert_eq!(config.admin.secure_bind_address, None);
 }
 
 #[test]
@@ -186,7 +187,7 @@ fn the_example_has_every_key() {
     let known: Vec<String> = known.flatten().collect();
     assert_eq!(
         known.len(),
-        14 + 14 + 8 + 6 + 5 + 5 + 4 + 4 + 2 + 1 + 2 + 2 + 1
+        14 + 14 + 8 + 6 + 5 + 5 + 4 + 4 + 2 + 1 + 2 + 2 + 2
     );
     for key in known {
         let written = EXAMPLE

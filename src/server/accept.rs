@@ -171,7 +171,6 @@ impl ConnectionAcceptor {
         }
     }
 
-    /// Signing a handshake takes as long as many requests. Ready tasks run between two handshakes.
     async fn handshake_in_turn(
         &self,
         tcp: tokio::net::TcpStream,
@@ -180,15 +179,7 @@ impl ConnectionAcceptor {
         tcp.readable()
             .await
             .or_err(ErrorType::TLSHandshakeFailure, "waiting for its beginning")?;
-        let mut handshake = pin!(self.handshake(tcp, from));
-        let turn = self.handshake_lock.lock().await;
-        let begun = poll_fn(|context| Poll::Ready(handshake.as_mut().poll(context))).await;
-        tokio::task::yield_now().await;
-        drop(turn);
-        match begun {
-            Poll::Ready(done) => done,
-            Poll::Pending => handshake.await,
-        }
+        in_turn(&self.handshake_lock, self.handshake(tcp, from)).await
     }
 
     async fn handshake(
@@ -216,6 +207,19 @@ impl ConnectionAcceptor {
             outflow,
             self.unread.clone(),
         )))
+    }
+}
+
+/// Signing a handshake takes as long as many requests. Ready tasks run between two handshakes.
+pub async fn in_turn<T>(lock: &Mutex<()>, handshake: impl Future<Output = T>) -> T {
+    let mut handshake = pin!(handshake);
+    let turn = lock.lock().await;
+    let begun = poll_fn(|context| Poll::Ready(handshake.as_mut().poll(context))).await;
+    tokio::task::yield_now().await;
+    drop(turn);
+    match begun {
+        Poll::Ready(done) => done,
+        Poll::Pending => handshake.await,
     }
 }
 

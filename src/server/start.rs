@@ -30,7 +30,7 @@ pub struct ServerInputs {
     pub listeners: Vec<Vec<TcpListener>>,
     /// Becomes true when connections are to be accepted.
     pub start_listening: watch::Receiver<bool>,
-    pub tls: ServingTls,
+    pub tls: Arc<ArcSwap<ServingTls>>,
     pub etcd_tls: EtcdTls,
     pub rotations: Rotations,
     pub certificate_metrics: Arc<CertificateMetrics>,
@@ -85,7 +85,7 @@ pub fn start(
     inputs: ServerInputs,
     control: &mut JoinSet<()>,
 ) -> io::Result<ServingThreads> {
-    let tls = Arc::new(ArcSwap::from_pointee(inputs.tls));
+    let tls = inputs.tls;
     inputs.rotations.start(
         shared,
         &inputs.certificate_metrics,

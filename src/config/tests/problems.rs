@@ -61,17 +61,17 @@ fn wrong_keys_are_named_with_their_line() {
         (
             "a number as a key",
             minimal_and("admin: {0x10: 1}"),
-            "admin.16 (line 21): unknown key; expected one of bindAddress",
+            "admin.16 (line 21): unknown key; expected one of bindAddress, secureBindAddress",
         ),
         (
             "a mapping as a key",
             minimal_and("admin: {{a: b}: 1}"),
-            "admin.(a mapping) (line 21): unknown key; expected one of bindAddress",
+            "admin.(a mapping) (line 21): unknown key; expected one of bindAddress, secureBindAddress",
         ),
         (
             "control characters in a key",
             minimal_and("admin: {\"a\\nb\\e[1m\": 1}"),
-            "admin.a\\nb\\u{1b}[1m (line 21): unknown key; expected one of bindAddress",
+            "admin.a\\nb\\u{1b}[1m (line 21): unknown key; expected one of bindAddress, secureBindAddress",
         ),
     ] {
         let mut found = problems(&text);
