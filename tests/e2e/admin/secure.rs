@@ -8,6 +8,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use crate::routing::real_apiservers::LONGER;
 use testkit::addr::Loopback;
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG, Single};
@@ -89,7 +90,7 @@ async fn a_real_apiserver_decides_who_may_read_metrics() {
     let client = secure.client(&ground);
     // RBAC takes a moment to know the binding, and a no is kept for ten seconds.
     for allowed in [client.token("tok-bob"), client.cert("scraper")] {
-        eventually("it may read metrics", LONG, async || {
+        eventually("it may read metrics", LONGER, async || {
             let answer = allowed.get("/metrics").await;
             (answer.code() == 200 && answer.text().contains(BUILD))
                 .then_some(())
@@ -267,7 +268,7 @@ async fn crowds_and_the_silent_keep_nobody_out() {
     let bob = secure.client(&single.ground).token("tok-bob").timeout(LONG);
     // Connections that say nothing, and half a request.
     let mut silent = Vec::new();
-    for _ in 0..150 {
+    for _ in 0..100 {
         silent.push(TcpStream::connect(secure.socket()).await.unwrap());
     }
     let mut slow = bob.connect_raw(&["http/1.1"]).await.unwrap();
@@ -276,9 +277,10 @@ async fn crowds_and_the_silent_keep_nobody_out() {
         .unwrap();
     assert_eq!(bob.fresh().get("/metrics").await.code(), 200);
 
-    // Tokens that are all different, and many scrapes of one.
+    // Tokens that are all different, and many scrapes of one. There is room for all of them at once: a starved machine
+    // would not finish a handshake before it has to make room for another.
     let mut crowd = JoinSet::new();
-    for number in 0..300 {
+    for number in 0..60 {
         let (token, expected) = match number % 3 {
             0 => ("tok-bob".to_owned(), 200),
             _ => (format!("invented-{number}"), 401),
@@ -305,7 +307,7 @@ async fn scrape_until(client: Client, expected: u16) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(LONG, scraped)
+    tokio::time::timeout(LONGER, scraped)
         .await
         .expect("an answer");
 }
