@@ -152,7 +152,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
             apiserver_id: apiserver_id_sender,
             keys,
             connector,
-            maker,
+            maker: maker.clone(),
             local: local_state.clone(),
             view,
             custom,
@@ -184,12 +184,18 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         &mut control,
     )?;
     let (start_listening, starts_listening) = watch::channel(!ports.has_predecessor);
+    let tls = Arc::new(ArcSwap::from_pointee(certificates.server));
     let admin_bound = admin::start(
-        ports.admin_listener,
         &shared,
-        &registry,
-        &certificate_metrics,
-        lease_metrics,
+        admin::AdminInputs {
+            listener: ports.admin_listener,
+            secure: ports.secure_admin_listener,
+            registry: &registry,
+            certificates: certificate_metrics.clone(),
+            lease: lease_metrics,
+            tls: tls.clone(),
+            maker,
+        },
         &mut control,
     )?;
     if ports.has_predecessor {
@@ -202,7 +208,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
         server::ServerInputs {
             listeners: ports.listeners,
             start_listening: starts_listening,
-            tls: certificates.server,
+            tls,
             etcd_tls,
             rotations,
             certificate_metrics,
@@ -288,6 +294,7 @@ struct Ports {
     listeners: Vec<Vec<TcpListener>>,
     admin: SocketAddr,
     admin_listener: AdminListener,
+    secure_admin_listener: Option<AdminListener>,
     /// Another proxy has these addresses and is stopping.
     has_predecessor: bool,
 }
@@ -301,6 +308,9 @@ impl Ports {
         let has_predecessor = predecessor::is_stopping(config.admin.bind_address);
         // First: two proxies could share the other addresses, and neither would notice.
         let (admin, admin_listener) = bind_admin(config.admin.bind_address, has_predecessor)?;
+        let secure_admin = config.admin.secure_bind_address;
+        let secure_admin = secure_admin.map(|address| bind_admin(address, has_predecessor));
+        let secure_admin_listener = secure_admin.transpose()?.map(|(_, listener)| listener);
         let address = config.serving.bind_address;
         let bind = |address, presence| {
             let bind = || {
@@ -329,6 +339,7 @@ impl Ports {
             listeners,
             admin,
             admin_listener,
+            secure_admin_listener,
             has_predecessor,
         })
     }

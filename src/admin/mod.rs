@@ -1,4 +1,4 @@
-//! The admin port (loopback only): metrics, health, and the status page.
+//! The admin port (loopback only): metrics, health, and the status page. And the TLS port for monitoring from other hosts.
 
 pub mod document;
 mod lenient;
@@ -8,8 +8,9 @@ pub mod pages;
 pub mod predecessor;
 #[cfg(test)]
 mod reference;
+pub mod secure;
 pub mod serve;
 mod start;
 pub mod status;
 
-pub use self::start::start;
+pub use self::start::{AdminInputs, start};

@@ -23,13 +23,21 @@ use crate::relay::shared::Shared;
 use crate::request::info::query_values;
 use crate::tls::metrics::CertificateMetrics;
 
-const TEXT: &str = "text/plain; charset=utf-8";
+pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
 const JSON: &str = "application/json";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Status, content type, body.
-type AdminResponse = (StatusCode, &'static str, String);
+pub(super) type AdminResponse = (StatusCode, &'static str, String);
+
+/// Whether `/readyz` says why a check fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reasons {
+    Told,
+    /// As kube-apiserver does it: anyone may ask.
+    Withheld,
+}
 
 /// Responds to requests on the admin port.
 pub struct Pages {
@@ -58,28 +66,24 @@ impl Pages {
         let query = request.uri.query();
         match request.uri.path() {
             "/livez" => self.livez(),
-            "/readyz" => self.readyz(query_values(query, "verbose").next().is_some()),
-            "/metrics" => match self.metrics() {
-                Ok(text) => (StatusCode::OK, PROMETHEUS, text),
-                Err(error) => internal_error(error),
-            },
+            "/readyz" => self.readyz(query, Reasons::Told),
+            "/metrics" => self.metrics(),
             "/statusz" => self.statusz(request).await,
             "/" => (
                 StatusCode::OK,
                 TEXT,
                 "/livez\n/readyz?verbose\n/metrics\n/statusz\n/statusz?format=json\n".to_owned(),
             ),
-            _ => (
-                StatusCode::NOT_FOUND,
-                TEXT,
-                "404 page not found\n".to_owned(),
-            ),
+            _ => not_found(),
         }
     }
 
-    fn metrics(&self) -> Result<String, prometheus::Error> {
+    pub(super) fn metrics(&self) -> AdminResponse {
         self.gauges.set(self.status.gauge_values());
-        metrics::text(&self.registry)
+        match metrics::text(&self.registry) {
+            Ok(text) => (StatusCode::OK, PROMETHEUS, text),
+            Err(error) => internal_error(error),
+        }
     }
 
     async fn statusz(&self, request: &RequestHeader) -> AdminResponse {
@@ -100,7 +104,7 @@ impl Pages {
     }
 
     /// 500 once a background task has panicked: only a restart helps.
-    fn livez(&self) -> AdminResponse {
+    pub(super) fn livez(&self) -> AdminResponse {
         match self.shared.control_panicked.load(Ordering::Relaxed) {
             false => (StatusCode::OK, TEXT, "ok\n".to_owned()),
             true => {
@@ -111,7 +115,8 @@ impl Pages {
     }
 
     /// The same text as kube-apiserver's `/readyz`: failed checks are always named, all checks with `?verbose`.
-    fn readyz(&self, verbose: bool) -> AdminResponse {
+    pub(super) fn readyz(&self, query: Option<&str>, reasons: Reasons) -> AdminResponse {
+        let verbose = query_values(query, "verbose").next().is_some();
         let checks = self.status.checks();
         let ready = checks.iter().all(|check| check.missing.is_none());
         if ready && !verbose {
@@ -121,6 +126,9 @@ impl Pages {
             .iter()
             .map(|check| match &check.missing {
                 None => format!("[+]{} ok\n", check.name),
+                Some(_) if reasons == Reasons::Withheld => {
+                    format!("[-]{} failed: reason withheld\n", check.name)
+                }
                 Some(missing) => format!("[-]{} failed: {missing}\n", check.name),
             })
             .collect();
@@ -146,31 +154,43 @@ fn internal_error(error: impl std::fmt::Display) -> AdminResponse {
     (StatusCode::INTERNAL_SERVER_ERROR, TEXT, text)
 }
 
+pub(super) fn not_found() -> AdminResponse {
+    let text = "404 page not found\n".to_owned();
+    (StatusCode::NOT_FOUND, TEXT, text)
+}
+
+/// The whole response to a request with this method; `answer` is asked if it is a GET or HEAD.
+pub(super) async fn respond(
+    method: &Method,
+    answer: impl AsyncFnOnce() -> AdminResponse,
+) -> Response<Vec<u8>> {
+    let (status, content_type, body) = match *method {
+        Method::GET | Method::HEAD => answer().await,
+        _ => (
+            StatusCode::METHOD_NOT_ALLOWED,
+            TEXT,
+            "only GET and HEAD\n".to_owned(),
+        ),
+    };
+    let length = body.len();
+    let body = match *method {
+        Method::HEAD => Vec::new(),
+        _ => body.into_bytes(),
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(CONTENT_LENGTH, length.into());
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    page::protect(headers);
+    response
+}
+
 #[async_trait]
 impl ServeHttp for Pages {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
         let request = session.req_header();
-        let (status, content_type, body) = match request.method {
-            Method::GET | Method::HEAD => self.answer(request).await,
-            _ => (
-                StatusCode::METHOD_NOT_ALLOWED,
-                TEXT,
-                "only GET and HEAD\n".to_owned(),
-            ),
-        };
-        let length = body.len();
-        let body = if request.method == Method::HEAD {
-            Vec::new()
-        } else {
-            body.into_bytes()
-        };
-        let mut response = Response::new(body);
-        *response.status_mut() = status;
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-        headers.insert(CONTENT_LENGTH, length.into());
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        page::protect(headers);
-        response
+        respond(&request.method, async || self.answer(request).await).await
     }
 }

@@ -26,8 +26,8 @@ const INTRODUCTION: &str = "\
 
 <!-- Generated from the code; do not edit. UPDATE_DOCS=1 cargo test --lib reference -->
 
-Prometheus' text format at `/metrics` of the admin port (`admin.bindAddress`, by default `127.0.0.1:10260`), plain HTTP.
-Label values come from fixed lists or from the cluster, never from a request, so the number of series is bounded. How to
+Prometheus' text format at `/metrics` of the admin port (`admin.bindAddress`, by default `127.0.0.1:10260`), plain HTTP,
+and of the [secure admin port](commands.md#secure-admin-port). Label values come from fixed lists or from the cluster, never from a request, so the number of series is bounded. How to
 react to them: [troubleshooting.md](troubleshooting.md).
 
 | metric | type | labels | meaning |

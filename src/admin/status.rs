@@ -221,7 +221,7 @@ fn certificates(metrics: &CertificateMetrics) -> CertificatesStatus {
     CertificatesStatus {
         broken: strings(files.broken),
         expire: ends
-            .map(|(key, end)| (key.to_owned(), rfc3339(end)))
+            .map(|(key, end)| (key.into_owned(), rfc3339(end)))
             .collect(),
     }
 }
@@ -367,7 +367,7 @@ mod tests {
     fn the_status_page_names_what_is_broken_and_when_files_expire() {
         let metrics = CertificateMetrics::new(&Registry::new()).unwrap();
         metrics.in_use("serving", false, &[]);
-        metrics.in_use("etcd", true, &[("etcd.caFile", 0)]);
+        metrics.in_use("etcd", true, &[("etcd.caFile".into(), 0)]);
         metrics.broken("etcd", true);
         assert_eq!(
             to_value(certificates(&metrics)).unwrap(),

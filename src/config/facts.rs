@@ -23,6 +23,8 @@ pub(super) struct Facts<'a> {
     pub(super) api_server: Option<SocketAddr>,
     /// `admin.bindAddress`
     pub(super) admin: Option<SocketAddr>,
+    /// `admin.secureBindAddress`
+    pub(super) secure_admin: Option<SocketAddr>,
 }
 
 impl<'a> Facts<'a> {
@@ -36,6 +38,7 @@ impl<'a> Facts<'a> {
             peer: None,
             api_server: None,
             admin: None,
+            secure_admin: None,
         }
     }
 }

@@ -22,6 +22,8 @@ pub(super) struct CertAndKey {
 #[derive(Debug, Default)]
 pub(super) struct Files {
     pub(super) serving: CertAndKey,
+    /// Serving certificates for further names.
+    pub(super) sni: Vec<CertAndKey>,
     /// Client certificates of the proxy.
     pub(super) clients: Vec<CertAndKey>,
     /// CAs of servers.
@@ -32,10 +34,17 @@ pub(super) struct Files {
     pub(super) apart: Option<(KeyedFile, KeyedFile)>,
 }
 
+impl Files {
+    /// All certificates of the proxy.
+    fn pairs(&self) -> impl Iterator<Item = &CertAndKey> {
+        let serving = [&self.serving].into_iter().chain(&self.sni);
+        serving.chain(&self.clients)
+    }
+}
+
 /// Reads all files and notes those that cannot be used.
 pub(super) fn check(files: &Files, problems: &mut Problems) {
-    check_pair(&files.serving, problems);
-    for pair in &files.clients {
+    for pair in files.pairs() {
         check_pair(pair, problems);
     }
     for (key, path) in &files.authorities {
@@ -55,7 +64,7 @@ pub(super) fn check(files: &Files, problems: &mut Problems) {
 /// does, and wait for new ones.
 pub(super) fn check_all(files: &Files, problems: &mut Problems) {
     check(files, problems);
-    for pair in [&files.serving].into_iter().chain(&files.clients) {
+    for pair in files.pairs() {
         if let Some((key, path)) = &pair.cert
             && let Ok(chain) = pem::read_certs(path)
         {

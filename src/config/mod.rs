@@ -4,7 +4,7 @@
 //! stand in `sections`, next to the keys.
 //!
 //! From text to `Config`: `file` (YAML to a `tree`), `section` (the keys of any mapping), `sections` (every key),
-//! `values`, `headers` and `etcd` (single values), `validate` (the whole, and rules across sections, which read
+//! `values`, `headers`, `etcd` and `tls_options` (single values), `validate` (the whole, and rules across sections, which read
 //! `facts`), `files` and [`crate::x509::pem`] (certificates and keys). `problem` collects problems, `lines` finds their
 //! lines.
 
@@ -20,6 +20,7 @@ mod message;
 mod problem;
 mod section;
 mod sections;
+mod tls_options;
 mod tree;
 mod validate;
 mod values;
@@ -30,11 +31,12 @@ mod tests;
 use crate::x509::pem::PemError;
 use std::fs::File;
 use std::io::Read;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http::HeaderName;
+use rustls::CipherSuite;
 
 pub(crate) use files::SHARED_AUTHORITY;
 pub use problem::Problem;
@@ -85,6 +87,35 @@ pub struct ServingConfig {
     pub request_headers: RequestHeaders,
     /// Share of short HTTP/2 requests whose connection ends with them; at most 0.02. Default 0.
     pub goaway_chance: f64,
+    /// Further serving certificates, for clients that ask for one of their names. Default none.
+    pub sni_certificates: Vec<SniCertificate>,
+    pub min_tls_version: MinTlsVersion,
+    /// Cipher suites that may be used; empty: all. Default empty.
+    pub cipher_suites: Vec<CipherSuite>,
+}
+
+/// A serving certificate and the names that it is for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SniCertificate {
+    pub pair: KeyPair,
+    /// Empty: the names in the certificate. Default empty.
+    pub names: Vec<SniName>,
+}
+
+/// What a client asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SniName {
+    /// A DNS name in lower case; its first label may be `*`.
+    Domain(String),
+    /// The address that it connected to, if it sends no name.
+    Address(IpAddr),
+}
+
+/// Oldest version of TLS. Default 1.2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MinTlsVersion {
+    Tls12,
+    Tls13,
 }
 
 /// A certificate and its private key, PEM files.
@@ -286,11 +317,13 @@ pub struct ShutdownConfig {
     pub drain: Duration,
 }
 
-/// The admin port: plain HTTP.
+/// The admin ports.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdminConfig {
-    /// A loopback address; port 0: any free port (for tests). Default `127.0.0.1:10260`.
+    /// Plain HTTP on a loopback address; port 0: any free port (for tests). Default `127.0.0.1:10260`.
     pub bind_address: SocketAddr,
+    /// Where metrics and health are served to other hosts over TLS; port 0: any free port (for tests). Default none.
+    pub secure_bind_address: Option<SocketAddr>,
 }
 
 /// Reads a configuration file and checks everything in it, including the files that it names.

@@ -41,6 +41,39 @@ impl<'n> Section<'n, '_> {
         Section::visit(path, node, self.broken, self.problems, read)
     }
 
+    /// Reads each mapping of the list `key` with `read`; the list is empty if it was left out. `keys`: what a mapping has.
+    pub(super) fn mappings<T>(
+        &mut self,
+        key: &'static str,
+        keys: &str,
+        mut read: impl FnMut(&mut Section<'n, '_>) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        let check = |item: &Node| match item {
+            Node::Map(_) => Ok(()),
+            other => Err(format!(
+                "expected a mapping of {keys}, found {}",
+                other.kind()
+            )),
+        };
+        let Some(items) = self.optional(key, items)? else {
+            #[cfg(test)]
+            drop(survey::default_items(&[], check));
+            return Some(Vec::new());
+        };
+        let mut values = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            let path = self.path.key(key).item(index);
+            values.push(match check(item) {
+                Ok(()) => Section::visit(path, Some(item), false, self.problems, &mut read),
+                Err(message) => {
+                    self.problems.add(path, message);
+                    None
+                }
+            });
+        }
+        values.into_iter().collect()
+    }
+
     /// The value of an optional key. `Some(None)`: it was left out.
     pub(super) fn optional<T>(
         &mut self,

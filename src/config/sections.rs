@@ -15,8 +15,8 @@ use super::section::Section;
 use super::{
     AdminConfig, ApiServerConfig, BareServersMode, DiscoveryConfig, DiscoveryMode, Enforce,
     EtcdConfig, IdentityConfig, IfReadyConfig, IfReadyMode, KeyPair, PeerConfig, PublishLease,
-    RequestHeaders, ReroutingConfig, ServingConfig, ShutdownConfig, TracingConfig, Unsynced,
-    VersionAwarenessConfig, WatchConfig, etcd, headers, values,
+    RequestHeaders, ReroutingConfig, ServingConfig, ShutdownConfig, SniCertificate, TracingConfig,
+    Unsynced, VersionAwarenessConfig, WatchConfig, etcd, headers, tls_options, values,
 };
 
 /// Highest `serving.goawayChance`, as in kube-apiserver: one request in fifty.
@@ -42,6 +42,13 @@ pub(super) fn serving(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<
     );
     let request_headers = request_headers(s, facts);
     let goaway_chance = s.or("goawayChance", 0u32, values::share(MAX_GOAWAY_CHANCE));
+    let sni_certificates = sni_certificates(s, facts);
+    let min_tls_version = s.or(
+        "minTLSVersion",
+        "VersionTLS12",
+        tls_options::minimum_version,
+    );
+    let cipher_suites = s.list("cipherSuites", &[], tls_options::cipher_suite);
     if let (Some(users), Some(peers)) = (&client_ca_file, &request_header_client_ca_file)
         && allowed_names.as_ref().is_some_and(Vec::is_empty)
     {
@@ -56,6 +63,22 @@ pub(super) fn serving(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<
         request_header_allowed_names: allowed_names?,
         request_headers: request_headers?,
         goaway_chance: goaway_chance?,
+        sni_certificates: sni_certificates?,
+        min_tls_version: min_tls_version?,
+        cipher_suites: cipher_suites?,
+    })
+}
+
+fn sni_certificates(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Vec<SniCertificate>> {
+    let keys = "certFile, keyFile and, if wanted, names";
+    s.mappings("sniCertificates", keys, |s| {
+        let (pair, files) = key_pair(s, ["certFile", "keyFile"], facts);
+        facts.files.sni.push(files);
+        let names = s.list("names", &[], tls_options::sni_name);
+        Some(SniCertificate {
+            pair: pair?,
+            names: names?,
+        })
     })
 }
 
@@ -360,8 +383,11 @@ pub(super) fn shutdown(s: &mut Section<'_, '_>) -> Option<ShutdownConfig> {
 pub(super) fn admin(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<AdminConfig> {
     let bind_address = s.or("bindAddress", "127.0.0.1:10260", values::loopback);
     facts.admin = bind_address;
+    let secure_bind_address = s.optional("secureBindAddress", values::address);
+    facts.secure_admin = secure_bind_address.flatten();
     Some(AdminConfig {
         bind_address: bind_address?,
+        secure_bind_address: secure_bind_address?,
     })
 }
 

@@ -6,6 +6,7 @@ mod properties;
 mod reference;
 mod rules;
 pub(super) mod survey;
+mod tls_options;
 mod values;
 
 use std::path::Path;
@@ -84,6 +85,9 @@ fn everything_but_the_required_keys_has_the_default_of_the_documentation() {
         config.serving.request_headers.extra_prefixes,
         ["x-remote-extra-"]
     );
+    assert!(config.serving.sni_certificates.is_empty());
+    assert_eq!(config.serving.min_tls_version, MinTlsVersion::Tls12);
+    assert!(config.serving.cipher_suites.is_empty());
     assert_eq!(config.api_server.address, "127.0.0.1:6443".parse().unwrap());
     assert_eq!(config.api_server.server_name, "kubernetes.default.svc");
     assert_eq!(config.api_server.internal_user, "system:kube-interop-proxy");
@@ -135,6 +139,7 @@ fn everything_but_the_required_keys_has_the_default_of_the_documentation() {
         config.admin.bind_address,
         "127.0.0.1:10260".parse().unwrap()
     );
+    assert_eq!(config.admin.secure_bind_address, None);
 }
 
 #[test]
@@ -182,7 +187,7 @@ fn the_example_has_every_key() {
     let known: Vec<String> = known.flatten().collect();
     assert_eq!(
         known.len(),
-        15 + 12 + 8 + 6 + 5 + 5 + 4 + 4 + 2 + 1 + 2 + 2 + 1 + 2
+        15 + 15 + 8 + 6 + 5 + 5 + 4 + 4 + 2 + 1 + 2 + 2 + 2 + 2
     );
     for key in known {
         let written = EXAMPLE

@@ -83,11 +83,15 @@ fn check_addresses(facts: &Facts<'_>, problems: &mut Problems) {
     let peer = ("peer.advertiseAddress", facts.peer);
     let api_server = ("apiServer.address", facts.api_server);
     let admin = ("admin.bindAddress", facts.admin);
+    let secure = ("admin.secureBindAddress", facts.secure_admin);
     for ((key, address), (other_key, other), consequence) in [
         (api_server, serving, LOOP),
         (api_server, peer, LOOP),
         (admin, serving, TAKEN),
         (admin, api_server, TAKEN),
+        (secure, serving, TAKEN),
+        (secure, api_server, TAKEN),
+        (secure, admin, TAKEN),
     ] {
         if is_same(address, other) {
             problems.add(
@@ -111,6 +115,7 @@ fn check_additional_addresses(facts: &Facts<'_>, problems: &mut Problems) {
         same_as("serving.bindAddress", facts.serving, "remove it here");
         same_as("apiServer.address", facts.api_server, LOOP);
         same_as("admin.bindAddress", facts.admin, TAKEN);
+        same_as("admin.secureBindAddress", facts.secure_admin, TAKEN);
         // Items that are literally the same are noted where the list is read.
         let earlier = facts.additional.iter().take(index);
         let spelled_otherwise = |other: &&Option<SocketAddr>| **other != *address;

@@ -10,7 +10,7 @@ const PREFIX: &[u8] = b"base64url.bearer.authorization.k8s.io.";
 /// Whether a request has a token, valid or not: only the apiserver can verify it. `upgrade`: it is forwarded as an
 /// upgrade.
 pub fn is_there(headers: &HeaderMap, upgrade: bool) -> bool {
-    headers.get(header::AUTHORIZATION).is_some_and(is_bearer)
+    of_header(headers).is_some()
         || (upgrade && is_websocket(headers) && protocols(headers).any(is_token))
 }
 
@@ -31,16 +31,20 @@ pub fn remove(request: &mut RequestHeader) -> pingora_core::Result<()> {
     Ok(())
 }
 
+/// The token in `Authorization`.
+pub fn of_header(headers: &HeaderMap) -> Option<&[u8]> {
+    headers.get(header::AUTHORIZATION).and_then(bearer)
+}
+
 /// The token after `Bearer`. As in kube-apiserver, everything else counts as no credentials.
-fn is_bearer(authorization: &HeaderValue) -> bool {
+fn bearer(authorization: &HeaderValue) -> Option<&[u8]> {
     let mut words = authorization
         .as_bytes()
         .trim_ascii()
         .split(|byte| *byte == b' ');
-    words
-        .next()
-        .is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"bearer"))
-        && words.next().is_some_and(|token| !token.is_empty())
+    let scheme = words.next()?;
+    let token = words.next().filter(|token| !token.is_empty())?;
+    scheme.eq_ignore_ascii_case(b"bearer").then_some(token)
 }
 
 /// kube-apiserver reads subprotocols only of WebSocket requests.

@@ -21,7 +21,6 @@ use pingora_core::protocols::tls::TlsRef;
 use pingora_core::protocols::tls::server::handshake_with_callback;
 use pingora_core::protocols::{ALPN, GetSocketDigest, SocketDigest, Stream};
 use pingora_core::{ErrorType, OrErr};
-use rustls::ServerConfig;
 use std::any::Any;
 use std::os::fd::AsRawFd;
 use tokio::net::TcpListener;
@@ -40,6 +39,7 @@ use crate::relay::service::{HEADER_TIMEOUT, RelayService};
 use crate::relay::unread::UnreadBudget;
 use crate::request::caller::ClientConnection;
 use crate::routing::table::Snapshot;
+use crate::tls::serving::ServingTls;
 
 /// Longest TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -56,7 +56,7 @@ const PEERS_SHARE: usize = 8;
 pub struct ConnectionAcceptor {
     pub service: Arc<RelayService>,
     /// The current TLS configuration.
-    pub tls: Arc<ArcSwap<ServerConfig>>,
+    pub tls: Arc<ArcSwap<ServingTls>>,
     pub metrics: Arc<ConnectionMetrics>,
     /// Most clients at the same time, of all threads.
     pub max_clients: usize,
@@ -171,7 +171,6 @@ impl ConnectionAcceptor {
         }
     }
 
-    /// Signing a handshake takes as long as many requests. Ready tasks run between two handshakes.
     async fn handshake_in_turn(
         &self,
         tcp: tokio::net::TcpStream,
@@ -180,15 +179,7 @@ impl ConnectionAcceptor {
         tcp.readable()
             .await
             .or_err(ErrorType::TLSHandshakeFailure, "waiting for its beginning")?;
-        let mut handshake = pin!(self.handshake(tcp, from));
-        let turn = self.handshake_lock.lock().await;
-        let begun = poll_fn(|context| Poll::Ready(handshake.as_mut().poll(context))).await;
-        tokio::task::yield_now().await;
-        drop(turn);
-        match begun {
-            Poll::Ready(done) => done,
-            Poll::Pending => handshake.await,
-        }
+        in_turn(&self.handshake_lock, self.handshake(tcp, from)).await
     }
 
     async fn handshake(
@@ -197,13 +188,14 @@ impl ConnectionAcceptor {
         from: SocketAddr,
     ) -> pingora_core::Result<Stream> {
         let digest = SocketDigest::from_raw_fd(tcp.as_raw_fd());
+        let local = tcp.local_addr().ok().map(|address| address.ip());
         let mut tcp = TcpStream::from(tcp);
         // An error means that the address is set already.
         let _ = digest.peer_addr.set(Some(from.into()));
         tcp.set_socket_digest(digest);
         tcp.set_nodelay()?;
         tcp.set_keepalive(&keepalive())?;
-        let acceptor = Acceptor::from_server_config(self.tls.load_full());
+        let acceptor = Acceptor::from_server_config(self.tls.load().at(local).clone());
         let handshake = Handshake { from };
         let stream = handshake_with_callback(&acceptor, tcp, &handshake).await?;
         let tls = stream.ssl_digest();
@@ -215,6 +207,19 @@ impl ConnectionAcceptor {
             outflow,
             self.unread.clone(),
         )))
+    }
+}
+
+/// Signing a handshake takes as long as many requests. Ready tasks run between two handshakes.
+pub async fn in_turn<T>(lock: &Mutex<()>, handshake: impl Future<Output = T>) -> T {
+    let mut handshake = pin!(handshake);
+    let turn = lock.lock().await;
+    let begun = poll_fn(|context| Poll::Ready(handshake.as_mut().poll(context))).await;
+    tokio::task::yield_now().await;
+    drop(turn);
+    match begun {
+        Poll::Ready(done) => done,
+        Poll::Pending => handshake.await,
     }
 }
 

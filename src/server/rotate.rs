@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use etcd_client::TlsOptions;
-use rustls::ServerConfig;
 use tokio::task::JoinSet;
 
 use crate::cluster::connector::{self, EtcdTls};
@@ -20,15 +19,15 @@ use crate::tls::credentials::Credentials;
 use crate::tls::error::TlsError;
 use crate::tls::files::{FileSnapshot, TlsFile};
 use crate::tls::rotation::Rotation;
-use crate::tls::store;
+use crate::tls::serving::ServingTls;
 use crate::tls::verify::ClientCas;
 
-type Server = (Arc<ServerConfig>, ClientCas);
+type Server = (ServingTls, ClientCas);
 
 /// The contents of all certificate files at the start.
 pub struct InitialCertificates {
     /// The TLS port's configuration.
-    pub server: Arc<ServerConfig>,
+    pub server: ServingTls,
     /// Client CAs.
     pub cas: ClientCas,
     /// Credentials of connections to apiservers.
@@ -47,7 +46,7 @@ pub struct Rotations {
 /// Reads all files that `config` names.
 pub fn begin(config: &Config) -> Result<(InitialCertificates, Rotations), TlsError> {
     let serving = config.serving.clone();
-    let make = move |reading: &FileSnapshot<'_>| store::serving(&serving, reading);
+    let make = move |reading: &FileSnapshot<'_>| ServingTls::read(&serving, reading);
     let ((server, cas), serving) = Rotation::begin("serving", serving_files(config), make)?;
     let whole = config.clone();
     let make = move |reading: &FileSnapshot<'_>| Credentials::read(&whole, reading);
@@ -76,7 +75,7 @@ impl Rotations {
         self,
         shared: &Arc<Shared>,
         metrics: &Arc<CertificateMetrics>,
-        tls: &Arc<ArcSwap<ServerConfig>>,
+        tls: &Arc<ArcSwap<ServingTls>>,
         etcd: &EtcdTls,
         control: &mut JoinSet<()>,
     ) {
@@ -96,14 +95,14 @@ impl Rotations {
     }
 }
 
-fn serve(shared: &Shared, tls: &ArcSwap<ServerConfig>, (server, cas): Server) {
+fn serve(shared: &Shared, tls: &ArcSwap<ServingTls>, (server, cas): Server) {
     let before = shared.judge.load();
     shared.judge.store(Arc::new(Authenticator {
         generation: before.generation + 1,
         cas,
         allowed_names: before.allowed_names.clone(),
     }));
-    tls.store(server);
+    tls.store(Arc::new(server));
     shared.rotated.send_replace(());
 }
 
@@ -116,7 +115,7 @@ pub fn files(config: &Config) -> Vec<TlsFile> {
 
 fn serving_files(config: &Config) -> Vec<TlsFile> {
     let serving = &config.serving;
-    vec![
+    let mut files = vec![
         TlsFile::certificates("serving.certFile", &serving.tls.cert_file),
         TlsFile::key("serving.keyFile", &serving.tls.key_file),
         TlsFile::certificates("serving.clientCAFile", &serving.client_ca_file),
@@ -124,7 +123,14 @@ fn serving_files(config: &Config) -> Vec<TlsFile> {
             "serving.requestHeaderClientCAFile",
             &serving.request_header_client_ca_file,
         ),
-    ]
+    ];
+    for (index, certificate) in serving.sni_certificates.iter().enumerate() {
+        let key = |name| format!("serving.sniCertificates[{index}].{name}");
+        let pair = &certificate.pair;
+        files.push(TlsFile::certificates(key("certFile"), &pair.cert_file));
+        files.push(TlsFile::key(key("keyFile"), &pair.key_file));
+    }
+    files
 }
 
 fn upstream_files(config: &Config) -> Vec<TlsFile> {

@@ -7,7 +7,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use rustls::ServerConfig;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -20,6 +19,7 @@ use crate::cluster::connector::EtcdTls;
 use crate::relay::files;
 use crate::relay::shared::Shared;
 use crate::tls::metrics::CertificateMetrics;
+use crate::tls::serving::ServingTls;
 
 /// Between two looks at what is open.
 const INTERVAL: Duration = Duration::from_millis(20);
@@ -30,7 +30,7 @@ pub struct ServerInputs {
     pub listeners: Vec<Vec<TcpListener>>,
     /// Becomes true when connections are to be accepted.
     pub start_listening: watch::Receiver<bool>,
-    pub tls: Arc<ServerConfig>,
+    pub tls: Arc<ArcSwap<ServingTls>>,
     pub etcd_tls: EtcdTls,
     pub rotations: Rotations,
     pub certificate_metrics: Arc<CertificateMetrics>,
@@ -85,7 +85,7 @@ pub fn start(
     inputs: ServerInputs,
     control: &mut JoinSet<()>,
 ) -> io::Result<ServingThreads> {
-    let tls = Arc::new(ArcSwap::from(inputs.tls));
+    let tls = inputs.tls;
     inputs.rotations.start(
         shared,
         &inputs.certificate_metrics,

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use arc_swap::ArcSwap;
-use rustls::ServerConfig;
 use tokio::sync::{Mutex, watch};
 
 use super::accept::ConnectionAcceptor;
@@ -16,13 +15,14 @@ use super::closing::becomes_true;
 use super::listener::listen;
 use crate::relay::service::RelayService;
 use crate::relay::shared::Shared;
+use crate::tls::serving::ServingTls;
 
 /// What all serving threads get.
 #[derive(Clone)]
 pub struct WorkerContext {
     pub shared: Arc<Shared>,
     /// The current TLS configuration.
-    pub tls: Arc<ArcSwap<ServerConfig>>,
+    pub tls: Arc<ArcSwap<ServingTls>>,
     /// Becomes true when connections are to end after their running requests.
     pub closing: watch::Receiver<bool>,
     /// Becomes true when connections are to be accepted.

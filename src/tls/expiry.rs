@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::files::Key;
+
 const DAY: i64 = 24 * 60 * 60;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,15 +35,18 @@ impl ExpiryStage {
 /// Stages that were reported already, by configuration key.
 #[derive(Debug, Default)]
 pub struct Reminder {
-    reported: BTreeMap<&'static str, ExpiryStage>,
+    reported: BTreeMap<Key, ExpiryStage>,
 }
 
 impl Reminder {
     /// Returns a stage to report: one that is nearer to the end than the stage before. A renewed certificate starts again.
     /// `left`: seconds until the first certificate of the file expires.
-    pub fn advance(&mut self, key: &'static str, left: i64) -> Option<ExpiryStage> {
+    pub fn advance(&mut self, key: &Key, left: i64) -> Option<ExpiryStage> {
         let stage = ExpiryStage::of(left);
-        let before = self.reported.insert(key, stage).unwrap_or(ExpiryStage::Far);
+        let before = self
+            .reported
+            .insert(key.clone(), stage)
+            .unwrap_or(ExpiryStage::Far);
         (stage > before).then_some(stage)
     }
 }
@@ -65,7 +70,7 @@ mod tests {
             0,
             -DAY,
         ] {
-            said.extend(reminder.advance("a", left));
+            said.extend(reminder.advance(&"a".into(), left));
         }
         assert_eq!(
             said,
@@ -76,15 +81,24 @@ mod tests {
                 ExpiryStage::Expired
             ]
         );
-        assert_eq!(reminder.advance("a", 365 * DAY), None);
-        assert_eq!(reminder.advance("a", 6 * DAY), Some(ExpiryStage::Week));
+        assert_eq!(reminder.advance(&"a".into(), 365 * DAY), None);
+        assert_eq!(
+            reminder.advance(&"a".into(), 6 * DAY),
+            Some(ExpiryStage::Week)
+        );
     }
 
     #[test]
     fn files_are_told_apart() {
         let mut reminder = Reminder::default();
-        assert_eq!(reminder.advance("a", -1), Some(ExpiryStage::Expired));
-        assert_eq!(reminder.advance("b", -1), Some(ExpiryStage::Expired));
-        assert_eq!(reminder.advance("a", -2), None);
+        assert_eq!(
+            reminder.advance(&"a".into(), -1),
+            Some(ExpiryStage::Expired)
+        );
+        assert_eq!(
+            reminder.advance(&"b".into(), -1),
+            Some(ExpiryStage::Expired)
+        );
+        assert_eq!(reminder.advance(&"a".into(), -2), None);
     }
 }

@@ -3,22 +3,26 @@
 //! Each file is read once, so the contents that are compared are those that are used. Only contents count, not names, times
 //! or sizes: a symbolic link with another target is a change, too.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 
 use super::error::TlsError;
 use crate::config::KeyPair;
 use crate::x509::pem::{self, PemError};
 
+/// The path of a key of the configuration, such as `serving.certFile`.
+pub type Key = Cow<'static, str>;
+
 /// A file that the configuration names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFile {
-    /// Configuration key.
-    pub key: &'static str,
+    pub key: Key,
     pub path: PathBuf,
     pub content: FileContent,
 }
@@ -32,17 +36,17 @@ pub enum FileContent {
 }
 
 impl TlsFile {
-    pub fn certificates(key: &'static str, path: &Path) -> Self {
+    pub fn certificates(key: impl Into<Key>, path: &Path) -> Self {
         Self {
-            key,
+            key: key.into(),
             path: path.to_owned(),
             content: FileContent::Certificates,
         }
     }
 
-    pub fn key(key: &'static str, path: &Path) -> Self {
+    pub fn key(key: impl Into<Key>, path: &Path) -> Self {
         Self {
-            key,
+            key: key.into(),
             path: path.to_owned(),
             content: FileContent::Key,
         }
@@ -112,12 +116,18 @@ impl<'f> FileSnapshot<'f> {
 
     /// A certificate chain and its key; they match.
     pub fn pair(&self, pair: &KeyPair) -> Result<ChainAndKey, TlsError> {
+        let chain = self.certified_key(pair)?.cert;
+        let key = self.parse(&pair.key_file, pem::parse_key)?;
+        Ok((chain, key))
+    }
+
+    /// The same, ready for use.
+    pub fn certified_key(&self, pair: &KeyPair) -> Result<CertifiedKey, TlsError> {
         let chain = self.certificates(&pair.cert_file)?;
         let key = self.parse(&pair.key_file, pem::parse_key)?;
         pem::signing_key(&key)
-            .and_then(|signer| pem::certified_key(chain.clone(), signer))
-            .map_err(|source| file_error(&pair.key_file, Arc::new(source)))?;
-        Ok((chain, key))
+            .and_then(|signer| pem::certified_key(chain, signer))
+            .map_err(|source| file_error(&pair.key_file, Arc::new(source)))
     }
 
     /// The raw contents of a file.
@@ -130,7 +140,7 @@ impl<'f> FileSnapshot<'f> {
     }
 
     /// When the first certificate of each file of certificates expires, in Unix seconds.
-    pub fn expirations(&self) -> impl Iterator<Item = (&'static str, i64)> {
+    pub fn expirations(&self) -> impl Iterator<Item = (Key, i64)> {
         self.files.iter().filter_map(|file| {
             if file.content == FileContent::Key {
                 return None;
@@ -140,7 +150,7 @@ impl<'f> FileSnapshot<'f> {
                 let certificate = pem::parsed(certificate)?;
                 Some(certificate.validity().not_after.timestamp())
             });
-            Some((file.key, ends.min()?))
+            Some((file.key.clone(), ends.min()?))
         })
     }
 

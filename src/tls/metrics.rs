@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use prometheus::{IntCounterVec, IntGaugeVec, Registry};
 use time::OffsetDateTime;
 
+use super::files::Key;
 use crate::metrics::{counter_vec, gauge_vec};
 
 /// State of the certificate files that the configuration names.
@@ -23,7 +24,7 @@ pub struct CertificateFiles {
     /// Groups whose new files cannot be used.
     pub broken: BTreeSet<&'static str>,
     /// Unix time in seconds, by configuration key.
-    pub expirations: BTreeMap<&'static str, i64>,
+    pub expirations: BTreeMap<Key, i64>,
 }
 
 impl CertificateMetrics {
@@ -55,7 +56,7 @@ impl CertificateMetrics {
     }
 
     /// Files of a group came into use; `new`: they replace others.
-    pub fn in_use(&self, group: &'static str, new: bool, expirations: &[(&'static str, i64)]) {
+    pub fn in_use(&self, group: &'static str, new: bool, expirations: &[(Key, i64)]) {
         let loaded = self.loaded.with_label_values(&[group]);
         loaded.inc_by(new.into());
         self.broken(group, false);
@@ -73,11 +74,11 @@ impl CertificateMetrics {
     }
 
     /// When files in use expire, by configuration key.
-    fn expire(&self, expirations: &[(&'static str, i64)]) {
+    fn expire(&self, expirations: &[(Key, i64)]) {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         for (key, end) in expirations {
-            self.expiration.with_label_values(&[key]).set(*end);
-            files.expirations.insert(key, *end);
+            self.expiration.with_label_values(&[&**key]).set(*end);
+            files.expirations.insert(key.clone(), *end);
         }
     }
 

@@ -7,5 +7,7 @@ pub mod expiry;
 pub mod files;
 pub mod metrics;
 pub mod rotation;
+pub mod serving;
+mod sni;
 pub mod store;
 pub mod verify;

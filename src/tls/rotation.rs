@@ -11,7 +11,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::error::TlsError;
 use super::expiry::{ExpiryStage, Reminder};
-use super::files::{FileSnapshot, TlsFile};
+use super::files::{FileSnapshot, Key, TlsFile};
 use super::metrics::CertificateMetrics;
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ pub struct Rotation<T> {
     /// Of the files in use.
     fingerprint: u64,
     /// When the first certificate of each file in use expires, in Unix seconds, by configuration key.
-    expirations: Vec<(&'static str, i64)>,
+    expirations: Vec<(Key, i64)>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -144,11 +144,11 @@ impl<T> Rotation<T> {
             match reminder.advance(key, left) {
                 None => {}
                 Some(ExpiryStage::Expired) => {
-                    tracing::error!(file = key, "a certificate has expired")
+                    tracing::error!(file = &**key, "a certificate has expired")
                 }
                 Some(_) => {
                     let hours = left / 3600;
-                    tracing::warn!(file = key, hours, "a certificate will expire soon");
+                    tracing::warn!(file = &**key, hours, "a certificate will expire soon");
                 }
             }
         }

@@ -1,17 +1,14 @@
-//! Makes rustls configurations from certificate files.
+//! The crypto provider, and rustls configurations of clients.
 
 use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, RootCertStore};
 
 use super::algorithms;
 use super::error::TlsError;
-use super::files::{ChainAndKey, FileSnapshot};
-use super::verify::{AcceptParsable, ClientCas};
-use crate::config::ServingConfig;
-use crate::x509::pem;
+use super::files::ChainAndKey;
 
 /// The one crypto provider of this process.
 pub fn provider() -> Arc<CryptoProvider> {
@@ -24,29 +21,6 @@ pub fn provider() -> Arc<CryptoProvider> {
 pub fn install_provider() {
     // An error says that a default is installed already: the same one, ring is the only provider compiled in.
     let _ = algorithms::provider().install_default();
-}
-
-/// The rustls configuration of the TLS port, and the CAs that client certificates are verified against.
-pub fn serving(
-    config: &ServingConfig,
-    reading: &FileSnapshot<'_>,
-) -> Result<(Arc<ServerConfig>, ClientCas), TlsError> {
-    let provider = provider();
-    let users = reading.client_authorities(&config.client_ca_file)?;
-    let peers = reading.client_authorities(&config.request_header_client_ca_file)?;
-    if config.request_header_allowed_names.is_empty() && pem::have_common_authority(&users, &peers)
-    {
-        return Err(TlsError::Shared);
-    }
-    let cas = ClientCas::new(&users, &peers)?;
-    let (chain, key) = reading.pair(&config.tls)?;
-    let verifier = Arc::new(AcceptParsable::new(cas.hints()));
-    let mut server = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, key)?;
-    server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok((Arc::new(server), cas))
 }
 
 /// A client configuration that verifies against `cas` and, if given, presents `identity`.

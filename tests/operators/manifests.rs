@@ -69,9 +69,10 @@ async fn real(ground: &Ground) -> (KubeApiServer, Kubectl) {
 async fn a_real_apiserver_accepts_all_manifests() {
     let ground = Ground::new().await;
     let (_server, kubectl) = real(&ground).await;
-    let rbac = std::fs::read_to_string(deploy("rbac.yaml")).unwrap();
+    let read = |path: &str| std::fs::read_to_string(deploy(path)).unwrap();
     let mut manifests = vec![
-        ("rbac.yaml".to_owned(), rbac),
+        ("rbac.yaml".to_owned(), read("rbac.yaml")),
+        ("secure.yaml".to_owned(), read("prometheus/secure.yaml")),
         ("hosted".to_owned(), hosted()),
     ];
     for version in super::kubeadm::VERSIONS {
@@ -97,17 +98,53 @@ async fn a_real_apiserver_accepts_all_manifests() {
     }
 }
 
+async fn may(kubectl: &Kubectl, user: &str, verb: &str, what: &str, namespace: &str) -> bool {
+    let user = format!("--as={user}");
+    let asked = ["auth", "can-i", verb, what, &user, "--namespace", namespace];
+    kubectl.output(&asked).await.stdout.trim() == "yes"
+}
+
+#[tokio::test]
+async fn prometheus_may_read_metrics_and_finds_the_proxies() {
+    let ground = Ground::new().await;
+    let (_server, kubectl) = real(&ground).await;
+    let file = deploy("prometheus/secure.yaml").display().to_string();
+    kubectl.run(&["create", "-f", &file]).await;
+    let user = "system:serviceaccount:monitoring:prometheus-k8s";
+    assert!(may(&kubectl, user, "get", "/metrics", "").await);
+    assert!(!may(&kubectl, user, "get", "/logs", "").await);
+    assert!(!may(&kubectl, user, "get", "secrets", "kube-system").await);
+
+    let read = |path: &str| std::fs::read_to_string(deploy(path)).unwrap();
+    let service = one(&read("prometheus/secure.yaml"), "Service");
+    let monitor = one(&read("prometheus/servicemonitor.yaml"), "ServiceMonitor");
+    let selected = &monitor["spec"]["selector"]["matchLabels"];
+    assert_eq!(service["metadata"]["labels"], *selected);
+    assert_eq!(
+        service["metadata"]["namespace"],
+        monitor["metadata"]["namespace"]
+    );
+    let port = &monitor["spec"]["endpoints"][0]["port"];
+    assert_eq!(service["spec"]["ports"][0]["name"], *port);
+    for version in super::kubeadm::VERSIONS {
+        let pod = super::kubeadm::patched(version);
+        for (label, value) in service["spec"]["selector"].as_object().unwrap() {
+            assert_eq!(
+                pod["metadata"]["labels"][label], *value,
+                "{version}: {label}"
+            );
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_roles_grant_what_the_proxy_asks_and_no_more() {
     let ground = Ground::new().await;
     let (_server, kubectl) = real(&ground).await;
     let rbac = deploy("rbac.yaml").display().to_string();
     kubectl.run(&["create", "-f", &rbac]).await;
-    let may = async |verb: &str, what: &str, namespace: &str| {
-        let user = "--as=system:kube-interop-proxy";
-        let asked = ["auth", "can-i", verb, what, user, "--namespace", namespace];
-        kubectl.output(&asked).await.stdout.trim() == "yes"
-    };
+    let user = "system:kube-interop-proxy";
+    let may = async |verb, what, namespace| may(&kubectl, user, verb, what, namespace).await;
     // The first of identity.leaseNamespaces, and the other one.
     let (first, other) = ("kube-system", "kube-apiserver-lease");
     let names = "configmaps/extension-apiserver-authentication";
@@ -121,6 +158,8 @@ async fn the_roles_grant_what_the_proxy_asks_and_no_more() {
         ("get", "/apis/apps/v1", ""),
         ("get", "/openapi/v2", ""),
         ("get", "/openapi/v3", ""),
+        ("create", "tokenreviews.authentication.k8s.io", ""),
+        ("create", "subjectaccessreviews.authorization.k8s.io", ""),
         ("get", names, first),
         ("get", "leases.coordination.k8s.io", first),
         ("create", "leases.coordination.k8s.io", first),

@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::request::caller::{Authenticator, Caller, ClientConnection};
 use crate::tls::expiry::ExpiryStage;
 use crate::tls::files::{FileContent, FileSnapshot, TlsFile};
+use crate::tls::serving::certificate_for;
 use crate::tls::store::provider;
 use crate::tls::verify::ClientCas;
 use crate::x509::PresentedChain;
@@ -50,7 +51,7 @@ pub fn findings(
 /// A file is named once, with all its keys.
 fn about(files: &[TlsFile], path: &Path) -> String {
     let naming = files.iter().filter(|file| file.path == path);
-    let keys: Vec<_> = naming.map(|file| file.key).collect();
+    let keys: Vec<_> = naming.map(|file| &*file.key).collect();
     format!("certificate {} ({})", path.display(), keys.join(", "))
 }
 
@@ -162,13 +163,16 @@ fn serving_certificate(
     reading: &FileSnapshot<'_>,
     now: Duration,
 ) -> Option<Finding> {
-    let path = &config.serving.tls.cert_file;
+    let name = &config.peer.server_name;
+    let expected = ServerName::try_from(name.as_str()).ok()?;
+    let sent = matches!(expected, ServerName::DnsName(_)).then_some(name.as_str());
+    let address = config.peer.advertise_address.ip();
+    let chosen = certificate_for(&config.serving, reading, sent, address).ok()?;
+    let path = &chosen.cert_file;
     let chain = reading.certificates(path).ok()?;
     let authorities = reading.authorities(&config.peer.ca_file).ok()?;
     let (leaf, intermediates) = chain.split_first()?;
     let leaf = EndEntityCert::try_from(leaf).ok()?;
-    let name = &config.peer.server_name;
-    let expected = ServerName::try_from(name.as_str()).ok()?;
     let about = about(files, path);
     if leaf.verify_is_valid_for_subject_name(&expected).is_err() {
         return Some(Finding::warning(

@@ -206,6 +206,39 @@ fn a_key_must_fit_its_certificate() {
 }
 
 #[test]
+fn certificates_for_further_names_are_looked_at_like_the_first() {
+    let fixture = Fixture::new();
+    let list = "serving:
+  sniCertificates:
+    - {certFile: sni.crt, keyFile: sni.key}
+    - certFile: other.crt
+      keyFile: other.key
+      names: [other.example.com]";
+    fixture.write("config.yaml", &minimal_with("serving:", list));
+    fixture.issue("sni", |params| {
+        params.not_after = rcgen::date_time_ymd(2001, 2, 3)
+    });
+    fixture.issue("other", |_| {});
+    fixture.load().unwrap();
+    let problems = fixture.checked();
+    assert_eq!(problems.len(), 1);
+    assert!(
+        problems[0].starts_with("serving.sniCertificates[0].certFile (line 5): sni.crt: expired"),
+        "{problems:?}"
+    );
+
+    fixture.write("sni.key", &fixture.read("other.key"));
+    fs::remove_file(fixture.path("other.crt")).unwrap();
+    assert_eq!(
+        fixture.problems(),
+        [
+            "serving.sniCertificates[0].keyFile (line 5): sni.key: the key does not belong to the certificate",
+            "serving.sniCertificates[1].certFile (line 6): other.crt: no such file",
+        ]
+    );
+}
+
+#[test]
 fn a_check_names_certificates_that_are_not_valid_now() {
     let fixture = Fixture::new();
     fixture.issue("serving", |params| {

@@ -10,7 +10,8 @@ fn wrong_keys_are_named_with_their_line() {
             minimal_with("  certFile: s", "  colour: blue\n  certFile: s"),
             "serving.colour (line 5): unknown key; expected one of bindAddress, additionalBindAddresses, certFile, keyFile, \
              clientCAFile, requestHeaderClientCAFile, requestHeaderAllowedNames, requestHeaderUsernameHeaders, \
-             requestHeaderUidHeaders, requestHeaderGroupHeaders, requestHeaderExtraHeaderPrefixes, goawayChance",
+             requestHeaderUidHeaders, requestHeaderGroupHeaders, requestHeaderExtraHeaderPrefixes, goawayChance, \
+             sniCertificates, minTLSVersion, cipherSuites",
         ),
         (
             "unknown section",
@@ -61,17 +62,17 @@ fn wrong_keys_are_named_with_their_line() {
         (
             "a number as a key",
             minimal_and("admin: {0x10: 1}"),
-            "admin.16 (line 21): unknown key; expected one of bindAddress",
+            "admin.16 (line 21): unknown key; expected one of bindAddress, secureBindAddress",
         ),
         (
             "a mapping as a key",
             minimal_and("admin: {{a: b}: 1}"),
-            "admin.(a mapping) (line 21): unknown key; expected one of bindAddress",
+            "admin.(a mapping) (line 21): unknown key; expected one of bindAddress, secureBindAddress",
         ),
         (
             "control characters in a key",
             minimal_and("admin: {\"a\\nb\\e[1m\": 1}"),
-            "admin.a\\nb\\u{1b}[1m (line 21): unknown key; expected one of bindAddress",
+            "admin.a\\nb\\u{1b}[1m (line 21): unknown key; expected one of bindAddress, secureBindAddress",
         ),
     ] {
         let mut found = problems(&text);
@@ -101,7 +102,8 @@ fn every_problem_is_reported_at_once() {
             "serving.certFile (line 5): expected the path of a file, found a list",
             "serving.extra (line 6): unknown key; expected one of bindAddress, additionalBindAddresses, certFile, keyFile, \
              clientCAFile, requestHeaderClientCAFile, requestHeaderAllowedNames, requestHeaderUsernameHeaders, \
-             requestHeaderUidHeaders, requestHeaderGroupHeaders, requestHeaderExtraHeaderPrefixes, goawayChance",
+             requestHeaderUidHeaders, requestHeaderGroupHeaders, requestHeaderExtraHeaderPrefixes, goawayChance, \
+             sniCertificates, minTLSVersion, cipherSuites",
             "apiServer.serverName (line 11): must not be empty: the server's certificate is verified against it",
             "apiServer.probeInterval (line 12): \"soon\" is no duration such as 500ms or 1m30s: a number is missing",
             "peer.advertiseAddress (line 21): required, but missing",

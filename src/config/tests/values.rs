@@ -263,6 +263,18 @@ fn wrong_settings_are_named_with_key_line_and_remedy() {
             "admin.bindAddress (line 21): 10.0.0.1 is not a loopback address such as 127.0.0.1",
         ),
         (
+            "admin: {secureBindAddress: '0.0.0.0:10261'}",
+            "admin.secureBindAddress (line 21): 0.0.0.0 stands for every address; name one address of this host",
+        ),
+        (
+            "admin: {secureBindAddress: '10.0.0.11:6443'}",
+            "admin.secureBindAddress (line 21): is the same as serving.bindAddress; each needs a port of its own",
+        ),
+        (
+            "admin: {secureBindAddress: '127.0.0.1:10260'}",
+            "admin.secureBindAddress (line 21): is the same as admin.bindAddress; each needs a port of its own",
+        ),
+        (
             "admin: {bindAddress: '127.0.0.1:6443'}",
             "admin.bindAddress (line 21): is the same as apiServer.address; each needs a port of its own",
         ),

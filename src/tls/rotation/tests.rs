@@ -214,7 +214,13 @@ fn the_first_of_a_file_to_expire_counts() {
     let reading = FileSnapshot::read(&files);
     let ends: Vec<_> = reading.expirations().collect();
     let unix = |year| rcgen::date_time_ymd(year, 1, 1).unix_timestamp();
-    assert_eq!(ends, [("certFile", unix(2100)), ("caFile", unix(2030))]);
+    assert_eq!(
+        ends,
+        [
+            ("certFile".into(), unix(2100)),
+            ("caFile".into(), unix(2030))
+        ]
+    );
 }
 
 #[test]

@@ -6,5 +6,6 @@ pub mod crowd;
 pub mod real_apiservers;
 pub mod rotation;
 pub mod rotation_twice;
+pub mod tls_options;
 pub mod users;
 pub mod x509;

@@ -193,6 +193,13 @@ async fn wrong_certificates_are_told_by_their_cause() {
     let serving_ended = about("ended", "serving.certFile");
     let serving_ending = about("ending", "serving.certFile");
     let nameless = about("nameless", "serving.certFile");
+    let chosen = about("nameless", "serving.sniCertificates[0].certFile");
+    let file = |end: &str| pki.file(&format!("nameless.{end}"));
+    let by_name = format!(
+        "[{{certFile: {}, keyFile: {}, names: [{SERVER_NAME}]}}]",
+        file("crt"),
+        file("key")
+    );
     let ours = about("front-proxy-client", client);
     let apiserver = format!("apiserver {}: the apiserver answers 401", cluster.a.addr());
     let authorities = format!("apiserver {}: none of", cluster.a.addr());
@@ -286,6 +293,12 @@ async fn wrong_certificates_are_told_by_their_cause() {
             pair_of("serving", "nameless"),
             vec![],
             vec![vec![&nameless, "it lacks the name kubernetes.default.svc"]],
+        ),
+        (
+            "another certificate for the name that peers verify",
+            vec![("serving.sniCertificates", by_name)],
+            vec![],
+            vec![vec![&chosen, "it lacks the name kubernetes.default.svc"]],
         ),
         (
             "authority of other users than the apiserver's",

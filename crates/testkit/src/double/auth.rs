@@ -84,8 +84,8 @@ impl Authenticator {
             }
         }
         if let Some(token) = bearer(headers).or_else(|| subprotocol_token(headers)) {
-            match self.tokens.get(&token) {
-                Some(user) => return Some(with_default_groups(user.clone())),
+            match self.of_token(&token) {
+                Some(user) => return Some(user),
                 None => failed = true,
             }
         }
@@ -95,6 +95,11 @@ impl Authenticator {
             how: "anonymous",
             ..User::default()
         })
+    }
+
+    /// The user of a token.
+    pub fn of_token(&self, token: &str) -> Option<User> {
+        self.tokens.get(token).cloned().map(with_default_groups)
     }
 
     fn asserted_user(

@@ -19,7 +19,7 @@ use super::special::{SpecialRequest, held_open, ordered_status, stream};
 use super::state::{Fault, Phase, Settings, State};
 use super::status::{Status, page_not_found};
 use super::upgrade::upgrade;
-use super::{discovery, openapi, watch};
+use super::{discovery, openapi, reviews, watch};
 
 /// kube-apiserver's own limit.
 const MAX_BODY: usize = 3 * 1024 * 1024;
@@ -244,6 +244,9 @@ async fn serve(state: &Arc<State>, path: &str, record: u64, request: Request<Inc
         "/version" | "/version/" => return Ok(version(state)),
         "/metrics" => return Ok(text(StatusCode::OK, "# HELP double 1\n")),
         _ => {}
+    }
+    if reviews::is_review(path, request.method()) {
+        return reviews::answer(state, path, request).await;
     }
     if let Some(answer) = openapi::answer(state, path, &headers) {
         return Ok(answer);

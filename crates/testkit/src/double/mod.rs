@@ -14,6 +14,7 @@ pub mod openapi;
 pub mod protobuf;
 pub mod record;
 pub mod resources;
+pub mod reviews;
 pub mod route;
 pub mod scripted_answer;
 pub mod server;

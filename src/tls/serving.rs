@@ -1,0 +1,119 @@
+//! The rustls configurations of the TLS port, made from its options and one snapshot of its files.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use rustls::version::{TLS12, TLS13};
+use rustls::{ServerConfig, SupportedCipherSuite};
+
+use super::error::TlsError;
+use super::files::FileSnapshot;
+use super::sni::Selection;
+use super::store;
+use super::verify::{AcceptParsable, ClientCas};
+use crate::config::{KeyPair, MinTlsVersion, ServingConfig};
+use crate::x509::pem;
+
+/// What connections are accepted with.
+#[derive(Debug)]
+pub struct ServingTls {
+    default: Arc<ServerConfig>,
+    /// For addresses with a certificate of their own.
+    by_address: HashMap<IpAddr, Arc<ServerConfig>>,
+}
+
+impl ServingTls {
+    /// From the files of `config`; also the CAs that client certificates are verified against.
+    pub fn read(
+        config: &ServingConfig,
+        reading: &FileSnapshot<'_>,
+    ) -> Result<(Self, ClientCas), TlsError> {
+        let users = reading.client_authorities(&config.client_ca_file)?;
+        let peers = reading.client_authorities(&config.request_header_client_ca_file)?;
+        if config.request_header_allowed_names.is_empty()
+            && pem::have_common_authority(&users, &peers)
+        {
+            return Err(TlsError::Shared);
+        }
+        let cas = ClientCas::new(&users, &peers)?;
+        let selection = selection(config, reading)?;
+        let verifier = Arc::new(AcceptParsable::new(cas.hints()));
+        let provider = provider(config);
+        let versions = match config.min_tls_version {
+            MinTlsVersion::Tls12 => &[&TLS13, &TLS12][..],
+            MinTlsVersion::Tls13 => &[&TLS13],
+        };
+        let server = |selection: Selection| {
+            let mut server = ServerConfig::builder_with_provider(provider.clone())
+                .with_protocol_versions(versions)?
+                .with_client_cert_verifier(verifier.clone())
+                .with_cert_resolver(Arc::new(selection));
+            server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+            Ok::<_, TlsError>(Arc::new(server))
+        };
+        let by_address = selection.addresses();
+        let by_address = by_address.map(|address| Ok((address, server(selection.at(address))?)));
+        let by_address = by_address.collect::<Result<_, TlsError>>()?;
+        let default = server(selection)?;
+        let tls = Self {
+            default,
+            by_address,
+        };
+        Ok((tls, cas))
+    }
+
+    /// The configuration for a connection to this address of the proxy.
+    pub fn at(&self, address: Option<IpAddr>) -> &Arc<ServerConfig> {
+        let address = address.map(|address| address.to_canonical());
+        let own = address.and_then(|address| self.by_address.get(&address));
+        own.unwrap_or(&self.default)
+    }
+}
+
+/// The certificate that clients get who ask for `name`, or without a name for `address`.
+pub fn certificate_for<'c>(
+    config: &'c ServingConfig,
+    reading: &FileSnapshot<'_>,
+    name: Option<&str>,
+    address: IpAddr,
+) -> Result<&'c KeyPair, TlsError> {
+    let selection = selection(config, reading)?.at(address.to_canonical());
+    let chosen = selection.choose(name, |_| true);
+    let named = chosen
+        .checked_sub(1)
+        .and_then(|index| config.sni_certificates.get(index));
+    Ok(named.map_or(&config.tls, |certificate| &certificate.pair))
+}
+
+fn selection(config: &ServingConfig, reading: &FileSnapshot<'_>) -> Result<Selection, TlsError> {
+    let named = config.sni_certificates.iter().map(|certificate| {
+        let key = reading.certified_key(&certificate.pair)?;
+        Ok((key, &certificate.names[..]))
+    });
+    let named = named.collect::<Result<_, TlsError>>()?;
+    Ok(Selection::new(reading.certified_key(&config.tls)?, named))
+}
+
+/// The provider with the cipher suites that `config` names.
+///
+/// Go cannot choose among those of TLS 1.3: a list without one leaves them all in use. So does this.
+fn provider(config: &ServingConfig) -> Arc<CryptoProvider> {
+    let provider = store::provider();
+    let named = &config.cipher_suites;
+    if named.is_empty() {
+        return provider;
+    }
+    let is_named = |suite: &SupportedCipherSuite| named.contains(&suite.suite());
+    let is_tls13 = |suite: &SupportedCipherSuite| suite.tls13().is_some();
+    let mut suites = provider.cipher_suites.clone();
+    let chooses_tls13 = suites
+        .iter()
+        .any(|suite| is_tls13(suite) && is_named(suite));
+    suites.retain(|suite| is_named(suite) || is_tls13(suite) && !chooses_tls13);
+    Arc::new(CryptoProvider {
+        cipher_suites: suites,
+        ..(*provider).clone()
+    })
+}
