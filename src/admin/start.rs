@@ -11,6 +11,7 @@ use super::predecessor::AdminListener;
 use super::serve;
 use crate::publish::metrics::LeaseMetrics;
 use crate::relay::shared::Shared;
+use crate::reload::metrics::ReloadMetrics;
 use crate::tls::metrics::CertificateMetrics;
 
 /// Spawns the server of the operator's port. Returns what becomes true when the port is there.
@@ -19,6 +20,7 @@ pub fn start(
     shared: &Arc<Shared>,
     registry: &Registry,
     certificates: &Arc<CertificateMetrics>,
+    reload: &Arc<ReloadMetrics>,
     lease: LeaseMetrics,
     control: &mut JoinSet<()>,
 ) -> Result<watch::Receiver<bool>, prometheus::Error> {
@@ -26,6 +28,7 @@ pub fn start(
         shared.clone(),
         registry.clone(),
         certificates.clone(),
+        reload.clone(),
         lease,
     )?;
     let (bound, is_bound) = watch::channel(false);

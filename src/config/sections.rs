@@ -14,8 +14,8 @@ use super::files::{self, CertAndKey, KeyedFile};
 use super::section::Section;
 use super::{
     AdminConfig, ApiServerConfig, BareServersMode, DiscoveryConfig, DiscoveryMode, Enforce,
-    EtcdConfig, IdentityConfig, IfReadyConfig, IfReadyMode, KeyPair, PeerConfig, PublishLease,
-    RequestHeaders, ReroutingConfig, ServingConfig, ShutdownConfig, Unsynced,
+    EtcdConfig, IdentityConfig, IfReadyConfig, IfReadyMode, KeyPair, LoggingConfig, PeerConfig,
+    PublishLease, RequestHeaders, ReroutingConfig, ServingConfig, ShutdownConfig, Unsynced,
     VersionAwarenessConfig, WatchConfig, etcd, headers, values,
 };
 
@@ -358,6 +358,16 @@ pub(super) fn admin(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Ad
     Some(AdminConfig {
         bind_address: bind_address?,
     })
+}
+
+/// `logging`
+pub(super) fn logging(s: &mut Section<'_, '_>) -> Option<LoggingConfig> {
+    let filter = s.or(
+        "filter",
+        "info,access=off,pingora_core=warn",
+        values::log_filter,
+    );
+    Some(LoggingConfig { filter: filter? })
 }
 
 /// The path of a required CA file, to be checked later.

@@ -288,6 +288,7 @@ impl<'a> ForwardedRequest<'a> {
             &self.downstream.client,
             caller,
             self.kind,
+            self.route_request.settings,
         )
         .map_err(|error| unwritable(&error))
     }
@@ -334,6 +335,7 @@ impl<'a> ForwardedRequest<'a> {
         };
         let exchange = Exchange {
             shared,
+            settings: self.route_request.settings,
             info: self.route_request.info,
             caller: self.route_request.caller,
             downstream: self.downstream,

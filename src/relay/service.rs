@@ -22,7 +22,7 @@ use super::large_headers::{self, LargeHeaderPermit};
 use super::outcome::Outcome;
 use super::plan::plan;
 use super::route::{Action, Plan, RouteRequest};
-use super::shared::Shared;
+use super::shared::{Shared, retry_after};
 use super::tokens::Tokens;
 use super::unread::{AnswerWriter, SEND_BUFFER};
 use super::upload::Upload;
@@ -31,7 +31,7 @@ use crate::relay::failover::{ForwardedRequest, Refused};
 use crate::relay::keepalive::{FIRST_REQUEST_TIMEOUT, idle, linger, linger_unread};
 use crate::request::caller::Caller;
 use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, means_upgrade, version_asked};
-use crate::request::info::{self, RequestInfo, Target};
+use crate::request::info::{self, Target};
 use crate::request::token;
 use crate::watches::resume::Resume;
 
@@ -175,6 +175,7 @@ impl RelayService {
 
     async fn serve(&self, session: &mut ServerSession) -> Outcome {
         let started = Instant::now();
+        let settings = self.shared.settings.load();
         let body_expected = !session.is_body_empty();
         let header = take_header(session);
         let upgrade = session.is_upgrade_req() && means_upgrade(&header.headers);
@@ -199,14 +200,24 @@ impl RelayService {
         let info = info::read(&method, path, query);
         let marked = |name| header.headers.contains_key(name);
         let route_request = RouteRequest {
+            settings: &settings,
             method: &method,
             path,
             info: &info,
             well_formed: named && is_well_formed(&header) && info::is_well_formed(path, query),
             caller: &caller,
             rerouted: caller == Caller::Peer && (marked(REROUTED) || marked(PEER_PROXIED)),
-            resume: self.resume.of(&info, query),
-            version: version_asked(&header.headers, &self.shared.config.version_awareness),
+            resume: match settings.watch.resume_routing {
+                true => self.resume.of(&info, query),
+                false => None,
+            },
+            version: match settings.version_awareness {
+                true => version_asked(
+                    &header.headers,
+                    &self.shared.config.version_awareness.header,
+                ),
+                false => Ok(None),
+            },
             if_ready: marked(IF_READY),
             accept: match info.target {
                 Target::Discovery(_) => header.headers.get(ACCEPT).cloned(),
@@ -269,8 +280,7 @@ impl RelayService {
         let result = match end {
             Ok(outcome) => outcome,
             Err(refused) => {
-                let request = (&method, &info);
-                self.answer_refused(session, &downstream, &caller, request, refused, options)
+                self.answer_refused(session, &downstream, &route_request, refused, options)
                     .await
             }
         };
@@ -294,21 +304,22 @@ impl RelayService {
         &self,
         session: &mut ServerSession,
         downstream: &Downstream,
-        caller: &Caller,
-        request: (&Method, &RequestInfo<'_>),
+        request: &RouteRequest<'_>,
         Refused { refusal, server }: Refused,
         mut options: ResponseOptions,
     ) -> Outcome {
-        self.shared.refused(refusal, Some(request), server);
+        let asked = (request.method, request.info);
+        self.shared.refused(refusal, Some(asked), server);
         // The apiserver may have gone down since the plan was made.
         let initialized = self.shared.local.is_initialized();
         options.ready = options.ready.map(|ready| ready && initialized);
-        if self.shared.is_draining() || self.ends_connection(caller, refusal) {
+        if self.shared.is_draining() || self.ends_connection(request.caller, refusal) {
             downstream.end(session);
         }
         let mut answer_writer =
             AnswerWriter::new(&self.shared.unread, &downstream.outflow, false, Some(0));
-        let refusing = self.refuse(session, refusal, &options);
+        let seconds = retry_after(&request.settings.if_ready);
+        let refusing = self.refuse(session, refusal, seconds, &options);
         let refusing = std::pin::pin!(async { Ok(refusing.await) });
         answer_writer
             .write(refusing)
@@ -352,13 +363,13 @@ impl RelayService {
         &self,
         session: &mut ServerSession,
         refusal: Refusal,
+        retry_after: u32,
         options: &ResponseOptions,
     ) -> Outcome {
         if self.shared.is_leaving() {
             session.set_keepalive(None);
         }
-        let seconds = self.shared.retry_after();
-        match answer::refuse(session, refusal, seconds, options).await {
+        match answer::refuse(session, refusal, retry_after, options).await {
             Ok(()) => Outcome::Answered {
                 code: refusal.code(),
                 reusable: session.is_body_done(),

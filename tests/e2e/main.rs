@@ -20,5 +20,6 @@ mod readiness;
 mod routing;
 mod security;
 mod servers;
+mod settings;
 mod stopping;
 mod watches;

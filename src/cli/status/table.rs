@@ -54,6 +54,14 @@ fn this_server(status: &StatusDocument) -> String {
             &format!("etcd's role lacks {not_followed}: apiservers without a proxy are not seen"),
         );
     }
+    for problem in &status.config.problems {
+        let problem = text(problem, "?");
+        line("Config", &format!("the file cannot be used: {problem}"));
+    }
+    for change in &status.config.needs_restart {
+        let change = text(change, "?");
+        line("Config", &format!("at the next start, {change}"));
+    }
     for claim in status.claims() {
         let claim = text(claim, "?");
         line(
