@@ -46,7 +46,13 @@ fn main() -> ExitCode {
             config,
             live: false,
         } => check(&config),
-        Command::Status { admin, output } => {
+        Command::Status {
+            admin,
+            peers: Some(peers),
+            timeout,
+            ..
+        } => code(cli::status::wait::run(&admin, peers, timeout)),
+        Command::Status { admin, output, .. } => {
             let form = match output {
                 Output::Table => OutputFormat::Table,
                 Output::Json => OutputFormat::Json,

@@ -40,6 +40,9 @@ complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand ch
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand status" -l admin -d 'Its admin port (admin.bindAddress)' -r
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand status" -s o -l output -d 'What to show' -r -f -a "table\t''
 json\t''"
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand status" -l peers -d 'How many other servers there must be, at least' -r
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand status" -l timeout -d 'How long to wait; exit 1 then' -r
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand status" -l wait -d 'Show nothing, but wait until this server and --peers others serve, everything is known of them, and nothing has to be refused: then the next node may be stopped'
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand status" -s h -l help -d 'Print help'
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand forget" -l config -d 'Configuration file (YAML) of any proxy of the cluster; what it says of etcd is used' -r -F
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand forget" -l yes -d 'Do not ask'

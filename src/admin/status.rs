@@ -123,6 +123,7 @@ impl StatusReader {
             bare: count(|server| server.live && server.kind == PeerKind::Bare),
             absent: count(|server| !server.live),
             initialized: self.shared.local.is_initialized(),
+            only_here: snapshot.only_local(),
             control_panicked: self.shared.control_panicked.load(Relaxed),
         }
     }

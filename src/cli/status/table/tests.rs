@@ -244,3 +244,10 @@ fn a_configuration_file_that_is_not_in_use_is_told() {
         assert!(page.contains(line), "{page}");
     }
 }
+
+#[test]
+fn what_would_be_refused_if_this_server_stopped_is_told() {
+    let page = shown(&status(), None);
+    let told = "Only here autoscaling/v1 (1): would be answered 503 if this server stopped\n";
+    assert!(page.contains(told), "{page}");
+}
