@@ -1,5 +1,6 @@
 //! Settings that change while the proxy runs: how the file is read again, and what requests see of a change.
 
+mod drill;
 mod files;
 mod logs;
 mod requests;
