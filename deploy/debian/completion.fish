@@ -31,7 +31,7 @@ complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_needs_command" -f -
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_needs_command" -f -a "forget" -d 'Drop what is known of a server that will not come back: what only it served is a 404 then, not a 503'
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_needs_command" -f -a "version" -d 'Print the version, and the commit that the program was built from'
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand run" -l config -d 'Configuration file (YAML)' -r -F
-complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand run" -l log-format -d 'Form of the log lines on stderr. What is logged is chosen with RUST_LOG; access lines have the target `access`' -r -f -a "text\t''
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand run" -l log-format -d 'Form of the log lines on stderr. What is logged is chosen with logging.filter in the configuration, or with RUST_LOG; access lines have the target `access`' -r -f -a "text\t''
 json\t''"
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand run" -s h -l help -d 'Print help'
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand check" -l config -d 'Configuration file (YAML)' -r -F

@@ -29,7 +29,7 @@ _kube-interop-proxy() {
             (run)
 _arguments "${_arguments_options[@]}" : \
 '--config=[Configuration file (YAML)]:CONFIG:_files' \
-'--log-format=[Form of the log lines on stderr. What is logged is chosen with RUST_LOG; access lines have the target \`access\`]:LOG_FORMAT:(text json)' \
+'--log-format=[Form of the log lines on stderr. What is logged is chosen with logging.filter in the configuration, or with RUST_LOG; access lines have the target \`access\`]:LOG_FORMAT:(text json)' \
 '-h[Print help]' \
 '--help[Print help]' \
 && ret=0

@@ -23,8 +23,8 @@ pub enum Command {
         /// Configuration file (YAML).
         #[arg(long)]
         config: PathBuf,
-        /// Form of the log lines on stderr. What is logged is chosen with RUST_LOG; access lines have the target
-        /// `access`.
+        /// Form of the log lines on stderr. What is logged is chosen with logging.filter in the configuration, or with
+        /// RUST_LOG; access lines have the target `access`.
         #[arg(long, value_enum, default_value_t = LogFormat::Text)]
         log_format: LogFormat,
     },

@@ -34,16 +34,13 @@ async fn it_is_waited_until_enough_others_serve() {
     let mut cluster = Cluster::new().await;
     let ended = wait(&cluster.proxy_a, "1", "60s").await;
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert_eq!(
-        ended.stdout,
-        "this server and at least 1 others serve all that is known\n"
-    );
+    assert_eq!(ended.stdout, "nothing is lacking\n");
     let ended = wait(&cluster.proxy_a, "2", "100ms").await;
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
     assert!(
         ended
             .stderr
-            .contains("waiting: 1 other servers serve, and there should be 2\n")
+            .contains("waiting: other servers that serve: 1 of 2\n")
     );
     assert!(
         ended.stderr.ends_with("not within 100ms\n"),

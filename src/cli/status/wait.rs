@@ -25,8 +25,7 @@ pub fn run(admin: &str, peers: usize, timeout: Duration) -> Ending {
             Err(error) => vec![format!("{admin}: {error}")],
         };
         if lacking.is_empty() {
-            let text = format!("this server and at least {peers} others serve all that is known\n");
-            return match terminal::say(&text) {
+            return match terminal::say("nothing is lacking\n") {
                 Ok(()) => Ending::Good,
                 Err(_) => Ending::Bad,
             };
@@ -58,9 +57,7 @@ fn lacking(status: &StatusDocument, peers: usize) -> Vec<String> {
     let serving = status.peers.iter().filter(|it| it.target && !it.unhealthy);
     let serving = serving.count();
     if serving < peers {
-        lacking.push(format!(
-            "{serving} other servers serve, and there should be {peers}"
-        ));
+        lacking.push(format!("other servers that serve: {serving} of {peers}"));
     }
     for peer in &status.peers {
         if peer.live && peer.known != Some(true) {
@@ -134,7 +131,7 @@ mod tests {
             assert_eq!(lacking(&status(|_| {}), peers), Vec::<String>::new());
         }
         let more = lacking(&status(|_| {}), 3);
-        assert_eq!(more, ["2 other servers serve, and there should be 3"]);
+        assert_eq!(more, ["other servers that serve: 2 of 3"]);
     }
 
     #[test]
@@ -147,11 +144,11 @@ mod tests {
             ),
             (
                 |it| it["peers"][0]["target"] = false.into(),
-                "1 other servers serve, and there should be 2",
+                "other servers that serve: 1 of 2",
             ),
             (
                 |it| it["peers"][1]["unhealthy"] = true.into(),
-                "1 other servers serve, and there should be 2",
+                "other servers that serve: 1 of 2",
             ),
             (
                 |it| it["peers"][1]["known"] = false.into(),
