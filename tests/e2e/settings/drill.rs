@@ -182,7 +182,7 @@ async fn last_bookmarks() {
     let ground = Ground::new().await;
     let server = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
     let admin = server.admin();
-    let mut proxy = bookmarks::proxy(&ground, &server, "4s").await;
+    let mut proxy = bookmarks::proxy(&ground, &server, "8s").await;
     bookmarks::write(admin, CONFIG_MAPS, "a", &json!({})).await;
     let from = bookmarks::list_revision(admin, CONFIG_MAPS).await;
     let client = proxy.client(&ground.pki).cert("admin");
@@ -193,7 +193,7 @@ async fn last_bookmarks() {
     proxy.process().signal(Signal::Term);
     let (seen, _) = watch.rest().await;
     assert_eq!(last_bookmark(&seen), None, "{seen:?}");
-    assert_eq!(proxy.process().wait(LONG).await.code(), Some(0));
+    assert_eq!(proxy.process().wait(2 * LONG).await.code(), Some(0));
 
     proxy.start_again().await;
     client.reconnect().await;
@@ -220,7 +220,8 @@ async fn bare_servers_after_a_restart() {
     let admin = proxy.client(&ground.pki).cert("admin");
     let until = async |expected: u16| {
         let what = format!("{HPAS} is {expected}");
-        eventually(&what, LONG, async || code(&admin, HPAS).await == expected).await;
+        let expected = async || code(&admin, HPAS).await == expected;
+        eventually(&what, 2 * LONG, expected).await;
     };
     until(200).await;
     proxy.reconfigure("rerouting.bareServers", "Ignore");
@@ -229,7 +230,8 @@ async fn bare_servers_after_a_restart() {
         config["needsRestart"] == json!(["rerouting.bareServers: Auto -> Ignore"])
     })
     .await;
-    assert_eq!(code(&admin, HPAS).await, 200);
+    // A busy machine may keep B from answering in time now and then.
+    until(200).await;
     proxy.terminate().await;
     proxy.start_again().await;
     admin.reconnect().await;
