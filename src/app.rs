@@ -20,6 +20,7 @@ use crate::cluster::catalog::{OwnServer, Published};
 use crate::cluster::connector::{Connector, EtcdTls};
 use crate::cluster::keys::EtcdKeys;
 use crate::config::Config;
+use crate::config::settings::{Settings, SharedSettings};
 use crate::discovery::metrics::PeerDiscoveryMetrics;
 use crate::local::state::LocalState;
 use crate::otlp::Tracer;
@@ -30,6 +31,8 @@ use crate::publish::metrics::{IdentityMetrics, LeaseMetrics};
 use crate::relay::files;
 use crate::relay::metrics::Metrics;
 use crate::relay::shared::{Shared, ShutdownPhase};
+use crate::reload::ReloadInputs;
+use crate::reload::metrics::ReloadMetrics;
 use crate::server::ServingThreads;
 use crate::server::listener::{self, Presence};
 use crate::server::metrics::ConnectionMetrics;
@@ -38,7 +41,7 @@ use crate::tls::credentials::Current;
 use crate::tls::error::TlsError;
 use crate::tls::metrics::CertificateMetrics;
 use crate::watches::apiservers::ApiServers;
-use crate::{admin, cluster, discovery, local, otlp, publish, relay, server, watches};
+use crate::{admin, cluster, discovery, local, otlp, publish, relay, reload, server, watches};
 
 mod panics;
 mod stopping;
@@ -83,8 +86,9 @@ pub struct Bound {
     _control: JoinSet<()>,
 }
 
-/// Binds, connects and starts everything. Must be called within a runtime, which control work then runs on.
-pub fn build(mut config: Config) -> Result<Bound, BuildError> {
+/// Binds, connects and starts everything. Must be called within a runtime, which control work then runs on. `reload`:
+/// how the configuration is read again, if it is.
+pub fn build(mut config: Config, reload: Option<ReloadInputs>) -> Result<Bound, BuildError> {
     files::raise_limit();
     let ports = Ports::bind(&mut config)?;
     let (serving, admin) = (ports.serving, ports.admin);
@@ -108,6 +112,8 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     let registry = Registry::new();
     let certificate_metrics = Arc::new(CertificateMetrics::new(&registry)?);
     let lease_metrics = LeaseMetrics::new(&registry)?;
+    let settings = Arc::new(SharedSettings::new(Settings::of(&config)));
+    let reload_metrics = Arc::new(ReloadMetrics::new(&registry)?);
     let mut control = JoinSet::new();
 
     let maker = Arc::new(local::maker(&config, credentials.clone())?);
@@ -135,6 +141,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     )?;
     let peer_discovery = discovery::start(
         &config,
+        settings.clone(),
         &credentials,
         published.clone(),
         view.clone(),
@@ -169,6 +176,7 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
     let shared = relay::start(
         config,
         relay::RelayInputs {
+            settings: settings.clone(),
             own,
             cas: certificates.cas,
             credentials,
@@ -192,12 +200,16 @@ pub fn build(mut config: Config) -> Result<Bound, BuildError> {
             secure: ports.secure_admin_listener,
             registry: &registry,
             certificates: certificate_metrics.clone(),
+            reload: reload_metrics.clone(),
             lease: lease_metrics,
             tls: tls.clone(),
             maker,
         },
         &mut control,
     )?;
+    if let Some(inputs) = reload {
+        reload::start(inputs, settings, reload_metrics, &mut control);
+    }
     if ports.has_predecessor {
         tracing::info!("another proxy is stopping here: this one listens when it is ready");
         let taking_over = takeover::run(shared.clone(), serving, admin_bound, start_listening);

@@ -19,6 +19,7 @@ pub mod publish;
 #[cfg(test)]
 mod reference;
 pub mod relay;
+pub mod reload;
 pub mod request;
 pub mod retry;
 pub mod routing;

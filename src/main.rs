@@ -11,10 +11,11 @@ use kube_interop_proxy::cli::doctor;
 use kube_interop_proxy::cli::doctor::finding::{Level, summary};
 use kube_interop_proxy::cli::status::OutputFormat;
 use kube_interop_proxy::cli::{self, Ending, terminal};
-use kube_interop_proxy::config::{self, Config, Problem};
+use kube_interop_proxy::config::{self, LoadedConfig, Problem};
+use kube_interop_proxy::reload::{LogFilter, ReloadInputs};
 use kube_interop_proxy::{app, tls};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, reload};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -45,7 +46,13 @@ fn main() -> ExitCode {
             config,
             live: false,
         } => check(&config),
-        Command::Status { admin, output } => {
+        Command::Status {
+            admin,
+            peers: Some(peers),
+            timeout,
+            ..
+        } => code(cli::status::wait::run(&admin, peers, timeout)),
+        Command::Status { admin, output, .. } => {
             let form = match output {
                 Output::Table => OutputFormat::Table,
                 Output::Json => OutputFormat::Json,
@@ -56,7 +63,7 @@ fn main() -> ExitCode {
             server_id,
             config,
             yes,
-        } => match loaded(config::load(&config)) {
+        } => match problems_printed(config::load(&config)) {
             Ok(config) => code(cli::forget::run(&server_id, &config, yes)),
             Err(()) => ExitCode::from(USAGE),
         },
@@ -82,7 +89,7 @@ fn code(ending: Ending) -> ExitCode {
 }
 
 fn check(path: &Path) -> ExitCode {
-    match loaded(config::check(path)) {
+    match problems_printed(config::check(path)) {
         Ok(_) => {
             let text = format!("{}: no problems\n", path.display());
             said(&text, ExitCode::SUCCESS)
@@ -129,7 +136,7 @@ fn said(text: &str, code: ExitCode) -> ExitCode {
 }
 
 /// Prints the problems, if any.
-fn loaded(result: Result<Config, Vec<Problem>>) -> Result<Config, ()> {
+fn problems_printed<T>(result: Result<T, Vec<Problem>>) -> Result<T, ()> {
     result.map_err(|problems| {
         for problem in &problems {
             terminal::complain(problem);
@@ -138,13 +145,16 @@ fn loaded(result: Result<Config, Vec<Problem>>) -> Result<Config, ()> {
 }
 
 fn run(path: &Path, log_format: LogFormat) -> ExitCode {
-    if start_logging(log_format).is_err() {
-        return ExitCode::from(USAGE);
-    }
-    let Ok(config) = loaded(config::load(path)) else {
+    let Ok(wanted) = wanted_filter() else {
         return ExitCode::from(USAGE);
     };
-    match serve(config) {
+    let Ok(loaded) = problems_printed(config::load_to_run(path)) else {
+        return ExitCode::from(USAGE);
+    };
+    let file_decides = wanted.is_none();
+    let filter = wanted.unwrap_or_else(|| EnvFilter::new(&loaded.config.logging.filter));
+    let log_filter = Some(start_logging(log_format, filter)).filter(|_| file_decides);
+    match serve(path, loaded, log_filter) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "failed");
@@ -153,27 +163,49 @@ fn run(path: &Path, log_format: LogFormat) -> ExitCode {
     }
 }
 
-/// `Err`: RUST_LOG cannot be understood.
-fn start_logging(format: LogFormat) -> Result<(), ()> {
-    // Access lines cost time on every request, and few operators need them.
-    let filter = match std::env::var("RUST_LOG") {
-        Ok(wanted) => EnvFilter::try_new(wanted)
-            .map_err(|error| terminal::complain(format_args!("RUST_LOG: {error}")))?,
-        Err(_) => EnvFilter::new("info,access=off,pingora_core=warn"),
+/// What RUST_LOG says, if it is set: it counts, not the configuration. `Err`: it cannot be understood.
+fn wanted_filter() -> Result<Option<EnvFilter>, ()> {
+    let Ok(wanted) = std::env::var("RUST_LOG") else {
+        return Ok(None);
     };
+    match EnvFilter::try_new(wanted) {
+        Ok(filter) => Ok(Some(filter)),
+        Err(error) => {
+            terminal::complain(format_args!("RUST_LOG: {error}"));
+            Err(())
+        }
+    }
+}
+
+/// Returns what replaces the filter.
+fn start_logging(format: LogFormat, filter: EnvFilter) -> LogFilter {
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         // Otherwise it would print to stderr and panic when the log's reader is gone or the disk is full.
         .log_internal_errors(false);
     match format {
-        LogFormat::Text => logs.with_ansi(false).init(),
-        LogFormat::Json => logs.json().init(),
+        LogFormat::Text => {
+            let logs = logs.with_ansi(false).with_filter_reloading();
+            let handle = logs.reload_handle();
+            logs.init();
+            replacing(handle)
+        }
+        LogFormat::Json => {
+            let logs = logs.json().with_filter_reloading();
+            let handle = logs.reload_handle();
+            logs.init();
+            replacing(handle)
+        }
     }
-    Ok(())
 }
 
-fn serve(config: Config) -> anyhow::Result<()> {
+fn replacing<S: 'static>(handle: reload::Handle<EnvFilter, S>) -> LogFilter {
+    // It fails only once the subscriber is gone, and that stays for as long as the process.
+    Box::new(move |filter| drop(handle.reload(EnvFilter::new(filter))))
+}
+
+fn serve(path: &Path, loaded: LoadedConfig, log_filter: Option<LogFilter>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("control")
@@ -183,7 +215,16 @@ fn serve(config: Config) -> anyhow::Result<()> {
     let result = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-        let bound = app::build(config)?;
+        // Before anything else that takes time: without a handler SIGHUP would end the process.
+        let hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+        let config = loaded.config.clone();
+        let reload = ReloadInputs {
+            path: path.to_owned(),
+            loaded,
+            hangup,
+            log_filter,
+        };
+        let bound = app::build(config, Some(reload))?;
         either(&mut terminate, &mut interrupt).await;
         tokio::select! {
             () = bound.stop() => Ok(()),

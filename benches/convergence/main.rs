@@ -152,7 +152,7 @@ async fn measure(arguments: &Arguments) -> bool {
     let inside = runtime();
     let bound = {
         let _entered = inside.enter();
-        app::build(config::load(&file).expect("a configuration")).expect("a proxy")
+        app::build(config::load(&file).expect("a configuration"), None).expect("a proxy")
     };
     let changes = change(&bound, peers, client, keys).await;
     inside
@@ -315,7 +315,9 @@ async fn keep_writing(mut peers: Vec<Peer>, mut client: Client, keys: EtcdKeys) 
 /// Where a request goes now, planned by what plans all requests: to a peer, or (`Some(None)`) to the apiserver beside
 /// us, whose 404 is believed. `None`: anything else.
 fn goes(shared: &Shared, path: &str) -> Option<Option<SocketAddr>> {
+    let settings = shared.settings.load();
     let request = RouteRequest {
+        settings: &settings,
         method: &Method::GET,
         path,
         info: &info::read(&Method::GET, path, None),

@@ -110,7 +110,7 @@ _kube__interop__proxy() {
             return 0
             ;;
         kube__interop__proxy__subcmd__status)
-            opts="-o -h --admin --output --help"
+            opts="-o -h --admin --output --wait --peers --timeout --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -126,6 +126,14 @@ _kube__interop__proxy() {
                     ;;
                 -o)
                     COMPREPLY=($(compgen -W "table json" -- "${cur}"))
+                    return 0
+                    ;;
+                --peers)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 *)

@@ -31,7 +31,7 @@ complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_needs_command" -f -
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_needs_command" -f -a "forget" -d 'Drop what is known of a server that will not come back: what only it served is a 404 then, not a 503'
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_needs_command" -f -a "version" -d 'Print the version, and the commit that the program was built from'
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand run" -l config -d 'Configuration file (YAML)' -r -F
-complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand run" -l log-format -d 'Form of the log lines on stderr. What is logged is chosen with RUST_LOG; access lines have the target `access`' -r -f -a "text\t''
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand run" -l log-format -d 'Form of the log lines on stderr. What is logged is chosen with logging.filter in the configuration, or with RUST_LOG; access lines have the target `access`' -r -f -a "text\t''
 json\t''"
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand run" -s h -l help -d 'Print help'
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand check" -l config -d 'Configuration file (YAML)' -r -F
@@ -40,6 +40,9 @@ complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand ch
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand status" -l admin -d 'Its admin port (admin.bindAddress)' -r
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand status" -s o -l output -d 'What to show' -r -f -a "table\t''
 json\t''"
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand status" -l peers -d 'How many other servers there must be, at least' -r
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand status" -l timeout -d 'How long to wait; exit 1 then' -r
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand status" -l wait -d 'Show nothing, but wait until this server and --peers others serve, everything is known of them, and nothing has to be refused: then the next node may be stopped'
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand status" -s h -l help -d 'Print help'
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand forget" -l config -d 'Configuration file (YAML) of any proxy of the cluster; what it says of etcd is used' -r -F
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand forget" -l yes -d 'Do not ask'

@@ -29,7 +29,7 @@ _kube-interop-proxy() {
             (run)
 _arguments "${_arguments_options[@]}" : \
 '--config=[Configuration file (YAML)]:CONFIG:_files' \
-'--log-format=[Form of the log lines on stderr. What is logged is chosen with RUST_LOG; access lines have the target \`access\`]:LOG_FORMAT:(text json)' \
+'--log-format=[Form of the log lines on stderr. What is logged is chosen with logging.filter in the configuration, or with RUST_LOG; access lines have the target \`access\`]:LOG_FORMAT:(text json)' \
 '-h[Print help]' \
 '--help[Print help]' \
 && ret=0
@@ -47,6 +47,9 @@ _arguments "${_arguments_options[@]}" : \
 '--admin=[Its admin port (admin.bindAddress)]:HOST:PORT:_default' \
 '-o+[What to show]:OUTPUT:(table json)' \
 '--output=[What to show]:OUTPUT:(table json)' \
+'--peers=[How many other servers there must be, at least]:N:_default' \
+'--timeout=[How long to wait; exit 1 then]:DURATION:_default' \
+'(-o --output)--wait[Show nothing, but wait until this server and --peers others serve, everything is known of them, and nothing has to be refused\: then the next node may be stopped]' \
 '-h[Print help]' \
 '--help[Print help]' \
 && ret=0

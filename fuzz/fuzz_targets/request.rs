@@ -66,7 +66,7 @@ fn look(header: &RequestHeader, path: &str, query: Option<&str>) {
         accept,
         kind.and_then(|kind| kind.to_str().ok()).unwrap_or(""),
     );
-    if let Ok(Some(version)) = version_asked(&header.headers, &CONFIG.version_awareness) {
+    if let Ok(Some(version)) = version_asked(&header.headers, &CONFIG.version_awareness.header) {
         assert_eq!(version.to_string().parse(), Ok(version));
     }
     let asked = header.headers.contains_key(IF_READY);

@@ -13,6 +13,7 @@ sections! {
     /// Everything that one proxy knows.
     pub struct StatusDocument {
         pub certificates: CertificatesStatus,
+        pub config: ConfigStatus,
         pub custom: CustomStatus,
         pub discovery: DiscoveryStatus,
         pub etcd: EtcdStatus,
@@ -67,6 +68,18 @@ sections! {
         pub broken: Vec<String>,
         /// When files expire (RFC 3339), by configuration key.
         pub expire: BTreeMap<String, Option<String>>,
+    }
+
+    /// The configuration file since the start.
+    pub struct ConfigStatus {
+        /// Changed keys that take effect at the next start, with their values.
+        pub needs_restart: Vec<String>,
+        /// Why the file cannot be used; empty: it is in use.
+        pub problems: Vec<String>,
+        /// When settings were last read again (RFC 3339).
+        pub reloaded: Option<String>,
+        /// The values in force of the keys that are read again.
+        pub settings: BTreeMap<String, String>,
     }
 
     /// What peers serve and the local apiserver does not.

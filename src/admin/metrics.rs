@@ -29,6 +29,8 @@ pub struct GaugeValues {
     /// Known servers without a live key.
     pub absent: usize,
     pub initialized: bool,
+    /// Resources that would be answered 503 if this server stopped.
+    pub only_here: usize,
     /// A background task has panicked.
     pub control_panicked: bool,
 }
@@ -42,6 +44,7 @@ pub struct Gauges {
     etcd_synced: IntGauge,
     peers: IntGaugeVec,
     initialized: IntGauge,
+    only_here: IntGauge,
     control_panicked: IntGauge,
 }
 
@@ -94,6 +97,10 @@ impl Gauges {
                 "kube_interop_proxy_apiserver_initialized",
                 "1 while the local apiserver is initialized (KEP-3028).",
             )?,
+            only_here: gauge(
+                "kube_interop_proxy_only_here_resources",
+                "Resources that no other server lists that can be asked: they would be answered 503 if this server stopped.",
+            )?,
             control_panicked: gauge(
                 "kube_interop_proxy_control_panicked",
                 "1 once a background task has panicked: restart the proxy.",
@@ -110,6 +117,7 @@ impl Gauges {
         self.etcd_restores.set(saturating(values.etcd_restores));
         self.etcd_synced.set(values.etcd_synced.into());
         self.initialized.set(values.initialized.into());
+        self.only_here.set(saturating(values.only_here));
         self.control_panicked.set(values.control_panicked.into());
         for (state, count) in [
             ("target", values.targets),

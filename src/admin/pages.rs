@@ -20,6 +20,7 @@ use super::status::StatusReader;
 use crate::metrics;
 use crate::publish::metrics::LeaseMetrics;
 use crate::relay::shared::Shared;
+use crate::reload::metrics::ReloadMetrics;
 use crate::request::info::query_values;
 use crate::tls::metrics::CertificateMetrics;
 
@@ -52,10 +53,11 @@ impl Pages {
         shared: Arc<Shared>,
         registry: Registry,
         certificates: Arc<CertificateMetrics>,
+        reload: Arc<ReloadMetrics>,
         lease: LeaseMetrics,
     ) -> Result<Self, prometheus::Error> {
         Ok(Self {
-            status: StatusReader::new(shared.clone(), certificates, lease),
+            status: StatusReader::new(shared.clone(), certificates, reload, lease),
             shared,
             gauges: Gauges::new(&registry)?,
             registry,

@@ -15,6 +15,7 @@ use crate::relay::metrics::Metrics;
 use crate::relay::overlay::metrics::DocumentOutcome;
 use crate::relay::request_metrics::{NO_DECISION, VerbClass};
 use crate::relay::unread::ResetReason;
+use crate::reload::metrics::ReloadMetrics;
 use crate::routing::decide::Row;
 use crate::server::metrics::ConnectionMetrics;
 use crate::tls::metrics::CertificateMetrics;
@@ -45,6 +46,7 @@ fn all() -> Vec<RegisteredMetric> {
     LeaseMetrics::new(&registry).unwrap();
     CertificateMetrics::new(&registry).unwrap();
     SpanMetrics::new(&registry).unwrap();
+    ReloadMetrics::new(&registry).unwrap();
     let mut all = REGISTERED.take();
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
@@ -86,6 +88,7 @@ fn values(metric: &str, label: &str) -> String {
         ("peers", "state") => code(["target", "live", "bare", "absent"]),
         ("discovery_sources", "state") => code(["read", "failing", "unreachable"]),
         ("discovery_reads_total", "result") => code(["ok", "failed"]),
+        ("config_reloads_total", "result") => code(["applied", "failed"]),
         (_, "files") => code(["serving", "upstream", "etcd"]),
         (_, "file") => "a key of the configuration, such as `serving.certFile`".to_owned(),
         (_, "code") => "the status code of the answer".to_owned(),
@@ -153,6 +156,7 @@ fn every_metric_passes_where_it_is_noted() {
         include_str!("../relay/overlay/metrics.rs"),
         include_str!("../relay/request_metrics.rs"),
         include_str!("../relay/unread/metrics.rs"),
+        include_str!("../reload/metrics.rs"),
         include_str!("../server/metrics.rs"),
         include_str!("../tls/metrics.rs"),
         include_str!("../watches/metrics.rs"),

@@ -14,6 +14,7 @@ use super::serve;
 use crate::client::ClientMaker;
 use crate::publish::metrics::LeaseMetrics;
 use crate::relay::shared::Shared;
+use crate::reload::metrics::ReloadMetrics;
 use crate::tls::metrics::CertificateMetrics;
 use crate::tls::serving::ServingTls;
 
@@ -24,6 +25,7 @@ pub struct AdminInputs<'a> {
     pub secure: Option<AdminListener>,
     pub registry: &'a Registry,
     pub certificates: Arc<CertificateMetrics>,
+    pub reload: Arc<ReloadMetrics>,
     pub lease: LeaseMetrics,
     /// Of the TLS port and the secure one.
     pub tls: Arc<ArcSwap<ServingTls>>,
@@ -41,6 +43,7 @@ pub fn start(
         shared.clone(),
         inputs.registry.clone(),
         inputs.certificates,
+        inputs.reload,
         inputs.lease,
     )?;
     let pages = Arc::new(pages);

@@ -9,9 +9,9 @@ use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 
 use super::document::{
-    AddedGroupVersion, CertificatesStatus, CheckStatus, CustomStatus, DiscoverySourceStatus,
-    DiscoveryStatus, EtcdStatus, PeerStatus, RecentStatus, ResourceStatus, ServerStatus,
-    StatusDocument, WatchesStatus,
+    AddedGroupVersion, CertificatesStatus, CheckStatus, ConfigStatus, CustomStatus,
+    DiscoverySourceStatus, DiscoveryStatus, EtcdStatus, PeerStatus, RecentStatus, ResourceStatus,
+    ServerStatus, StatusDocument, WatchesStatus,
 };
 use super::metrics::GaugeValues;
 use crate::discovery::peer_discovery::SourceStatus;
@@ -20,6 +20,7 @@ use crate::publish::metrics::LeaseMetrics;
 use crate::relay::health::Health;
 use crate::relay::recent::unix;
 use crate::relay::shared::{Shared, ShutdownPhase};
+use crate::reload::metrics::{ReloadMetrics, ReloadStatus};
 use crate::routing::table::{Holders, PeerKind, Server, Snapshot};
 use crate::tls::metrics::{CertificateMetrics, rfc3339};
 
@@ -27,6 +28,7 @@ use crate::tls::metrics::{CertificateMetrics, rfc3339};
 pub struct StatusReader {
     shared: Arc<Shared>,
     certificates: Arc<CertificateMetrics>,
+    reload: Arc<ReloadMetrics>,
     lease: LeaseMetrics,
 }
 
@@ -41,11 +43,13 @@ impl StatusReader {
     pub fn new(
         shared: Arc<Shared>,
         certificates: Arc<CertificateMetrics>,
+        reload: Arc<ReloadMetrics>,
         lease: LeaseMetrics,
     ) -> Self {
         Self {
             shared,
             certificates,
+            reload,
             lease,
         }
     }
@@ -119,6 +123,7 @@ impl StatusReader {
             bare: count(|server| server.live && server.kind == PeerKind::Bare),
             absent: count(|server| !server.live),
             initialized: self.shared.local.is_initialized(),
+            only_here: snapshot.only_local(),
             control_panicked: self.shared.control_panicked.load(Relaxed),
         }
     }
@@ -143,6 +148,7 @@ impl StatusReader {
         let resources = snapshot.resources().into_iter();
         StatusDocument {
             certificates: certificates(&self.certificates),
+            config: config(self.reload.status()),
             custom: custom(&snapshot.custom),
             discovery: discovery(shared),
             etcd: etcd(&values),
@@ -226,6 +232,15 @@ fn certificates(metrics: &CertificateMetrics) -> CertificatesStatus {
     }
 }
 
+fn config(status: ReloadStatus) -> ConfigStatus {
+    ConfigStatus {
+        needs_restart: status.needs_restart,
+        problems: status.problems,
+        reloaded: status.reloaded.and_then(|time| rfc3339(unix(time))),
+        settings: status.settings,
+    }
+}
+
 fn custom(custom: &Custom) -> CustomStatus {
     let mut definitions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for Pair(group, resource) in &custom.definitions {
@@ -260,9 +275,10 @@ fn discovery(shared: &Shared) -> DiscoveryStatus {
         }));
     }
     let sources = shared.peer_discovery.sources();
+    let merges = shared.settings.load().merges_discovery();
     DiscoveryStatus {
         added,
-        current: peer_discovery.is_current_for(&shared.local),
+        current: !merges || peer_discovery.is_current_for(&shared.local),
         generation: peer_discovery.generation,
         openapi_bytes: peer_discovery.openapi.bytes() as u64,
         sources: sources.iter().map(source).collect(),

@@ -2,6 +2,7 @@
 //! package has.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -22,8 +23,8 @@ pub enum Command {
         /// Configuration file (YAML).
         #[arg(long)]
         config: PathBuf,
-        /// Form of the log lines on stderr. What is logged is chosen with RUST_LOG; access lines have the target
-        /// `access`.
+        /// Form of the log lines on stderr. What is logged is chosen with logging.filter in the configuration, or with
+        /// RUST_LOG; access lines have the target `access`.
         #[arg(long, value_enum, default_value_t = LogFormat::Text)]
         log_format: LogFormat,
     },
@@ -45,6 +46,16 @@ pub enum Command {
         /// What to show.
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
+        /// Show nothing, but wait until this server and --peers others serve, everything is known of them, and nothing
+        /// has to be refused: then the next node may be stopped.
+        #[arg(long, requires = "peers", conflicts_with = "output")]
+        wait: bool,
+        /// How many other servers there must be, at least.
+        #[arg(long, value_name = "N", requires = "wait")]
+        peers: Option<usize>,
+        /// How long to wait; exit 1 then.
+        #[arg(long, value_name = "DURATION", requires = "wait", default_value = "5m", value_parser = status::timeout)]
+        timeout: Duration,
     },
     /// Drop what is known of a server that will not come back: what only it served is a 404 then, not a 503.
     Forget {

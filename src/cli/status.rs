@@ -1,18 +1,27 @@
 //! `status`: shows the status document of a running proxy as tables or as JSON.
 //!
-//! `fetch` gets the document from the admin port, `table` and `json` print it. The command succeeds if the proxy is ready:
-//! it shows problems of peers, but they do not make it fail.
+//! `fetch` gets the document from the admin port, `table` and `json` print it, and [`wait`] asks again and again. The
+//! command succeeds if the proxy is ready: it shows problems of peers, but only with `--wait` do they make it fail.
 
 mod fetch;
 mod json;
 mod table;
+pub mod wait;
+
+use std::time::Duration;
 
 use time::OffsetDateTime;
 
 use super::{Ending, terminal};
 use crate::admin::document::StatusDocument;
+use crate::config::duration;
 
 pub use fetch::address;
+
+/// Checks a duration of the command line.
+pub fn timeout(text: &str) -> Result<Duration, String> {
+    duration::parse(text).map_err(|error| format!("no duration such as 90s or 5m: {error}"))
+}
 
 /// Output of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,9 +6,11 @@
 //! From text to `Config`: `file` (YAML to a `tree`), `section` (the keys of any mapping), `sections` (every key),
 //! `values`, `headers`, `etcd` and `tls_options` (single values), `validate` (the whole, and rules across sections, which read
 //! `facts`), `files` and [`crate::x509::pem`] (certificates and keys). `problem` collects problems, `lines` finds their
-//! lines.
+//! lines. [`effective`] has the value of each key as text, [`settings`] what is read again while the proxy runs.
 
 pub mod duration;
+pub mod effective;
+pub mod settings;
 
 mod etcd;
 mod facts;
@@ -38,6 +40,7 @@ use std::time::Duration;
 use http::HeaderName;
 use rustls::CipherSuite;
 
+use effective::EffectiveValues;
 pub(crate) use files::SHARED_AUTHORITY;
 pub use problem::Problem;
 
@@ -57,6 +60,7 @@ pub struct Config {
     pub shutdown: ShutdownConfig,
     pub admin: AdminConfig,
     pub tracing: TracingConfig,
+    pub logging: LoggingConfig,
 }
 
 /// Spans of requests.
@@ -213,7 +217,7 @@ pub struct PeerConfig {
 }
 
 /// KEP-3028: requests that need an initialized server.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IfReadyConfig {
     /// Whether the proxy obeys `X-Kubernetes-If-Ready`. Default true.
     pub enabled: bool,
@@ -300,7 +304,7 @@ pub enum DiscoveryMode {
 }
 
 /// Watches across restarts (KEP-1904).
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WatchConfig {
     /// Whether a watch goes to a peer that still has the history that it needs. Default true.
     pub resume_routing: bool,
@@ -326,41 +330,90 @@ pub struct AdminConfig {
     pub secure_bind_address: Option<SocketAddr>,
 }
 
+/// Log lines.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoggingConfig {
+    /// Which lines are written, as tracing's directives. Default `info,access=off,pingora_core=warn`.
+    pub filter: String,
+}
+
+/// A configuration with what is needed to notice that its file has changed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoadedConfig {
+    pub config: Config,
+    pub values: EffectiveValues,
+    /// The file's contents.
+    pub text: String,
+}
+
 /// Reads a configuration file and checks everything in it, including the files that it names.
 ///
 /// Relative paths start from the directory of the file. Problems are in the order of the file.
 pub fn load(path: &Path) -> Result<Config, Vec<Problem>> {
+    load_to_run(path).map(|loaded| loaded.config)
+}
+
+/// The same, with what is needed to notice that the file has changed.
+pub fn load_to_run(path: &Path) -> Result<LoadedConfig, Vec<Problem>> {
     load_with(path, files::check)
 }
 
 /// Like [`load`], but an expired or not yet valid certificate of the proxy is a problem, too.
 pub fn check(path: &Path) -> Result<Config, Vec<Problem>> {
-    load_with(path, files::check_all)
+    load_with(path, files::check_all).map(|loaded| loaded.config)
 }
 
 /// Like [`load`], but does not read the files that the configuration names.
 pub fn load_without_files(path: &Path) -> Result<Config, Vec<Problem>> {
-    load_with(path, |_, _| {})
+    load_with(path, |_, _| {}).map(|loaded| loaded.config)
 }
 
 fn load_with(
     path: &Path,
     check: fn(&files::Files, &mut problem::Problems),
-) -> Result<Config, Vec<Problem>> {
-    let text = read(path).map_err(|message| {
-        let message = format!("{}: {message}", path.display());
-        vec![Problem::of_file(None, message)]
-    })?;
-    let base = path.parent().unwrap_or(Path::new(""));
-    validate::config(&text, base, check)
+) -> Result<LoadedConfig, Vec<Problem>> {
+    let text = read(path).map_err(|problem| vec![problem])?;
+    let (config, values) = validate::config(&text, base(path), check)?;
+    Ok(LoadedConfig {
+        config,
+        values,
+        text,
+    })
 }
 
 /// Reads a configuration from text; does not read the files that it names.
 pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
-    validate::config(text, Path::new(""), |_, _| {})
+    parse_at(Path::new(""), text).map(|(config, _)| config)
 }
 
-fn read(path: &Path) -> Result<String, String> {
+/// The same for the contents of the file at `path`.
+pub(crate) fn parse_at(path: &Path, text: &str) -> Result<(Config, EffectiveValues), Vec<Problem>> {
+    validate::config(text, base(path), |_, _| {})
+}
+
+/// Relative paths start there.
+fn base(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
+}
+
+/// The contents of a configuration file.
+fn read(path: &Path) -> Result<String, Problem> {
+    read_text(path).map_err(|message| file_problem(path, &message))
+}
+
+/// The same while the proxy runs: the file must not be a pipe, which would be waited for.
+pub(crate) fn read_again(path: &Path) -> Result<String, Problem> {
+    match std::fs::metadata(path) {
+        Ok(found) if !found.is_file() => Err(file_problem(path, "is not a file")),
+        _ => read(path),
+    }
+}
+
+fn file_problem(path: &Path, message: &str) -> Problem {
+    Problem::of_file(None, format!("{}: {message}", path.display()))
+}
+
+fn read_text(path: &Path) -> Result<String, String> {
     let open = |path| File::open(path).map_err(PemError::from);
     let mut bytes = Vec::new();
     // One byte more than allowed, so that `file::parse` can reject a file that is too large.

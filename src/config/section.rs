@@ -4,7 +4,9 @@
 //! `None` from any of these methods means that a problem was noted, never that a key is missing.
 
 use std::collections::HashMap;
+use std::fmt::Debug;
 
+use super::effective::EffectiveValues;
 use super::problem::Problems;
 #[cfg(test)]
 use super::tests::survey;
@@ -18,16 +20,20 @@ pub(super) struct Section<'n, 'p> {
     broken: bool,
     known: Vec<&'static str>,
     problems: &'p mut Problems,
+    values: &'p mut EffectiveValues,
 }
+
+/// Where a section notes what it finds.
+pub(super) type Notes<'p> = (&'p mut Problems, &'p mut EffectiveValues);
 
 impl<'n> Section<'n, '_> {
     /// Reads the whole file with `read`.
     pub(super) fn root<T>(
         node: &'n Node,
-        problems: &mut Problems,
+        notes: Notes<'_>,
         read: impl FnOnce(&mut Section<'n, '_>) -> T,
     ) -> T {
-        Self::visit(KeyPath::default(), Some(node), false, problems, read)
+        Self::visit(KeyPath::default(), Some(node), false, notes, read)
     }
 
     /// Reads the mapping `key` below this one with `read`; an empty one if it was left out.
@@ -38,7 +44,8 @@ impl<'n> Section<'n, '_> {
     ) -> T {
         let node = self.value(key);
         let path = self.path.key(key);
-        Section::visit(path, node, self.broken, self.problems, read)
+        let notes = (&mut *self.problems, &mut *self.values);
+        Section::visit(path, node, self.broken, notes, read)
     }
 
     /// Reads each mapping of the list `key` with `read`; the list is empty if it was left out. `keys`: what a mapping has.
@@ -57,14 +64,17 @@ impl<'n> Section<'n, '_> {
         };
         let Some(items) = self.optional(key, items)? else {
             #[cfg(test)]
-            drop(survey::default_items(&[], check));
+            let _ = survey::default_items(&[], check);
             return Some(Vec::new());
         };
         let mut values = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
             let path = self.path.key(key).item(index);
             values.push(match check(item) {
-                Ok(()) => Section::visit(path, Some(item), false, self.problems, &mut read),
+                Ok(()) => {
+                    let notes = (&mut *self.problems, &mut *self.values);
+                    Section::visit(path, Some(item), false, notes, &mut read)
+                }
                 Err(message) => {
                     self.problems.add(path, message);
                     None
@@ -75,7 +85,7 @@ impl<'n> Section<'n, '_> {
     }
 
     /// The value of an optional key. `Some(None)`: it was left out.
-    pub(super) fn optional<T>(
+    pub(super) fn optional<T: Debug>(
         &mut self,
         key: &'static str,
         parse: impl FnOnce(&'n Node) -> Result<T, String>,
@@ -89,7 +99,7 @@ impl<'n> Section<'n, '_> {
     }
 
     /// The value of a required key.
-    pub(super) fn required<T>(
+    pub(super) fn required<T: Debug>(
         &mut self,
         key: &'static str,
         parse: impl FnOnce(&'n Node) -> Result<T, String>,
@@ -104,7 +114,7 @@ impl<'n> Section<'n, '_> {
     }
 
     /// The value of a key, or its default.
-    pub(super) fn or<T>(
+    pub(super) fn or<T: Debug>(
         &mut self,
         key: &'static str,
         default: impl Into<Node>,
@@ -120,7 +130,7 @@ impl<'n> Section<'n, '_> {
     }
 
     /// The items of a list, or of its default. Items must be unique.
-    pub(super) fn list<T: PartialEq>(
+    pub(super) fn list<T: PartialEq + Debug>(
         &mut self,
         key: &'static str,
         default: &[&str],
@@ -138,7 +148,7 @@ impl<'n> Section<'n, '_> {
     }
 
     /// The items of a required list, which must not be empty.
-    pub(super) fn required_list<T: PartialEq>(
+    pub(super) fn required_list<T: PartialEq + Debug>(
         &mut self,
         key: &'static str,
         parse: impl FnMut(&Node) -> Result<T, String>,
@@ -179,7 +189,7 @@ impl<'n> Section<'n, '_> {
         path: KeyPath,
         node: Option<&'n Node>,
         parent_broken: bool,
-        problems: &mut Problems,
+        (problems, values): Notes<'_>,
         read: impl FnOnce(&mut Section<'n, '_>) -> T,
     ) -> T {
         let (entries, broken) = match node {
@@ -197,6 +207,7 @@ impl<'n> Section<'n, '_> {
             broken,
             known: Vec::new(),
             problems,
+            values,
         };
         let value = read(&mut section);
         section.note_unexpected_keys();
@@ -209,11 +220,20 @@ impl<'n> Section<'n, '_> {
         Some(node).filter(|node| **node != Node::Null)
     }
 
-    fn noted<T>(&mut self, key: &str, parsed: Result<T, String>) -> Option<T> {
-        parsed.map_err(|message| self.problem(key, &message)).ok()
+    fn noted<T: Debug>(&mut self, key: &str, parsed: Result<T, String>) -> Option<T> {
+        match parsed {
+            Ok(value) => {
+                self.values.note(&self.path.key(key), &value);
+                Some(value)
+            }
+            Err(message) => {
+                self.problem(key, &message);
+                None
+            }
+        }
     }
 
-    fn parsed<T: PartialEq>(
+    fn parsed<T: PartialEq + Debug>(
         &mut self,
         key: &str,
         items: &[Node],
@@ -236,6 +256,7 @@ impl<'n> Section<'n, '_> {
                 }
             }
         }
+        self.values.note(&self.path.key(key), &values);
         all_good.then_some(values)
     }
 

@@ -14,9 +14,10 @@ use super::files::{self, CertAndKey, KeyedFile};
 use super::section::Section;
 use super::{
     AdminConfig, ApiServerConfig, BareServersMode, DiscoveryConfig, DiscoveryMode, Enforce,
-    EtcdConfig, IdentityConfig, IfReadyConfig, IfReadyMode, KeyPair, PeerConfig, PublishLease,
-    RequestHeaders, ReroutingConfig, ServingConfig, ShutdownConfig, SniCertificate, TracingConfig,
-    Unsynced, VersionAwarenessConfig, WatchConfig, etcd, headers, tls_options, values,
+    EtcdConfig, IdentityConfig, IfReadyConfig, IfReadyMode, KeyPair, LoggingConfig, PeerConfig,
+    PublishLease, RequestHeaders, ReroutingConfig, ServingConfig, ShutdownConfig, SniCertificate,
+    TracingConfig, Unsynced, VersionAwarenessConfig, WatchConfig, etcd, headers, tls_options,
+    values,
 };
 
 /// Highest `serving.goawayChance`, as in kube-apiserver: one request in fifty.
@@ -403,6 +404,16 @@ pub(super) fn tracing(s: &mut Section<'_, '_>) -> Option<TracingConfig> {
         endpoint: endpoint?,
         sampling_rate_per_million: rate?,
     })
+}
+
+/// `logging`
+pub(super) fn logging(s: &mut Section<'_, '_>) -> Option<LoggingConfig> {
+    let filter = s.or(
+        "filter",
+        "info,access=off,pingora_core=warn",
+        values::log_filter,
+    );
+    Some(LoggingConfig { filter: filter? })
 }
 
 /// The path of a required CA file, to be checked later.

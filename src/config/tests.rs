@@ -4,6 +4,7 @@ mod files;
 mod problems;
 mod properties;
 mod reference;
+mod reloaded;
 mod rules;
 pub(super) mod survey;
 mod tls_options;
@@ -187,7 +188,7 @@ fn the_example_has_every_key() {
     let known: Vec<String> = known.flatten().collect();
     assert_eq!(
         known.len(),
-        15 + 15 + 8 + 6 + 5 + 5 + 4 + 4 + 2 + 1 + 2 + 2 + 2 + 2
+        16 + 15 + 8 + 6 + 5 + 5 + 4 + 4 + 2 + 1 + 2 + 2 + 2 + 2 + 1
     );
     for key in known {
         let written = EXAMPLE

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
+use super::effective::EffectiveValues;
 use super::facts::Facts;
 use super::files::Files;
 use super::problem::{Problem, Problems};
@@ -18,7 +19,7 @@ pub(super) fn config(
     text: &str,
     base: &Path,
     check_files: impl FnOnce(&Files, &mut Problems),
-) -> Result<Config, Vec<Problem>> {
+) -> Result<(Config, EffectiveValues), Vec<Problem>> {
     let root = file::parse(text).map_err(|problem| vec![problem])?;
     if root == Node::Null {
         let message = "the file is empty; config.example.yaml is a complete one to start from";
@@ -26,13 +27,15 @@ pub(super) fn config(
     }
     let mut problems = Problems::default();
     let mut facts = Facts::new(base);
-    let config = Section::root(&root, &mut problems, |root| whole(root, &mut facts));
+    let mut values = EffectiveValues::default();
+    let notes = (&mut problems, &mut values);
+    let config = Section::root(&root, notes, |root| whole(root, &mut facts));
     check_addresses(&facts, &mut problems);
     check_additional_addresses(&facts, &mut problems);
     headers::check_collisions(&facts.headers, &mut problems);
     check_files(&facts.files, &mut problems);
     match config {
-        Some(config) if problems.is_empty() => Ok(config),
+        Some(config) if problems.is_empty() => Ok((config, values)),
         _ => Err(problems.located(text, &root)),
     }
 }
@@ -56,6 +59,7 @@ fn whole(root: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Config> {
     let shutdown = root.section("shutdown", sections::shutdown);
     let admin = root.section("admin", |s| sections::admin(s, facts));
     let tracing = root.section("tracing", sections::tracing);
+    let logging = root.section("logging", sections::logging);
     api_version.and(kind)?;
     Some(Config {
         serving: serving?,
@@ -71,6 +75,7 @@ fn whole(root: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Config> {
         shutdown: shutdown?,
         admin: admin?,
         tracing: tracing?,
+        logging: logging?,
     })
 }
 

@@ -283,6 +283,32 @@ pub(super) fn resource(node: &Node) -> Result<String, String> {
     Err(format!("{} is not {EXPECTED}", quoted(found)))
 }
 
+/// Directives for log lines. Unlike `RUST_LOG`, a directive must have a level: a misspelled level would otherwise be the
+/// name of a target, and silence everything else.
+pub(super) fn log_filter(node: &Node) -> Result<String, String> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    const EXPECTED: &str = "levels such as info,access=off";
+    let found = text(node, EXPECTED)?;
+    for directive in found.split(',') {
+        let (target, level) = match directive.split_once('=') {
+            Some((target, level)) => (Some(target), level),
+            None => (None, directive),
+        };
+        let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"_:".contains(&byte);
+        if target.is_some_and(|target| target.is_empty() || !target.bytes().all(letter)) {
+            return Err(format!(
+                "{} names no target of log lines",
+                quoted(directive)
+            ));
+        }
+        if !LEVELS.contains(&level) {
+            let levels = LEVELS.join(", ");
+            return Err(format!("{} is not one of {levels}", quoted(level)));
+        }
+    }
+    Ok(found.to_owned())
+}
+
 fn is_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label)
 }

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderValue};
 
 use crate::client::{self, Client, ClientMaker, MakerError};
 use crate::cluster::native;
-use crate::config::{Config, DiscoveryMode};
+use crate::config::Config;
 use crate::request::headers::{PEER_PROXIED, REROUTED};
 use crate::tls::credentials::Current;
 
@@ -26,19 +26,16 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// With the current credentials. `None`: by the configuration clients see the documents of one server.
-    pub fn new(config: &Config, credentials: &Current) -> Result<Option<Self>, MakerError> {
-        if !config.rerouting.enabled || config.discovery.mode != DiscoveryMode::Merged {
-            return Ok(None);
-        }
+    /// With the current credentials.
+    pub fn new(config: &Config, credentials: &Current) -> Result<Self, MakerError> {
         let names = &config.serving.request_headers;
         let user = &config.api_server.internal_user;
         let proxied = client::identity(names, user, &["system:masters"])?;
         let native = client::identity(names, native::USER, &[native::GROUP])?;
-        Ok(Some(Self {
+        Ok(Self {
             proxied: Arc::new(maker(config, credentials, marked(proxied))?),
             native: Arc::new(maker(config, credentials, native)?),
-        }))
+        })
     }
 
     /// For the server at `address`; `native`: it has no proxy.

@@ -19,6 +19,7 @@ use super::openapi::OpenApiFormat;
 use super::own::OwnGroups;
 use super::sources::{ReadJob, SourceInputs, Sources};
 use crate::cluster::catalog::Published;
+use crate::config::settings::SharedSettings;
 use crate::discovery::cache::DocumentCache;
 use crate::discovery::metrics::PeerDiscoveryMetrics;
 use crate::discovery::peer_discovery::{PeerDiscovery, SharedPeerDiscovery};
@@ -39,13 +40,15 @@ const FORMS: [OpenApiFormat; 3] = [
 
 /// The task that reads peers.
 pub struct PeerDiscoveryReader {
+    /// While clients see the documents of one server, no peer is read, and only the local apiserver's rank is published.
+    pub settings: Arc<SharedSettings>,
     pub published: Published,
     /// The local apiserver's discovery.
     pub view: watch::Receiver<LocalView>,
     /// Where the result is published.
     pub peer_discovery: Arc<SharedPeerDiscovery>,
-    /// Clients for peers; `None`: no peer is read, only the local apiserver's rank is published.
-    pub clients: Option<Clients>,
+    /// Clients for peers.
+    pub clients: Clients,
     /// `apiServer.discoveryInterval`
     pub discovery_interval: Duration,
     pub metrics: PeerDiscoveryMetrics,
@@ -67,13 +70,16 @@ impl PeerDiscoveryReader {
         let every = self.discovery_interval * INTERVALS;
         let mut sources = Sources::new(every, rand::thread_rng().r#gen());
         let mut snapshots = self.published.changed.subscribe();
+        let mut settings = self.settings.changes();
         let mut running: JoinSet<Done> = JoinSet::new();
         let throttle = LogThrottle::default();
         let mut changed = true;
         loop {
             let now = Instant::now();
             let view = self.view.borrow_and_update().clone();
-            changed |= self.plan(&mut sources, &view, now);
+            settings.mark_unchanged();
+            let merges = self.settings.load().merges_discovery();
+            changed |= self.plan(&mut sources, &view, merges, now);
             let wanted = self.wanted();
             sources.want(&wanted, now);
             while running.len() < AT_ONCE
@@ -82,7 +88,7 @@ impl PeerDiscoveryReader {
                 self.start(job, &mut running);
             }
             if std::mem::take(&mut changed) {
-                self.publish(&sources, &view, &wanted);
+                self.publish(&sources, &view, merges, &wanted);
             }
             let due = sources.next_due().filter(|_| running.len() < AT_ONCE);
             let due = async {
@@ -94,6 +100,7 @@ impl PeerDiscoveryReader {
             tokio::select! {
                 () = due => {}
                 Ok(()) = snapshots.changed() => {}
+                Ok(()) = settings.changed() => {}
                 Ok(()) = self.view.changed() => {}
                 () = self.peer_discovery.format_wanted() => changed = true,
                 Some(Ok(done)) = running.join_next() => {
@@ -105,10 +112,12 @@ impl PeerDiscoveryReader {
     }
 
     /// Returns whether there is something new to publish.
-    fn plan(&self, sources: &mut Sources, view: &LocalView, now: Instant) -> bool {
+    fn plan(&self, sources: &mut Sources, view: &LocalView, merges: bool, now: Instant) -> bool {
         let snapshot = self.published.snapshot.load();
-        if self.clients.is_none() || !snapshot.synced {
-            return sources.clear() || self.peer_discovery.load().local != rank(view);
+        if !merges || !snapshot.synced {
+            let published = self.peer_discovery.load();
+            let cleared = sources.clear();
+            return cleared || published.epoch.is_some() || published.local != rank(view);
         }
         // While the local apiserver's discovery is unknown, so is what it lacks. What was published names its epoch.
         let Some(local) = view.served.clone() else {
@@ -133,8 +142,7 @@ impl PeerDiscoveryReader {
     }
 
     fn start(&self, job: ReadJob, running: &mut JoinSet<Done>) {
-        let Some(clients) = &self.clients else { return };
-        let mut client = clients.client(job.address, job.native);
+        let mut client = self.clients.client(job.address, job.native);
         running.spawn(async move {
             let mut cache = job.cache;
             let outcome = cache.read(&mut client, &job.want).await;
@@ -161,28 +169,38 @@ impl PeerDiscoveryReader {
         sources.done(done.key, done.cache, error, Instant::now());
     }
 
-    /// Nothing if clients see the documents of one server by the configuration.
     fn own(&self, view: &LocalView) -> OwnGroups {
-        match (&self.clients, &view.served) {
-            (Some(_), Some(served)) => {
+        match &view.served {
+            Some(served) => {
                 let snapshot = self.published.snapshot.load();
                 OwnGroups::new(&view.groups, served, &snapshot.custom)
             }
-            _ => OwnGroups::default(),
+            None => OwnGroups::default(),
         }
     }
 
-    fn publish(&mut self, sources: &Sources, view: &LocalView, wanted: &[OpenApiFormat]) {
-        let synced = self.published.snapshot.load().synced;
+    /// Without an epoch while nothing is merged: when merging begins, requests must not take what was not read for
+    /// something that does not exist.
+    fn publish(
+        &mut self,
+        sources: &Sources,
+        view: &LocalView,
+        merges: bool,
+        wanted: &[OpenApiFormat],
+    ) {
+        let known = merges && self.published.snapshot.load().synced;
         if sources.is_empty() {
             self.peer_discovery.clear_wanted();
         }
         let peer_discovery = PeerDiscovery {
             generation: 0,
-            epoch: view.served.as_ref().filter(|_| synced).map(|_| view.epoch),
+            epoch: view.served.as_ref().filter(|_| known).map(|_| view.epoch),
             local: rank(view),
             served: view.served.clone(),
-            own: self.own(view),
+            own: match merges {
+                true => self.own(view),
+                false => OwnGroups::default(),
+            },
             others: sources.others(),
             openapi: sources.openapi(wanted),
         };

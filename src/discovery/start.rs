@@ -12,12 +12,14 @@ use super::reader::PeerDiscoveryReader;
 use crate::client::MakerError;
 use crate::cluster::catalog::Published;
 use crate::config::Config;
+use crate::config::settings::SharedSettings;
 use crate::local::discovery::LocalView;
 use crate::tls::credentials::Current;
 
 /// Spawns the reader of peers' discovery. Returns where it publishes.
 pub fn start(
     config: &Config,
+    settings: Arc<SharedSettings>,
     credentials: &Current,
     published: Published,
     view: watch::Receiver<LocalView>,
@@ -26,6 +28,7 @@ pub fn start(
 ) -> Result<Arc<SharedPeerDiscovery>, MakerError> {
     let peer_discovery: Arc<SharedPeerDiscovery> = Arc::default();
     let reader = PeerDiscoveryReader {
+        settings,
         published,
         view,
         peer_discovery: peer_discovery.clone(),

@@ -15,6 +15,7 @@ use super::overlay::Overlay;
 use super::overlay::cache::UNKEPT;
 use super::route::{Action, Candidates, Route, RouteRequest};
 use super::shared::Shared;
+use crate::config::settings::Settings;
 use crate::config::{DiscoveryMode, Unsynced};
 use crate::discovery::fallback::{lacking, unread};
 use crate::discovery::newest::targets_of;
@@ -28,13 +29,13 @@ use crate::routing::documents::{DocumentRequest, RouteStop, merged, newest};
 use crate::routing::table::Snapshot;
 
 /// The requested document, if other servers may serve it or add to it.
-fn requested_document(shared: &Shared, request: &RouteRequest<'_>) -> Option<DocumentRequest> {
+fn requested_document(request: &RouteRequest<'_>) -> Option<DocumentRequest> {
     let Target::Discovery(discovery) = &request.info.target else {
         return None;
     };
     let reads = matches!(*request.method, Method::GET | Method::HEAD);
-    let concerns =
-        reads && shared.config.discovery.mode != DiscoveryMode::Local && shared.policy.rerouting;
+    let settings = request.settings;
+    let concerns = reads && settings.discovery != DiscoveryMode::Local && settings.rerouting;
     DocumentRequest::of(discovery).filter(|_| concerns)
 }
 
@@ -45,13 +46,14 @@ pub fn first(
     initialized: bool,
     snapshot: &Snapshot,
 ) -> Option<Action> {
-    let document = requested_document(shared, request)?;
+    let document = requested_document(request)?;
     if request.rerouted {
         return rerouted(shared, request, initialized, snapshot, &document);
     }
     if !snapshot.synced {
         // It is not known what the local document lacks, and clients take missing entries for deleted.
-        return is_refused(shared, &document).then_some(Action::Answer(Refusal::Unsynced));
+        return is_refused(request.settings, &document)
+            .then_some(Action::Answer(Refusal::Unsynced));
     }
     let action = action(shared, request, initialized, snapshot, document, &[]);
     if action.is_none() {
@@ -74,7 +76,7 @@ fn rerouted(
     if !initialized {
         return refused();
     }
-    let is_merged = shared.config.discovery.mode == DiscoveryMode::Merged;
+    let is_merged = request.settings.discovery == DiscoveryMode::Merged;
     if !is_merged || !document.lists_groups() {
         return None;
     }
@@ -104,7 +106,7 @@ fn rerouted(
 }
 
 /// Whether a document is refused before etcd was read. Clients do not take what OpenAPI lacks for deleted.
-fn is_refused(shared: &Shared, document: &DocumentRequest) -> bool {
+fn is_refused(settings: &Settings, document: &DocumentRequest) -> bool {
     let is_openapi = matches!(
         document,
         DocumentRequest::OpenApiV2
@@ -112,8 +114,8 @@ fn is_refused(shared: &Shared, document: &DocumentRequest) -> bool {
             | DocumentRequest::OpenApiV3Version(_)
     );
     !is_openapi
-        && shared.config.discovery.mode == DiscoveryMode::Merged
-        && shared.policy.unsynced == Unsynced::Reject
+        && settings.discovery == DiscoveryMode::Merged
+        && settings.unsynced == Unsynced::Reject
 }
 
 /// The next action, after the servers at `tried` could not answer. `last`: the refusal if no other server can be tried.
@@ -128,7 +130,7 @@ pub fn next(
     if request.rerouted || !snapshot.synced {
         return None;
     }
-    let document = requested_document(shared, request)?;
+    let document = requested_document(request)?;
     let peer_discovery = shared.peer_discovery.load();
     let stale = is_stale(&document, &peer_discovery);
     let action = action(shared, request, initialized, snapshot, document, tried)?;
@@ -153,7 +155,7 @@ fn action(
 ) -> Option<Action> {
     let peer_discovery = shared.peer_discovery.load_full();
     let targets = &snapshot.targets;
-    let is_newest = shared.config.discovery.mode == DiscoveryMode::Newest;
+    let is_newest = request.settings.discovery == DiscoveryMode::Newest;
     let sure = initialized && (is_newest || peer_discovery.is_current_for(&shared.local));
     let adds = !is_newest && peer_discovery.adds_to(&document);
     let accept = request.accept.as_ref();

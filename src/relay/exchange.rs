@@ -30,6 +30,7 @@ use super::unread::AnswerWriter;
 use super::unread::outflow::Outflow;
 use super::upload::{Disconnected, Upload, UploadInterest};
 use super::upstream::{ConnectionChoice, PoolChoice, RequestKind, UpstreamGroup};
+use crate::config::settings::Settings;
 use crate::relay::final_bookmark::FinalBookmark;
 use crate::relay::kept_answer::KeptAnswer;
 use crate::relay::revalidate::Revalidation;
@@ -42,6 +43,8 @@ use crate::routing::decide::NoSuchResource;
 /// The parameters of one exchange.
 pub struct Exchange<'a> {
     pub shared: &'a Shared,
+    /// Those in force when the request began.
+    pub settings: &'a Settings,
     pub info: &'a RequestInfo<'a>,
     pub caller: &'a Caller,
     pub downstream: &'a Downstream,
@@ -86,7 +89,7 @@ impl Exchange<'_> {
         let mut final_bookmark = match self.kind {
             RequestKind::Long => {
                 let server = self.destination.address();
-                FinalBookmark::of(self.shared, self.info, &header, server)
+                FinalBookmark::of(self.shared, self.settings, self.info, &header, server)
             }
             _ => FinalBookmark::none(self.shared),
         };

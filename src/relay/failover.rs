@@ -293,6 +293,7 @@ impl<'a> ForwardedRequest<'a> {
             &self.downstream.client,
             caller,
             self.kind,
+            self.route_request.settings,
         )
         .map_err(|error| unwritable(&error))
     }
@@ -339,6 +340,7 @@ impl<'a> ForwardedRequest<'a> {
         };
         let exchange = Exchange {
             shared,
+            settings: self.route_request.settings,
             info: self.route_request.info,
             caller: self.route_request.caller,
             downstream: self.downstream,

@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::shared::{DRAIN_TURNS, Shared, ShutdownPhase};
+use crate::config::settings::Settings;
 use crate::request::info::{RequestInfo, ResourceRequest, Target, Verb, is_set, query_values};
 use crate::watches::bookmark;
 use crate::watches::follower::{Follower, ObjectType};
@@ -81,6 +82,7 @@ impl<'a> FinalBookmark<'a> {
     /// For a request with this `info` and header to `server`.
     pub fn of(
         shared: &'a Shared,
+        settings: &Settings,
         info: &RequestInfo<'_>,
         header: &RequestHeader,
         server: SocketAddr,
@@ -90,7 +92,7 @@ impl<'a> FinalBookmark<'a> {
         };
         let query = header.uri.query();
         let bookmark_request =
-            shared.config.watch.bookmark_on_shutdown && is_set(query, "allowWatchBookmarks");
+            settings.watch.bookmark_on_shutdown && is_set(query, "allowWatchBookmarks");
         let bookmark_request = bookmark_request.then(|| BookmarkRequest {
             server,
             resource: WatchedResource {
@@ -261,8 +263,11 @@ impl<'a> FinalBookmark<'a> {
         }
     }
 
+    /// `None` also if bookmarks were switched off since the watch began.
     fn bookmark_request(&self) -> Option<&BookmarkRequest> {
-        self.watch.as_ref()?.bookmark_request.as_ref()
+        let request = self.watch.as_ref()?.bookmark_request.as_ref()?;
+        let wanted = self.shared.settings.load().watch.bookmark_on_shutdown;
+        wanted.then_some(request)
     }
 
     /// Whether a bookmark may follow what the apiserver sent last.

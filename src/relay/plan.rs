@@ -43,7 +43,7 @@ fn gated(
     action: impl FnOnce(bool) -> (Option<Row>, Action),
 ) -> Plan {
     let initialized = shared.local.is_initialized();
-    let config = &shared.config.if_ready;
+    let config = &request.settings.if_ready;
     match gate(config, request.path, request.if_ready, initialized) {
         Gate::Refuse { ready } => Plan {
             ready,
@@ -139,7 +139,7 @@ pub fn after_expiry(
     let initialized = shared.local.is_initialized() && !shared.local.turns_away();
     let snapshot = shared.published.snapshot.load();
     let (question, local) = question(shared, request, initialized);
-    let decision = decide::after_expiry(question, shared.policy, local, &snapshot)?;
+    let decision = decide::after_expiry(question, request.settings.into(), local, &snapshot)?;
     route(shared, request, &decision, &snapshot, tried)
 }
 
@@ -151,8 +151,8 @@ fn ask<'s>(
 ) -> Decision<'s> {
     let (question, local) = question(shared, request, initialized);
     let stale = || shared.is_stale();
-    let decision = decide(question, shared.policy, local, snapshot, stale);
-    match !initialized && shared.is_draining() && may_be_answered_elsewhere(shared, request) {
+    let decision = decide(question, request.settings.into(), local, snapshot, stale);
+    match !initialized && shared.is_draining() && may_be_answered_elsewhere(request) {
         true => Decision {
             to: ServerChoice::Peers(&snapshot.targets, None),
             then: ServerChoice::Local,
@@ -184,12 +184,12 @@ fn question<'a>(
 }
 
 /// Whether a path that is not a resource means the same at every apiserver: unlike health, metrics and logs.
-fn may_be_answered_elsewhere(shared: &Shared, request: &RouteRequest<'_>) -> bool {
+fn may_be_answered_elsewhere(request: &RouteRequest<'_>) -> bool {
     const SAME_EVERYWHERE: [&str; 2] = ["/.well-known/", "/openid/"];
     let path = request.path;
     gvr(request.info).is_none()
         && !request.rerouted
-        && shared.policy.rerouting
+        && request.settings.rerouting
         && (path == "/version" || SAME_EVERYWHERE.iter().any(|below| path.starts_with(below)))
 }
 

@@ -13,6 +13,7 @@ use super::answer::Refusal;
 use super::health::Health;
 use super::overlay::Overlay;
 use super::shared::Shared;
+use crate::config::settings::Settings;
 use crate::kube::gvr::Gvr;
 use crate::kube::version::{KubernetesVersion, MalformedVersion};
 use crate::request::caller::Caller;
@@ -24,6 +25,8 @@ use crate::routing::table::{Server, Snapshot};
 
 /// A request as the plan sees it.
 pub struct RouteRequest<'a> {
+    /// Those in force when it began.
+    pub settings: &'a Settings,
     pub method: &'a Method,
     /// As on the wire.
     pub path: &'a str,

@@ -25,7 +25,7 @@ use super::plan::plan;
 use super::request_metrics::{RequestMeter, VerbClass};
 use super::request_span::RequestSpan;
 use super::route::{Action, Plan, RouteRequest};
-use super::shared::Shared;
+use super::shared::{Shared, retry_after};
 use super::tokens::Tokens;
 use super::unread::{AnswerWriter, SEND_BUFFER};
 use super::upload::Upload;
@@ -34,7 +34,7 @@ use crate::relay::failover::{ForwardedRequest, Refused};
 use crate::relay::keepalive::{FIRST_REQUEST_TIMEOUT, idle, linger, linger_unread};
 use crate::request::caller::Caller;
 use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, means_upgrade, version_asked};
-use crate::request::info::{self, RequestInfo, Target};
+use crate::request::info::{self, Target};
 use crate::request::token;
 use crate::watches::resume::Resume;
 
@@ -178,6 +178,7 @@ impl RelayService {
 
     async fn serve(&self, session: &mut ServerSession) -> Outcome {
         let started = Instant::now();
+        let settings = self.shared.settings.load();
         let body_expected = !session.is_body_empty();
         let mut header = take_header(session);
         let upgrade = session.is_upgrade_req() && means_upgrade(&header.headers);
@@ -204,14 +205,24 @@ impl RelayService {
         let span = tracer.and_then(|tracer| RequestSpan::begin(tracer, &caller, &mut header, path));
         let marked = |name| header.headers.contains_key(name);
         let route_request = RouteRequest {
+            settings: &settings,
             method: &method,
             path,
             info: &info,
             well_formed: named && is_well_formed(&header) && info::is_well_formed(path, query),
             caller: &caller,
             rerouted: caller == Caller::Peer && (marked(REROUTED) || marked(PEER_PROXIED)),
-            resume: self.resume.of(&info, query),
-            version: version_asked(&header.headers, &self.shared.config.version_awareness),
+            resume: match settings.watch.resume_routing {
+                true => self.resume.of(&info, query),
+                false => None,
+            },
+            version: match settings.version_awareness {
+                true => version_asked(
+                    &header.headers,
+                    &self.shared.config.version_awareness.header,
+                ),
+                false => Ok(None),
+            },
             if_ready: marked(IF_READY),
             accept: match info.target {
                 Target::Discovery(_) => header.headers.get(ACCEPT).cloned(),
@@ -283,9 +294,8 @@ impl RelayService {
         let result = match end {
             Ok(outcome) => outcome,
             Err(refused) => {
-                let request = (&method, &info);
                 meter.answer_begins(refused.refusal.code());
-                self.answer_refused(session, &downstream, &caller, request, refused, options)
+                self.answer_refused(session, &downstream, &route_request, refused, options)
                     .await
             }
         };
@@ -310,12 +320,12 @@ impl RelayService {
         &self,
         session: &mut ServerSession,
         downstream: &Downstream,
-        caller: &Caller,
-        request: (&Method, &RequestInfo<'_>),
+        request: &RouteRequest<'_>,
         Refused { refusal, server }: Refused,
         mut options: ResponseOptions,
     ) -> Outcome {
-        self.shared.refused(refusal, Some(request), server);
+        let asked = (request.method, request.info);
+        self.shared.refused(refusal, Some(asked), server);
         // The apiserver may have gone down since the plan was made.
         let initialized = self.shared.local.is_initialized();
         let ready = initialized && refusal != Refusal::NotInitialized;
@@ -323,12 +333,13 @@ impl RelayService {
         if let Some(ready) = options.ready {
             self.shared.metrics.ready_answered(ready);
         }
-        if self.shared.is_draining() || self.ends_connection(caller, refusal) {
+        if self.shared.is_draining() || self.ends_connection(request.caller, refusal) {
             downstream.end(session);
         }
         let mut answer_writer =
             AnswerWriter::new(&self.shared.unread, &downstream.outflow, false, Some(0));
-        let refusing = self.refuse(session, refusal, &options);
+        let seconds = retry_after(&request.settings.if_ready);
+        let refusing = self.refuse(session, refusal, seconds, &options);
         let refusing = std::pin::pin!(async { Ok(refusing.await) });
         answer_writer
             .write(refusing)
@@ -379,13 +390,13 @@ impl RelayService {
         &self,
         session: &mut ServerSession,
         refusal: Refusal,
+        retry_after: u32,
         options: &ResponseOptions,
     ) -> Outcome {
         if self.shared.is_leaving() {
             session.set_keepalive(None);
         }
-        let seconds = self.shared.retry_after();
-        match answer::refuse(session, refusal, seconds, options).await {
+        match answer::refuse(session, refusal, retry_after, options).await {
             Ok(()) => Outcome::Answered {
                 code: refusal.code(),
                 reusable: session.is_body_done(),

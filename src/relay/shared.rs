@@ -16,7 +16,8 @@ use super::health::Health;
 use super::overlay::cache::Cache;
 use super::unread::UnreadBudget;
 use crate::cluster::catalog::{OwnServer, Published};
-use crate::config::Config;
+use crate::config::settings::SharedSettings;
+use crate::config::{Config, IfReadyConfig};
 use crate::discovery::peer_discovery::SharedPeerDiscovery;
 use crate::local::state::LocalState;
 use crate::otlp::Tracer;
@@ -26,12 +27,13 @@ use crate::relay::recent::{RecentEvents, RequestEvent};
 use crate::request::caller::Authenticator;
 use crate::request::headers::PrivilegedHeaders;
 use crate::request::info::RequestInfo;
-use crate::routing::decide::Policy;
 use crate::tls::credentials::Current;
 use crate::watches::change_logs::ChangeLogs;
 
 pub struct Shared {
+    /// As at the start: what is read again while the proxy runs is in `settings`.
     pub config: Config,
+    pub settings: Arc<SharedSettings>,
     pub own: OwnServer,
     /// Identifies callers by their client certificates.
     pub judge: ArcSwap<Authenticator>,
@@ -41,7 +43,6 @@ pub struct Shared {
     pub rotated: watch::Sender<()>,
     /// Headers that only peers may send.
     pub privileged: PrivilegedHeaders,
-    pub policy: Policy,
     /// The state of the cluster in etcd.
     pub published: Published,
     /// What peers' discovery lists and the local apiserver's does not.
@@ -171,17 +172,16 @@ impl Shared {
             .unwrap_or(HeaderValue::from_static(""))
     }
 
-    /// Seconds for `Retry-After`, with new jitter for each answer.
-    pub fn retry_after(&self) -> u32 {
-        let config = &self.config.if_ready;
-        let jitter = rand::thread_rng().gen_range(0..=config.retry_after_jitter_seconds);
-        config.retry_after_seconds + jitter
-    }
-
     /// Resolves after a random part of `shutdown.drain`.
     pub async fn random_drain_delay(&self) {
         let share = rand::thread_rng().gen_range(0.0..DRAIN_TURNS);
         let turn: Duration = self.config.shutdown.drain.mul_f64(share);
         tokio::time::sleep(turn).await;
     }
+}
+
+/// Seconds for `Retry-After`, with new jitter for each answer.
+pub fn retry_after(config: &IfReadyConfig) -> u32 {
+    let jitter = rand::thread_rng().gen_range(0..=config.retry_after_jitter_seconds);
+    config.retry_after_seconds + jitter
 }

@@ -15,19 +15,20 @@ use super::unread::UnreadBudget;
 use crate::client::MakerError;
 use crate::cluster::catalog::{OwnServer, Published};
 use crate::config::Config;
+use crate::config::settings::SharedSettings;
 use crate::discovery::peer_discovery::SharedPeerDiscovery;
 use crate::local::state::LocalState;
 use crate::otlp::Tracer;
 use crate::publish::announcement::Announcement;
 use crate::request::caller::Authenticator;
 use crate::request::headers::PrivilegedHeaders;
-use crate::routing::decide::Policy;
 use crate::tls::credentials::Current;
 use crate::tls::verify::ClientCas;
 use crate::watches::change_logs::ChangeLogs;
 
 /// What requests are served by and others write.
 pub struct RelayInputs {
+    pub settings: Arc<SharedSettings>,
     pub own: OwnServer,
     pub cas: ClientCas,
     pub credentials: Current,
@@ -48,6 +49,7 @@ pub fn start(
     control: &mut JoinSet<()>,
 ) -> Result<Arc<Shared>, MakerError> {
     let shared = Arc::new(Shared {
+        settings: inputs.settings,
         own: inputs.own,
         judge: ArcSwap::from_pointee(Authenticator {
             generation: 0,
@@ -57,10 +59,6 @@ pub fn start(
         credentials: inputs.credentials,
         rotated: watch::Sender::new(()),
         privileged: PrivilegedHeaders::new(&config.serving.request_headers),
-        policy: Policy {
-            rerouting: config.rerouting.enabled,
-            unsynced: config.rerouting.unsynced,
-        },
         published: inputs.published,
         peer_discovery: inputs.peer_discovery,
         local: inputs.local,

@@ -62,7 +62,7 @@ impl Exchange<'_> {
             response.insert_header(SERVER_ID, self.shared.server_id_header())?;
         }
         // Only this proxy sets it: the value of another proxy is about another apiserver.
-        if self.shared.config.if_ready.enabled && response.headers.contains_key(READY) {
+        if self.settings.if_ready.enabled && response.headers.contains_key(READY) {
             response.remove_header(&READY);
         }
         if let Some(ready) = self.ready {

@@ -7,6 +7,7 @@ use pingora_http::RequestHeader;
 
 use super::shared::Shared;
 use super::upstream::RequestKind;
+use crate::config::settings::Settings;
 use crate::relay::route::ServerKind;
 use crate::request::caller::{Caller, ClientConnection};
 use crate::request::headers::{
@@ -20,6 +21,7 @@ pub fn for_any_server(
     connection: &ClientConnection,
     caller: &Caller,
     kind: RequestKind,
+    settings: &Settings,
 ) -> pingora_core::Result<bool> {
     if *caller != Caller::Peer {
         let forged = shared.privileged.strip(header);
@@ -27,7 +29,7 @@ pub fn for_any_server(
             shared.metrics.rejected_headers.inc_by(forged as u64);
         }
     }
-    if shared.config.if_ready.enabled && header.headers.contains_key(IF_READY) {
+    if settings.if_ready.enabled && header.headers.contains_key(IF_READY) {
         header.remove_header(&IF_READY);
     }
     // Over HTTP/2 pingora drops the apiserver's own 100, and curl would wait a second for it: the proxy sends it.

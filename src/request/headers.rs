@@ -10,7 +10,7 @@ use pingora_http::RequestHeader;
 use super::caller::UserHeaders;
 use super::credential::{self, CredentialFeatures};
 use super::token;
-use crate::config::{RequestHeaders, VersionAwarenessConfig};
+use crate::config::RequestHeaders;
 use crate::kube::version::{KubernetesVersion, MalformedVersion};
 
 /// KEP-4020's mark of a rerouted request.
@@ -157,16 +157,13 @@ impl PrivilegedHeaders {
     }
 }
 
-/// The Kubernetes version that the client requests. Repeated headers must agree.
+/// The Kubernetes version that the client requests in the header `name`. Repeated headers must agree.
 pub fn version_asked(
     headers: &HeaderMap,
-    config: &VersionAwarenessConfig,
+    name: &HeaderName,
 ) -> Result<Option<KubernetesVersion>, MalformedVersion> {
-    if !config.enabled {
-        return Ok(None);
-    }
     let mut asked = None;
-    for value in headers.get_all(&config.header) {
+    for value in headers.get_all(name) {
         let text = value.to_str().map_err(|_| MalformedVersion)?;
         let version = text.trim_ascii().parse()?;
         if *asked.get_or_insert(version) != version {

@@ -2,6 +2,7 @@
 
 use super::table::Snapshot;
 use crate::config::Unsynced;
+use crate::config::settings::Settings;
 use crate::kube::gvr::{Gvr, GvrRef};
 use crate::kube::version::KubernetesVersion;
 
@@ -34,6 +35,15 @@ pub struct Policy {
     pub rerouting: bool,
     /// `rerouting.unsynced`
     pub unsynced: Unsynced,
+}
+
+impl From<&Settings> for Policy {
+    fn from(settings: &Settings) -> Self {
+        Self {
+            rerouting: settings.rerouting,
+            unsynced: settings.unsynced,
+        }
+    }
 }
 
 /// The row of the table that decided.

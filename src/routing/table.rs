@@ -209,6 +209,12 @@ impl Snapshot {
         targets.get(before(wanted)..end).unwrap_or_default()
     }
 
+    /// How many resources only the local apiserver lists, of all servers that requests may be sent to.
+    pub fn only_local(&self) -> usize {
+        let only_local = |holders: &&Holders| holders.local && holders.targets.is_empty();
+        self.holders.values().filter(only_local).count()
+    }
+
     /// Every listed resource, in order; for display.
     pub fn resources(&self) -> BTreeMap<&Gvr, &Holders> {
         self.holders.iter().collect()

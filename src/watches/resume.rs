@@ -12,7 +12,6 @@ use crate::request::info::{RequestInfo, ResourceRequest, Target, Verb, query_val
 /// Recognises such watches.
 #[derive(Debug)]
 pub struct Resume {
-    enabled: bool,
     /// Resources (`events`, `events.events.k8s.io`) that are stored in another etcd.
     elsewhere: HashSet<String>,
 }
@@ -20,7 +19,6 @@ pub struct Resume {
 impl Resume {
     pub fn new(config: &Config) -> Self {
         Self {
-            enabled: config.watch.resume_routing,
             elsewhere: config.etcd.other_resources.iter().cloned().collect(),
         }
     }
@@ -30,7 +28,7 @@ impl Resume {
         let Target::Resource(resource) = &info.target else {
             return None;
         };
-        if !self.enabled || info.verb != Verb::Watch || self.is_elsewhere(resource) {
+        if info.verb != Verb::Watch || self.is_elsewhere(resource) {
             return None;
         }
         // `sendInitialEvents` asks for the existing objects first, as of any later state.
@@ -70,7 +68,6 @@ mod tests {
 
     fn of(elsewhere: &[&str], target: &str) -> Option<i64> {
         let resume = Resume {
-            enabled: true,
             elsewhere: elsewhere.iter().map(ToString::to_string).collect(),
         };
         let (path, query) = target.split_once('?').unwrap();

@@ -21,5 +21,6 @@ mod readiness;
 mod routing;
 mod security;
 mod servers;
+mod settings;
 mod stopping;
 mod watches;

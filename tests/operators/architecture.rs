@@ -135,3 +135,35 @@ fn names_are_found_in_each_form_of_use() {
     let names: Vec<_> = used(source).into_iter().collect();
     assert_eq!(names, ["a", "c", "d", "g", "i"]);
 }
+
+/// [`Settings`](kube_interop_proxy::config::settings::Settings) change while the proxy runs; the configuration stays as
+/// it was at the start.
+#[test]
+fn nobody_reads_from_the_configuration_what_is_read_again() {
+    let reloaded = [
+        "config.if_ready",
+        "config.watch",
+        "config.discovery",
+        "config.logging",
+        "rerouting.enabled",
+        "rerouting.unsynced",
+        "version_awareness.enabled",
+    ];
+    let mut looked_at = 0;
+    for path in sources() {
+        let room = room(&path);
+        if ["config", "reload", "main"].contains(&room.as_str()) {
+            continue;
+        }
+        let source = std::fs::read_to_string(&path).unwrap();
+        looked_at += 1;
+        for key in reloaded {
+            let mut code = source
+                .lines()
+                .filter(|line| !line.trim_start().starts_with("//"));
+            let found = code.find(|line| line.contains(key));
+            assert_eq!(found, None, "{}", path.display());
+        }
+    }
+    assert!(looked_at > 100);
+}

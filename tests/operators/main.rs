@@ -22,6 +22,7 @@ mod kubeadm;
 mod logs;
 mod manifests;
 mod monitoring;
+mod next_node;
 mod packages;
 mod page;
 mod status;

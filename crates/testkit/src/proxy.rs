@@ -175,6 +175,36 @@ impl Proxy {
         &self.config
     }
 
+    /// The text of its configuration file with one more key set, also for later starts.
+    pub fn changed_config(&mut self, key: &str, value: &str) -> String {
+        self.options = self.options.clone().set(key, value);
+        serde_yaml::to_string(&self.options.config(&self.address)).expect("configuration")
+    }
+
+    /// Puts a file with one key changed in the place of its configuration file, as an editor does.
+    pub fn reconfigure(&mut self, key: &str, value: &str) {
+        let text = self.changed_config(key, value);
+        self.replace_config(&text);
+    }
+
+    /// Puts a file with this text in the place of its configuration file.
+    pub fn replace_config(&self, text: &str) {
+        let new = self.config.with_extension("new");
+        std::fs::write(&new, text).expect("write the new configuration");
+        std::fs::rename(&new, &self.config).expect("put it in place");
+    }
+
+    /// Waits until a setting that is read again has this value.
+    pub async fn until_setting(&self, key: &str, value: &str) {
+        eventually(&format!("{key} is {value}"), START, async || {
+            let settings = &self.statusz().await["config"]["settings"];
+            (settings[key] == value)
+                .then_some(())
+                .ok_or(settings[key].clone())
+        })
+        .await;
+    }
+
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }

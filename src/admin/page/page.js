@@ -43,7 +43,7 @@ function showAge() {
 }
 
 function showServer() {
-  const { server, watches } = latest;
+  const { config, server, watches } = latest;
   const checks = server.checks.map(({ name, missing }) =>
     h("li", null, missing === null ? word("ok", "ok") : word("bad", "failed"), ` ${name}`,
       missing === null ? null : quiet(missing)));
@@ -61,6 +61,11 @@ function showServer() {
       : `${number(watches.expiredAvoided)} served by another server, ${number(watches.expiredPassed)} answered 410`],
     ["Last bookmarks", lastBookmarks(watches)],
     ["Lease", lease[server.identityLeaseKeptBy] ?? "none kept by the proxy"],
+    ["Only here", count(latest.resources.filter((it) => it.local && !it.peers.length).length, "resource")],
+    ["Configuration", config.problems.length ? word("bad", "the file cannot be used")
+      : config.needsRestart.length ? word("warn", "the next start changes more")
+      : config.reloaded === null ? "as at the start" : `read again ${time(since(config.reloaded))} ago`,
+      [...config.problems, ...config.needsRestart].slice(0, ROWS).map((line) => quiet(clip(line)))],
   ));
 }
 

@@ -15,7 +15,7 @@ const REST: &str = r#".SH "EXIT STATUS"
 A clean stop; no problem; ready.
 .TP
 1
-A failure; problems; not ready.
+A failure; problems; not ready; still waiting at the end of the timeout.
 .TP
 64
 Wrong usage or configuration.
@@ -29,7 +29,14 @@ All keys, with their defaults.
 .SH ENVIRONMENT
 .TP
 RUST_LOG
-What \fBrun\fR logs, for example \fBinfo,access=info\fR.
+What \fBrun\fR logs, for example \fBinfo,access=info\fR. It counts more than logging.filter in the configuration.
+.SH SIGNALS
+.TP
+SIGTERM, SIGINT
+Stop \fBrun\fR; the second ends it at once.
+.TP
+SIGHUP
+Makes \fBrun\fR log what became of its configuration file, which it reads again whenever it changes.
 .SH "SEE ALSO"
 \fBkube\-apiserver\fR(1), \fBsystemd.service\fR(5)
 "#;

@@ -8,6 +8,7 @@ mod differences;
 use time::OffsetDateTime;
 
 use super::super::text::{Table, plain, span};
+use super::wait;
 use crate::admin::document::{EtcdStatus, PeerStatus, ServerStatus, StatusDocument};
 
 /// This server, its peers, where they differ, and certificates that need attention. `width`: of the terminal, if it is one.
@@ -53,6 +54,18 @@ fn this_server(status: &StatusDocument) -> String {
             "Forbidden",
             &format!("etcd's role lacks {not_followed}: apiservers without a proxy are not seen"),
         );
+    }
+    if let Some(only_here) = wait::only_here(status) {
+        let consequence = "would be answered 503 if this server stopped";
+        line("Only here", &format!("{only_here}: {consequence}"));
+    }
+    for problem in &status.config.problems {
+        let problem = text(problem, "?");
+        line("Config", &format!("the file cannot be used: {problem}"));
+    }
+    for change in &status.config.needs_restart {
+        let change = text(change, "?");
+        line("Config", &format!("at the next start, {change}"));
     }
     for claim in status.claims() {
         let claim = text(claim, "?");

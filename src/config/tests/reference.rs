@@ -8,6 +8,7 @@ use super::super::file;
 use super::super::tree::Node;
 use super::EXAMPLE;
 use super::survey::{Key, keys};
+use crate::config::settings::is_reloaded;
 use crate::reference::{assert_current, cell};
 
 const INTRODUCTION: &str = "\
@@ -24,7 +25,9 @@ from.
   same as leaving the key out.
 - Durations are written as in Kubernetes: `500ms`, `1m30s`, `1h`.
 - Relative paths start from the directory of the file. Certificates, keys and CAs are PEM files. The proxy reads them again
-  when they change ([upgrade.md](upgrade.md#certificates)); a change of the configuration file takes a restart.
+  when they change ([upgrade.md](upgrade.md#certificates)).
+- The proxy reads this file again when it changes, too ([upgrade.md](upgrade.md#settings)). These keys take effect then:
+  RELOADED. All others take effect at the next start.
 ";
 
 /// The comment before each key of the example, by the key's path.
@@ -104,8 +107,12 @@ fn default_cell(key: &Key) -> String {
 #[test]
 fn the_reference_of_the_configuration_is_current() {
     let comments = comments();
-    let (mut page, mut section) = (INTRODUCTION.to_owned(), String::new());
-    for key in keys() {
+    let keys = keys();
+    let reloaded = keys.iter().filter(|key| is_reloaded(&key.path));
+    let reloaded: Vec<_> = reloaded.map(|key| format!("`{}`", key.path)).collect();
+    let introduction = INTRODUCTION.replace("RELOADED", &reloaded.join(", "));
+    let (mut page, mut section) = (introduction, String::new());
+    for key in keys {
         let Some((of, _)) = key.path.split_once('.') else {
             continue;
         };

@@ -7,7 +7,7 @@ use testkit::pki::Pki;
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::wait::eventually;
 
-async fn without_etcd(
+pub async fn without_etcd(
     unsynced: &str,
 ) -> (
     tempfile::TempDir,

@@ -227,3 +227,27 @@ fn fields_that_are_missing_or_of_another_kind_break_nothing() {
         assert!(page.starts_with("Server    has no ID yet\n"), "{page}");
     }
 }
+
+#[test]
+fn a_configuration_file_that_is_not_in_use_is_told() {
+    let mut status = status();
+    assert!(!shown(&status, None).contains("Config"));
+    status["config"] = json!({
+        "problems": ["discovery.mode (line 3): \"Merge\" is not one of these"],
+        "needsRestart": ["peer.leaseTTL: 15s -> 20s"],
+    });
+    let page = shown(&status, None);
+    for line in [
+        "Config    the file cannot be used: discovery.mode (line 3): \"Merge\" is not one of these\n",
+        "Config    at the next start, peer.leaseTTL: 15s -> 20s\n",
+    ] {
+        assert!(page.contains(line), "{page}");
+    }
+}
+
+#[test]
+fn what_would_be_refused_if_this_server_stopped_is_told() {
+    let page = shown(&status(), None);
+    let told = "Only here autoscaling/v1 (1): would be answered 503 if this server stopped\n";
+    assert!(page.contains(told), "{page}");
+}

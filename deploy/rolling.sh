@@ -1,0 +1,64 @@
+#!/bin/sh
+# Upgrades control plane nodes, or anything else that stops their servers, one node after the other. It goes on to the next
+# node only when every node says that nothing would be refused.
+#
+#   rolling.sh NODE... -- COMMAND [ARGUMENT...]
+#
+# For each NODE it runs `COMMAND ARGUMENT... NODE`, which must not return before the new processes were started, and then on
+# every NODE `kube-interop-proxy status --wait`. It ends with 1 if a command fails or a node has to be waited for too long,
+# and leaves the nodes after it alone; start it again with those once the cause is gone.
+#
+#   ON_NODE   runs a command on a node: `$ON_NODE NODE kube-interop-proxy status ...`; default ssh. Where the proxy is a
+#             container, a script of yours with `crictl exec`
+#   PEERS     how many other servers each node must have, default the number of NODEs less one
+#   TIMEOUT   how long each node is waited for, default 10m
+set -eu
+
+usage() {
+    echo "rolling.sh NODE... -- COMMAND [ARGUMENT...]" >&2
+    exit 64
+}
+
+nodes=
+count=0
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    case $1 in
+        -* | *[!A-Za-z0-9._:-]* | '') usage ;;
+    esac
+    nodes="$nodes $1"
+    count=$((count + 1))
+    shift
+done
+[ "$count" -gt 0 ] && [ $# -gt 1 ] || usage
+shift
+peers=${PEERS:-$((count - 1))}
+
+status() {
+    node=$1
+    shift
+    # Its standard input is not what COMMAND may want to read.
+    ${ON_NODE:-ssh} "$node" kube-interop-proxy status "$@" </dev/null
+}
+
+# Each node looks for itself: the servers may not have heard of each other at the same time.
+settled() {
+    for each in $nodes; do
+        status "$each" --wait --peers "$peers" --timeout "${TIMEOUT:-10m}" >/dev/null || {
+            echo "$each: not every server serves, see above; no other node is stopped" >&2
+            exit 1
+        }
+    done
+}
+
+settled
+for next in $nodes; do
+    # During an upgrade this is often not empty: what only the first new server, or only the last old one serves.
+    status "$next" | sed -n "s/^Only here */$next: only here: /p"
+    echo "$next: $*"
+    "$@" "$next" || {
+        echo "$next: the command has failed; no other node is stopped" >&2
+        exit 1
+    }
+    settled
+done
+echo "all nodes are done"

@@ -1,0 +1,192 @@
+//! Waits until the next node may be stopped: this server and enough others serve, everything is known of them, and
+//! nothing has to be refused. Deciding is pure.
+
+use std::collections::BTreeMap;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::super::text::plain;
+use super::super::{Ending, terminal};
+use super::fetch::fetch;
+use crate::admin::document::{ResourceStatus, StatusDocument};
+use crate::config::duration;
+use crate::kube::gvr::api_version;
+
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Asks the proxy at `admin` until nothing is lacking, at most for `timeout`. What is lacking goes to standard error
+/// whenever it changes.
+pub fn run(admin: &str, peers: usize, timeout: Duration) -> Ending {
+    let deadline = Instant::now() + timeout;
+    let mut said = Vec::new();
+    loop {
+        let lacking = match fetch(admin) {
+            Ok(document) => lacking(&StatusDocument::read(&document), peers),
+            Err(error) => vec![format!("{admin}: {error}")],
+        };
+        if lacking.is_empty() {
+            return match terminal::say("nothing is lacking\n") {
+                Ok(()) => Ending::Good,
+                Err(_) => Ending::Bad,
+            };
+        }
+        if lacking != said {
+            for line in &lacking {
+                terminal::complain(format_args!("waiting: {line}"));
+            }
+            said = lacking;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let timeout = duration::format(timeout);
+            terminal::complain(format_args!("not within {timeout}"));
+            return Ending::Bad;
+        }
+        sleep(left.min(PAUSE));
+    }
+}
+
+/// What must still come true; empty: nothing.
+fn lacking(status: &StatusDocument, peers: usize) -> Vec<String> {
+    let server = &status.server;
+    let mut lacking = Vec::new();
+    if !server.ready {
+        let why: Vec<_> = server.missing.iter().map(|it| plain(it)).collect();
+        lacking.push(format!("this server is not ready: {}", why.join("; ")));
+    }
+    let serving = status.peers.iter().filter(|it| it.target && !it.unhealthy);
+    let serving = serving.count();
+    if serving < peers {
+        lacking.push(format!("other servers that serve: {serving} of {peers}"));
+    }
+    for peer in &status.peers {
+        if peer.live && peer.known != Some(true) {
+            lacking.push(format!("it is not known what {} serves", plain(&peer.id)));
+        }
+    }
+    if !status.discovery.current {
+        lacking.push("the discovery of the apiserver was not read yet".to_owned());
+    }
+    for source in &status.discovery.sources {
+        if source.state != "read" {
+            let servers = plain(&source.servers.join(", "));
+            let state = plain(&source.state);
+            lacking.push(format!("the discovery of {servers} is {state}"));
+        }
+    }
+    for claim in status.claims() {
+        let claim = plain(claim);
+        lacking.push(format!("a second proxy claims the server ID of {claim}"));
+    }
+    let refused = |resource: &&ResourceStatus| !resource.local && resource.peers.is_empty();
+    if let Some(refused) = group_versions(status.resources.iter().filter(refused)) {
+        lacking.push(format!("no server that can be asked serves {refused}"));
+    }
+    lacking
+}
+
+/// Resources that only this server serves: they would be answered 503 if it stopped. `None`: there are none.
+pub(super) fn only_here(status: &StatusDocument) -> Option<String> {
+    if !status.peers.iter().any(|peer| peer.target) && !status.resources.is_empty() {
+        return Some("everything".to_owned());
+    }
+    let only_here = |resource: &&ResourceStatus| resource.local && resource.peers.is_empty();
+    group_versions(status.resources.iter().filter(only_here))
+}
+
+/// `autoscaling/v2 (3), apps/v1 (1)`
+fn group_versions<'a>(resources: impl Iterator<Item = &'a ResourceStatus>) -> Option<String> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for resource in resources {
+        let [group, version] = [&resource.group, &resource.version].map(|name| plain(name));
+        *counts.entry(api_version(&group, &version)).or_default() += 1;
+    }
+    let texts = counts.iter().map(|(of, count)| format!("{of} ({count})"));
+    let texts: Vec<_> = texts.collect();
+    (!texts.is_empty()).then(|| texts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn status(change: impl FnOnce(&mut Value)) -> StatusDocument {
+        let peer = |id| json!({"id": id, "live": true, "initialized": true, "target": true, "known": true});
+        let resource = |name, local: bool, peers: &[&str]| json!({"group": "apps", "version": "v1", "resource": name, "local": local, "peers": peers});
+        let mut status = json!({
+            "server": {"ready": true},
+            "discovery": {"current": true, "sources": [{"state": "read", "servers": ["b"]}]},
+            "peers": [peer("b"), peer("c")],
+            "resources": [resource("deployments", true, &["b", "c"]), resource("hpas", false, &["b"])],
+        });
+        change(&mut status);
+        StatusDocument::read(&status)
+    }
+
+    #[test]
+    fn nothing_is_lacking_where_all_serve_and_everything_is_known() {
+        for peers in 0..=2 {
+            assert_eq!(lacking(&status(|_| {}), peers), Vec::<String>::new());
+        }
+        let more = lacking(&status(|_| {}), 3);
+        assert_eq!(more, ["other servers that serve: 2 of 3"]);
+    }
+
+    #[test]
+    fn whatever_is_lacking_is_told() {
+        type Change = fn(&mut Value);
+        let cases: [(Change, &str); 9] = [
+            (
+                |it| it["server"] = json!({"ready": false, "missing": ["stopping", "\u{1b}x"]}),
+                "this server is not ready: stopping; \\u{1b}x",
+            ),
+            (
+                |it| it["peers"][0]["target"] = false.into(),
+                "other servers that serve: 1 of 2",
+            ),
+            (
+                |it| it["peers"][1]["unhealthy"] = true.into(),
+                "other servers that serve: 1 of 2",
+            ),
+            (
+                |it| it["peers"][1]["known"] = false.into(),
+                "it is not known what c serves",
+            ),
+            (
+                |it| it["discovery"]["current"] = false.into(),
+                "the discovery of the apiserver was not read yet",
+            ),
+            (
+                |it| it["discovery"]["sources"][0]["state"] = "failing".into(),
+                "the discovery of b is failing",
+            ),
+            (
+                |it| it["facts"] = json!({"claims": ["b/10.0.0.9:6443"]}),
+                "a second proxy claims the server ID of b/10.0.0.9:6443",
+            ),
+            (
+                |it| it["resources"][1]["peers"] = json!([]),
+                "no server that can be asked serves apps/v1 (1)",
+            ),
+            // A document of which nothing can be read.
+            (
+                |it| *it = json!({"discovery": {"current": true}, "peers": [{"target": true}, {"target": true}]}),
+                "this server is not ready: ",
+            ),
+        ];
+        for (change, expected) in cases {
+            assert_eq!(lacking(&status(change), 2), [expected]);
+        }
+    }
+
+    #[test]
+    fn what_only_this_server_serves_is_told_by_group_version() {
+        assert_eq!(only_here(&status(|_| {})), None);
+        let alone = status(|it| it["resources"][0]["peers"] = json!([]));
+        assert_eq!(only_here(&alone).as_deref(), Some("apps/v1 (1)"));
+        let single = status(|it| it["peers"] = json!([]));
+        assert_eq!(only_here(&single).as_deref(), Some("everything"));
+    }
+}

@@ -1,0 +1,86 @@
+//! The settings that are read again while the proxy runs.
+//!
+//! [`crate::reload`] is the only writer, and replaces them as a whole. A request copies them once, when it begins, and
+//! goes by this copy to its end, so no request sees half of a change.
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+
+use super::{Config, DiscoveryMode, IfReadyConfig, Unsynced, WatchConfig};
+
+/// The current values of the keys that [`is_reloaded`] names, but for the log filter, which tracing keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    pub if_ready: IfReadyConfig,
+    /// `rerouting.enabled`
+    pub rerouting: bool,
+    /// `rerouting.unsynced`
+    pub unsynced: Unsynced,
+    /// `versionAwareness.enabled`
+    pub version_awareness: bool,
+    /// `discovery.mode`
+    pub discovery: DiscoveryMode,
+    pub watch: WatchConfig,
+}
+
+/// Whether a key takes effect without a restart.
+pub fn is_reloaded(key: &str) -> bool {
+    const KEYS: [&str; 5] = [
+        "discovery.mode",
+        "logging.filter",
+        "rerouting.enabled",
+        "rerouting.unsynced",
+        "versionAwareness.enabled",
+    ];
+    const SECTIONS: [&str; 2] = ["ifReady.", "watch."];
+    KEYS.contains(&key) || SECTIONS.iter().any(|section| key.starts_with(section))
+}
+
+impl Settings {
+    pub fn of(config: &Config) -> Self {
+        Self {
+            if_ready: config.if_ready,
+            rerouting: config.rerouting.enabled,
+            unsynced: config.rerouting.unsynced,
+            version_awareness: config.version_awareness.enabled,
+            discovery: config.discovery.mode,
+            watch: config.watch,
+        }
+    }
+
+    /// Whether clients see the merged documents of all servers.
+    pub fn merges_discovery(&self) -> bool {
+        self.rerouting && self.discovery == DiscoveryMode::Merged
+    }
+}
+
+/// The settings in force.
+#[derive(Debug)]
+pub struct SharedSettings {
+    current: ArcSwap<Settings>,
+    changed: watch::Sender<()>,
+}
+
+impl SharedSettings {
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            current: ArcSwap::from_pointee(settings),
+            changed: watch::Sender::new(()),
+        }
+    }
+
+    /// A copy. Without locks.
+    pub fn load(&self) -> Settings {
+        **self.current.load()
+    }
+
+    pub(crate) fn store(&self, settings: Settings) {
+        self.current.store(settings.into());
+        self.changed.send_replace(());
+    }
+
+    /// Notified after each change.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+}

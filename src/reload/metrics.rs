@@ -1,0 +1,97 @@
+//! Metrics of reading the configuration file again. Written by [`crate::reload`], read by the status page too.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use prometheus::{IntCounterVec, IntGauge, Registry};
+
+use crate::config::effective::EffectiveValues;
+use crate::config::settings::is_reloaded;
+use crate::metrics::{counter_vec, int_gauge, saturating};
+
+#[derive(Debug)]
+pub struct ReloadMetrics {
+    reloads: IntCounterVec,
+    broken: IntGauge,
+    needs_restart: IntGauge,
+    status: Mutex<ReloadStatus>,
+}
+
+/// The same for the status page.
+#[derive(Debug, Clone, Default)]
+pub struct ReloadStatus {
+    /// Why the file cannot be used; empty: it is in use.
+    pub problems: Vec<String>,
+    /// Changes that take effect at the next start.
+    pub needs_restart: Vec<String>,
+    /// The values in force of the keys that are read again.
+    pub settings: BTreeMap<String, String>,
+    /// When they were last read again.
+    pub reloaded: Option<SystemTime>,
+}
+
+impl ReloadMetrics {
+    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let metrics = Self {
+            reloads: counter_vec(
+                registry,
+                "kube_interop_proxy_config_reloads_total",
+                "Times that the configuration file had changed, by what became of it: applied, failed.",
+                &["result"],
+            )?,
+            broken: int_gauge(
+                registry,
+                "kube_interop_proxy_config_broken",
+                "1 while the configuration file cannot be used, and what was before stays in use.",
+            )?,
+            needs_restart: int_gauge(
+                registry,
+                "kube_interop_proxy_config_needs_restart",
+                "Keys of the configuration file whose change takes effect at the next start.",
+            )?,
+            status: Mutex::default(),
+        };
+        for result in ["applied", "failed"] {
+            metrics.reloads.with_label_values(&[result]);
+        }
+        Ok(metrics)
+    }
+
+    pub fn status(&self) -> ReloadStatus {
+        self.lock().clone()
+    }
+
+    /// These values are in use; `needs_restart`: changes that are not.
+    pub(super) fn in_use(&self, values: &EffectiveValues, needs_restart: Vec<String>) {
+        self.needs_restart.set(saturating(needs_restart.len()));
+        let reloaded = values.iter().filter(|(key, _)| is_reloaded(key));
+        let mut status = self.lock();
+        status.settings = reloaded
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect();
+        status.needs_restart = needs_restart;
+    }
+
+    /// New contents were put into use.
+    pub(super) fn applied(&self) {
+        self.reloads.with_label_values(&["applied"]).inc();
+        self.lock().reloaded = Some(SystemTime::now());
+        self.broken(Vec::new());
+    }
+
+    /// New contents cannot be used.
+    pub(super) fn failed(&self) {
+        self.reloads.with_label_values(&["failed"]).inc();
+    }
+
+    /// What is wrong with the file; empty: nothing.
+    pub(super) fn broken(&self, problems: Vec<String>) {
+        self.broken.set((!problems.is_empty()).into());
+        self.lock().problems = problems;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, ReloadStatus> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

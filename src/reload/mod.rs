@@ -1,0 +1,181 @@
+//! Reads the configuration file again while the proxy runs: when its contents change, and on SIGHUP.
+//!
+//! `contents` decides what becomes of what was read. The only writer of [`SharedSettings`].
+//!
+//! The file is used only if two readings, a second apart, are the same: then nobody is writing it. So an editor, a
+//! ConfigMap's symbolic links and a slow copy need no special care. A file that is wrong, or is gone, changes nothing.
+//! Certificates are not looked at: they have their own rotation. Keys that are not read again ([`is_reloaded`]) take effect at the next start; that is said, and does not keep the
+//! others from taking effect: whoever switches something off in an emergency need not take back other changes first.
+
+mod contents;
+pub mod metrics;
+
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::Signal;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use contents::{Check, ConfigContents};
+use metrics::ReloadMetrics;
+
+use crate::config::effective::EffectiveValues;
+use crate::config::settings::{Settings, SharedSettings, is_reloaded};
+use crate::config::{self, Config, LoadedConfig, Problem};
+
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Problems that are named in the log and on the status page.
+const NAMED_PROBLEMS: usize = 10;
+const FILTER: &str = "logging.filter";
+
+/// Replaces the filter of log lines.
+pub type LogFilter = Box<dyn Fn(&str) + Send>;
+
+/// What the program was started with.
+pub struct ReloadInputs {
+    pub path: PathBuf,
+    pub loaded: LoadedConfig,
+    /// SIGHUP.
+    pub hangup: Signal,
+    /// `None`: `RUST_LOG` decides, not the file.
+    pub log_filter: Option<LogFilter>,
+}
+
+/// Spawns the task that reads the file. A pipe, as from a shell, is never read again.
+pub fn start(
+    inputs: ReloadInputs,
+    settings: Arc<SharedSettings>,
+    metrics: Arc<ReloadMetrics>,
+    control: &mut JoinSet<()>,
+) {
+    let LoadedConfig { values, text, .. } = inputs.loaded;
+    if !inputs.path.is_file() {
+        tracing::info!("the configuration is not a file, and is not read again");
+        return;
+    }
+    let reloader = Reloader {
+        contents: ConfigContents::new(text),
+        started_with: values.clone(),
+        values,
+        path: inputs.path,
+        log_filter: inputs.log_filter,
+        settings,
+        metrics,
+    };
+    control.spawn(reloader.run(inputs.hangup));
+}
+
+struct Reloader {
+    path: PathBuf,
+    contents: ConfigContents,
+    started_with: EffectiveValues,
+    /// Of the file in use.
+    values: EffectiveValues,
+    log_filter: Option<LogFilter>,
+    settings: Arc<SharedSettings>,
+    metrics: Arc<ReloadMetrics>,
+}
+
+impl Reloader {
+    /// Runs until dropped. Many SIGHUPs cost no more than one: each makes the next check say what it found.
+    async fn run(mut self, mut hangup: Signal) {
+        let mut ticks = interval(CHECK_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        self.metrics.in_use(&self.values, Vec::new());
+        let mut asked = false;
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => asked = self.check(asked) && asked,
+                Some(()) = hangup.recv() => asked = true,
+            }
+        }
+    }
+
+    /// Returns whether the result is still open. `asked`: it is to be logged also if there is nothing new.
+    fn check(&mut self, asked: bool) -> bool {
+        let found = config::read_again(&self.path);
+        match self
+            .contents
+            .check(found, |text| config::parse_at(&self.path, text))
+        {
+            Check::Settling => return true,
+            Check::Unchanged => {
+                if asked {
+                    tracing::info!("the configuration file is as before");
+                }
+            }
+            Check::Restored => {
+                self.metrics.broken(Vec::new());
+                tracing::info!("the configuration file is as before");
+            }
+            Check::New((config, values)) => self.apply(&config, values),
+            Check::Failed(problems) => {
+                self.metrics.failed();
+                self.complain(&problems);
+            }
+            Check::StillFailing(problems) => {
+                if asked {
+                    self.complain(&problems);
+                }
+            }
+        }
+        false
+    }
+
+    fn apply(&mut self, config: &Config, values: EffectiveValues) {
+        if let Some(set) = &self.log_filter {
+            set(&config.logging.filter);
+        }
+        self.settings.store(Settings::of(config));
+        let changes = self.values.changes(&values);
+        let reloaded = changes.iter().filter(|change| is_reloaded(change.key));
+        let changed = joined(reloaded.map(|change| match (change.key, &self.log_filter) {
+            (FILTER, None) => format!("{change} (RUST_LOG is set and counts instead)"),
+            _ => change.to_string(),
+        }));
+        let waiting: Vec<String> = (self.started_with.changes(&values).iter())
+            .filter(|change| !is_reloaded(change.key))
+            .map(ToString::to_string)
+            .collect();
+        match waiting.is_empty() {
+            true => tracing::info!(changed, "the configuration file was read again"),
+            false => {
+                let needs_restart = joined(&waiting);
+                tracing::warn!(
+                    changed,
+                    needs_restart,
+                    "the configuration file was read again, some keys take effect at the next start"
+                );
+            }
+        }
+        self.metrics.applied();
+        self.metrics.in_use(&values, waiting);
+        self.values = values;
+    }
+
+    fn complain(&self, problems: &[Problem]) {
+        let mut named: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        if let Some(more) = named
+            .len()
+            .checked_sub(NAMED_PROBLEMS)
+            .filter(|more| *more > 0)
+        {
+            named.truncate(NAMED_PROBLEMS);
+            named.push(format!("and {more} more"));
+        }
+        let problems = joined(&named);
+        tracing::error!(
+            problems,
+            "the configuration file cannot be used, what was before stays in use"
+        );
+        self.metrics.broken(named);
+    }
+}
+
+fn joined(texts: impl IntoIterator<Item = impl Display>) -> String {
+    let texts: Vec<String> = texts.into_iter().map(|text| text.to_string()).collect();
+    texts.join("; ")
+}

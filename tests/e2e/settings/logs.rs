@@ -1,0 +1,48 @@
+//! The filter of log lines is read again.
+
+use testkit::cluster::{LONG, Single};
+use testkit::wait::eventually;
+
+use super::{PODS, lines};
+
+const FILTER: &str = "logging.filter";
+const ON: &str = "info,access=info,pingora_core=warn";
+
+#[tokio::test]
+async fn access_lines_are_switched_on_and_off() {
+    let mut single = Single::new().await;
+    let admin = single.client().cert("admin");
+    let proxy = &mut single.proxy;
+    let path = |name: &str| format!("/api/v1/{name}");
+    let quoted = |filter: &str| format!("{filter:?}");
+    for (name, filter) in [
+        ("nodes", "info,access=off"),
+        ("services", ON),
+        ("secrets", "info,access=off"),
+        ("configmaps", ON),
+    ] {
+        proxy.reconfigure(FILTER, filter);
+        proxy.until_setting(FILTER, &quoted(filter)).await;
+        admin.get(&path(name)).await;
+        if filter == ON {
+            let what = format!("{name} is in the log");
+            eventually(&what, LONG, async || lines(proxy, &path(name)) == 1).await;
+        }
+    }
+    for name in ["nodes", "secrets"] {
+        assert_eq!(lines(proxy, &path(name)), 0, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn rust_log_counts_more_than_the_file() {
+    let mut single = Single::with(|options| options.env("RUST_LOG", "info,access=off")).await;
+    let admin = single.client().cert("admin");
+    let proxy = &mut single.proxy;
+    proxy.reconfigure(FILTER, ON);
+    proxy.until_setting(FILTER, &format!("{ON:?}")).await;
+    admin.get(PODS).await;
+    assert_eq!(lines(proxy, "(RUST_LOG is set and counts instead)"), 1);
+    proxy.terminate().await;
+    assert_eq!(lines(proxy, PODS), 0);
+}
