@@ -1,5 +1,7 @@
 //! If a server cannot answer, the proxy asks another one: clients do not notice.
 
+use std::sync::Arc;
+
 use serde_json::json;
 
 use testkit::client::Client;
@@ -28,10 +30,21 @@ impl Three {
 
     /// `change`: of all proxies' options.
     pub async fn with(change: impl Fn(ProxyOptions) -> ProxyOptions) -> Self {
+        let three = Self::start(&Store::new(), |preset| preset, change).await;
+        three.until_a_knows(["b", "c"]).await;
+        three
+    }
+
+    /// Each of the apiservers keeps its objects in `store`. Returns before the proxies know each other.
+    pub async fn start(
+        store: &Arc<Store>,
+        preset: impl Fn(Preset) -> Preset,
+        change: impl Fn(ProxyOptions) -> ProxyOptions,
+    ) -> Self {
         let ground = Ground::new().await;
-        let store = Store::new();
-        let start = async |preset: Preset| {
-            Double::start(DoubleOptions::new(ground.pki.dir(), preset).store(&store)).await
+        let start = async |served: Preset| {
+            let options = DoubleOptions::new(ground.pki.dir(), preset(served));
+            Double::start(options.store(store)).await
         };
         let doubles = [
             start(v1_20().without_group("autoscaling")).await,
@@ -47,13 +60,11 @@ impl Three {
             proxy("b", &doubles[1]),
             proxy("c", &doubles[2]),
         );
-        let three = Self {
+        Self {
             doubles,
             proxies: [a, b, c],
             ground,
-        };
-        three.until_a_knows(["b", "c"]).await;
-        three
+        }
     }
 
     async fn until_a_knows(&self, peers: [&str; 2]) {

@@ -75,7 +75,7 @@ async fn what_only_a_peer_knows_yet_is_served_by_it() {
     // What cannot be sent again is not executed, and may be tried again.
     let [client, _] = clients(&cluster);
     let large = client
-        .request("POST", IN_DEFAULT, widget("large", 200_000))
+        .request("POST", IN_DEFAULT, widget("large", 400_000))
         .await;
     assert_refused(&large, "not known at the moment");
 

@@ -5,14 +5,17 @@ use std::path::Path;
 use testkit::cluster::Single;
 use testkit::double::{Fault, ScriptedAnswer};
 
-/// All Rust below a directory.
+/// All Rust below a directory, without indentation.
 fn sources(dir: &Path, text: &mut String) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             sources(&path, text);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            text.push_str(&std::fs::read_to_string(path).unwrap());
+            for line in std::fs::read_to_string(path).unwrap().lines() {
+                text.push_str(line.trim_start());
+                text.push('\n');
+            }
         }
     }
 }

@@ -6,12 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use crate::failover::peers::Three;
 use testkit::client::Client;
-use testkit::cluster::{Ground, HPAS, LONG, REROUTED, lists, patient};
-use testkit::double::{
-    Double, DoubleOptions, Fault, Preset, ScriptedAnswer, ServedResource, Store, v1_20,
-};
-use testkit::proxy::{Proxy, ProxyOptions, Until};
+use testkit::cluster::{HPAS, LONG, REROUTED, lists};
+use testkit::double::{Fault, ScriptedAnswer, ServedResource, Store};
+use testkit::proxy::ProxyOptions;
 use testkit::registry::Registry;
 use testkit::streaming::Streaming;
 use testkit::wait::eventually;
@@ -25,11 +24,8 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// Above every revision of the test's etcd: each history is known to reach back.
 const EARLY: u64 = 1000;
 
-/// A without the autoscaling group, B and C with it; one store, as if it were one etcd.
 struct World {
-    doubles: [Double; 3],
-    proxies: [Proxy; 3],
-    ground: Ground,
+    three: Three,
     /// A revision before one change of each resource.
     seen: u64,
 }
@@ -41,35 +37,15 @@ impl World {
 
     /// `change`: of all proxies' options.
     async fn with(change: impl Fn(ProxyOptions) -> ProxyOptions) -> Self {
-        let ground = Ground::new().await;
         let store = Store::new();
         let widgets = || ServedResource::custom("example.com", "v1", "widgets", "Widget");
-        let start = async |preset: Preset| {
-            let preset = preset.with(widgets());
-            Double::start(DoubleOptions::new(ground.pki.dir(), preset).store(&store)).await
-        };
-        let doubles = [
-            start(v1_20().without_group("autoscaling")).await,
-            start(v1_20()).await,
-            start(v1_20()).await,
-        ];
-        let registry = Registry::new(ground.etcd.client().await, "/registry");
+        let three = Three::start(&store, |preset| preset.with(widgets()), change).await;
+        let registry = Registry::new(three.ground.etcd.client().await, "/registry");
         registry.put_definition("widgets.example.com").await;
-        let proxy = |id: &str, double: &Double| {
-            let options = patient(ground.proxy(id, double.addr()));
-            Proxy::start(change(options).until(Until::Ready))
-        };
-        let (a, b, c) = tokio::join!(
-            proxy("a", &doubles[0]),
-            proxy("b", &doubles[1]),
-            proxy("c", &doubles[2]),
-        );
         while store.tick() < EARLY {}
         let world = Self {
             seen: store.revision(),
-            doubles,
-            proxies: [a, b, c],
-            ground,
+            three,
         };
         world.until_known().await;
         world.create("missed").await;
@@ -78,7 +54,7 @@ impl World {
 
     async fn until_known(&self) {
         eventually("A's proxy knows both others", LONG, async || {
-            let status = self.proxies[0].statusz().await;
+            let status = self.three.proxies[0].statusz().await;
             // Until its own history is known, an older watch goes to another server first.
             status["server"]["historyStart"].is_i64()
                 && status["custom"].to_string().contains("\"widgets\"")
@@ -91,13 +67,13 @@ impl World {
 
     /// Creates an object of each resource, at B itself.
     async fn create(&self, name: &str) {
-        let b = Client::new(self.doubles[1].addr(), &self.ground.pki).cert("admin");
+        let b = Client::new(self.three.doubles[1].addr(), &self.three.ground.pki).cert("admin");
         for path in [PODS, WIDGETS, HPAS] {
             let path = path.replace("/v1/horizontal", "/v1/namespaces/default/horizontal");
             let object = json!({"metadata": {"name": name}}).to_string();
             assert_eq!(b.request("POST", &path, object).await.code(), 201, "{path}");
         }
-        self.doubles.iter().for_each(|double| {
+        self.three.doubles.iter().for_each(|double| {
             double.take_requests();
         });
     }
@@ -105,22 +81,18 @@ impl World {
     /// From now on these apiservers have no history before now.
     fn expire(&self, doubles: &[usize]) {
         for index in doubles {
-            let double = &self.doubles[*index];
+            let double = &self.three.doubles[*index];
             double.set_history_start(double.store().revision() + 1 + *index as u64);
         }
     }
 
     fn as_status(&self, is_status: bool) {
-        let doubles = self.doubles.iter();
+        let doubles = self.three.doubles.iter();
         doubles.for_each(|double| double.set_expired_as_status(is_status));
     }
 
-    /// The administrator at A's proxy, each time with a connection of its own, and with it its own choice of a peer.
     fn admin(&self) -> Client {
-        self.proxies[0]
-            .client(&self.ground.pki)
-            .cert("admin")
-            .fresh()
+        self.three.admin()
     }
 
     /// Over HTTP/1.1 and HTTP/2, some of which ask B first and some C.
@@ -138,17 +110,24 @@ impl World {
 
     /// How many were served by others, and how many were not.
     async fn counted(&self) -> (f64, f64) {
-        let of = async |result| self.proxies[0].metric(EXPIRED, &[("result", result)]).await;
+        let of = async |result| {
+            self.three.proxies[0]
+                .metric(EXPIRED, &[("result", result)])
+                .await
+        };
         (of("avoided").await, of("passed").await)
     }
 
     /// Requests for `path` that the apiservers got.
     fn asked(&self, path: &str) -> [usize; 3] {
-        self.doubles.each_ref().map(|double| double.count(path))
+        self.three
+            .doubles
+            .each_ref()
+            .map(|double| double.count(path))
     }
 
     async fn is_unhealthy(&self, peer: &str) -> bool {
-        let status = self.proxies[0].statusz().await;
+        let status = self.three.proxies[0].statusz().await;
         let peers = status["peers"].as_array().unwrap();
         let found = peers.iter().find(|found| found["id"] == peer);
         found.unwrap()["unhealthy"] == true
@@ -204,7 +183,7 @@ async fn it_goes_on_where_the_history_is() {
         });
     assert_eq!((a, c), (watches, watches));
     assert!((1..watches).contains(&b), "B is asked by some first: {b}");
-    let expired = world.proxies[0]
+    let expired = world.three.proxies[0]
         .metric(FAILOVERS, &[("reason", "expired")])
         .await;
     assert_eq!(expired, (watches + b) as f64);
@@ -214,7 +193,7 @@ async fn it_goes_on_where_the_history_is() {
     for watch in &mut open {
         until_contains(watch, "later").await;
     }
-    world.doubles[2].bookmark_now();
+    world.three.doubles[2].bookmark_now();
     for watch in &mut open {
         until_contains(watch, "BOOKMARK").await;
     }
@@ -222,7 +201,7 @@ async fn it_goes_on_where_the_history_is() {
     assert!(!world.is_unhealthy("b").await && !world.is_unhealthy("c").await);
     assert_eq!(world.counted().await, (watches as f64, 0.0));
     // The proxies that were asked for others pass a 410, and count nothing.
-    for proxy in &world.proxies[1..] {
+    for proxy in &world.three.proxies[1..] {
         for result in ["avoided", "passed"] {
             assert_eq!(proxy.metric(EXPIRED, &[("result", result)]).await, 0.0);
         }
@@ -237,13 +216,15 @@ async fn if_no_server_has_the_history_the_first_410_passes_unchanged() {
     for as_status in [false, true] {
         world.as_status(as_status);
         for (path, accept) in WATCHES {
-            let direct = Client::new(world.doubles[0].addr(), &world.ground.pki).cert("admin");
+            let direct =
+                Client::new(world.three.doubles[0].addr(), &world.three.ground.pki).cert("admin");
             let direct = direct
                 .header("accept", accept)
                 .get(&world.watch(path))
                 .await;
             for client in [world.admin().http1(), world.admin().http2()] {
                 world
+                    .three
                     .doubles
                     .iter()
                     .for_each(|double| drop(double.take_requests()));
@@ -262,10 +243,10 @@ async fn if_no_server_has_the_history_the_first_410_passes_unchanged() {
         }
     }
     assert_eq!(world.counted().await, (0.0, watches));
-    let status = world.proxies[0].statusz().await;
+    let status = world.three.proxies[0].statusz().await;
     assert_eq!(status["watches"]["expiredPassed"].as_f64(), Some(watches));
     assert!(!world.is_unhealthy("b").await && !world.is_unhealthy("c").await);
-    assert_eq!(world.proxies[0].metric(REROUTED, &[]).await, 0.0);
+    assert_eq!(world.three.proxies[0].metric(REROUTED, &[]).await, 0.0);
 }
 
 /// An answer to a watch in JSON that has this much of a body.
@@ -333,8 +314,8 @@ async fn others_fail(faults: Vec<(&str, Fault)>) {
 }
 
 async fn one_of_two_fails(world: &World, what: &str, fault: &Fault) {
-    world.doubles[1].set_fault(PODS, Some(fault.clone()));
-    world.doubles[2].set_fault(PODS, None);
+    world.three.doubles[1].set_fault(PODS, Some(fault.clone()));
+    world.three.doubles[2].set_fault(PODS, None);
     let opening = world.several().into_iter().map(async |client| {
         let mut watch = client.timeout(LONG).open(&world.watch(PODS)).await;
         until_contains(&mut watch, "missed").await
@@ -345,10 +326,10 @@ async fn one_of_two_fails(world: &World, what: &str, fault: &Fault) {
 }
 
 async fn both_fail(world: &World, what: &str, fault: &Fault) {
-    for peer in &world.doubles[1..] {
+    for peer in &world.three.doubles[1..] {
         peer.set_fault(PODS, Some(fault.clone()));
     }
-    let direct = Client::new(world.doubles[0].addr(), &world.ground.pki).cert("admin");
+    let direct = Client::new(world.three.doubles[0].addr(), &world.three.ground.pki).cert("admin");
     let direct = direct.get(&world.watch(PODS)).await;
     let asking = [world.admin().http1(), world.admin().http2()]
         .map(async |client| client.timeout(LONG).get(&world.watch(PODS)).await);
@@ -390,12 +371,12 @@ async fn join_all<T>(work: impl Iterator<Item = impl Future<Output = T>>) -> Vec
 async fn a_peer_that_is_dead_is_passed_over() {
     let mut world = World::new().await;
     world.expire(&[0]);
-    world.proxies[1].kill();
+    world.three.proxies[1].kill();
     for client in world.several() {
         let mut watch = client.open(&world.watch(WIDGETS)).await;
         until_contains(&mut watch, "missed").await;
     }
-    world.doubles[2].stop().await;
+    world.three.doubles[2].stop().await;
     for client in world.several() {
         let answer = client.get(&world.watch(WIDGETS)).await;
         assert!(contains(&answer.body, "too old resource version"));
@@ -406,10 +387,10 @@ async fn a_peer_that_is_dead_is_passed_over() {
 async fn the_header_of_a_quiet_watch_does_not_wait() {
     let mut world = World::new().await;
     world.expire(&[0]);
-    let missed = world.doubles[1].store().revision();
+    let missed = world.three.doubles[1].store().revision();
     let now = format!("{WIDGETS}?watch=true&resourceVersion={missed}");
     world.expire(&[0]);
-    let after = world.doubles[0].store().tick() + 5;
+    let after = world.three.doubles[0].store().tick() + 5;
     let local = format!("{WIDGETS}?watch=true&resourceVersion={after}");
     for client in [world.admin().http1(), world.admin().http2()] {
         for path in [&now, &local] {
@@ -419,15 +400,16 @@ async fn the_header_of_a_quiet_watch_does_not_wait() {
         }
     }
     // A quiet watch counts when it ends.
-    world.proxies[0]
+    world.three.proxies[0]
         .until_metric(EXPIRED, &[("result", "avoided")], |count| count == 2.0)
         .await;
     // Its server goes away: it is tried elsewhere, and ends in order.
     let mut watch = world.admin().open(&now).await;
-    let open = async || world.doubles[1].count(WIDGETS) + world.doubles[2].count(WIDGETS) >= 3;
+    let open =
+        async || world.three.doubles[1].count(WIDGETS) + world.three.doubles[2].count(WIDGETS) >= 3;
     eventually("another server is asked", LONG, open).await;
-    world.doubles[1].stop().await;
-    world.doubles[2].stop().await;
+    world.three.doubles[1].stop().await;
+    world.three.doubles[2].stop().await;
     let end = watch.next_event(LONG).await.unwrap();
     assert!(end.is_none_or(|event: Value| event["object"]["code"] == 410));
 }
@@ -450,10 +432,10 @@ async fn a_watch_that_was_rerouted_is_followed_by_the_first_proxy() {
     assert!((1..16).contains(&b), "{b}");
     assert_eq!(world.counted().await, (b as f64, 0.0));
     let labels = [("code", "200"), ("resource", "horizontalpodautoscalers")];
-    world.proxies[0]
+    world.three.proxies[0]
         .until_metric(REROUTED, &labels, |count| count == 16.0)
         .await;
-    for proxy in &world.proxies[1..] {
+    for proxy in &world.three.proxies[1..] {
         assert_eq!(proxy.metric(EXPIRED, &[]).await, 0.0);
     }
 }
@@ -480,7 +462,7 @@ async fn other_watches_and_requests_are_not_looked_at() {
         scripted(expired.clone()),
         ScriptedAnswer::new(410).body(expired),
     ] {
-        world.doubles[0].set_fault(WIDGETS, Some(Fault::Answer(Box::new(answer))));
+        world.three.doubles[0].set_fault(WIDGETS, Some(Fault::Answer(Box::new(answer))));
         for query in [
             "?watch=true",
             "?watch=true&resourceVersion=0",

@@ -8,6 +8,7 @@ use crate::routing::real_apiservers::options;
 use crate::watches::bookmarks::{
     CONFIG_MAPS, Events, PROTOBUF, SECRETS, last_bookmark, list_revision, proxy, write,
 };
+use crate::watches::resources;
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG};
 use testkit::kube::KubeApiServer;
@@ -26,34 +27,6 @@ const AS_METADATA: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta
 const AS_METADATA_PROTOBUF: &str =
     "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
 const AS_TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
-
-/// A custom resource.
-async fn define(admin: &Client, plural: &str, kind: &str) {
-    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{plural}.example.test")},
-        "spec": {"group": "example.test", "scope": "Namespaced",
-            "names": {"plural": plural, "singular": kind.to_lowercase(), "kind": kind},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema":
-                {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}});
-    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-    let answer = admin
-        .request("POST", definitions, definition.to_string())
-        .await;
-    assert_eq!(answer.code(), 201, "{}", answer.text());
-    let path = format!("/apis/example.test/v1/{plural}");
-    eventually("the custom resource is served", LONG, async || {
-        let answer = admin.get(&path).await;
-        (answer.code() == 200).then_some(()).ok_or(answer.text())
-    })
-    .await;
-}
-
-async fn create_widget(admin: &Client) {
-    let widget =
-        json!({"apiVersion": "example.test/v1", "kind": "Widget", "metadata": {"name": "w"}});
-    let answer = admin.request("POST", WIDGETS, widget.to_string()).await;
-    assert_eq!(answer.code(), 201, "{}", answer.text());
-}
 
 /// Watches `path` from `from`, and says what it is if it gets no bookmark.
 struct Quiet {
@@ -85,9 +58,10 @@ async fn a_watch_that_saw_nothing_is_told_the_newest_revision() {
     let ground = Ground::new().await;
     let server = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
     let admin = server.admin();
-    define(admin, "widgets", "Widget").await;
-    define(admin, "gadgets", "Gadget").await;
-    create_widget(admin).await;
+    for custom in [resources::WIDGETS, resources::GADGETS] {
+        custom.define(admin, std::iter::once(admin)).await;
+    }
+    resources::WIDGETS.create(admin, "w", json!({})).await;
     write(admin, CONFIG_MAPS, "a", &json!({})).await;
     write(admin, SECRETS, "a", &json!({})).await;
     let mut proxy = proxy(&ground, &server, "4s").await;
