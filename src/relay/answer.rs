@@ -10,6 +10,7 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_http::{RequestHeader, ResponseHeader};
 
 use super::accept::StatusFormat;
+use super::client_session::ClientSession;
 use super::status::StatusObject;
 use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE, READY, SERVER_ID};
 
@@ -245,7 +246,7 @@ impl Refusal {
 
 /// Refuses a request. Its session can take another one.
 pub async fn refuse(
-    down: &mut ServerSession,
+    down: &mut ClientSession,
     refusal: Refusal,
     retry_after_seconds: u32,
     options: &ResponseOptions,
@@ -256,14 +257,10 @@ pub async fn refuse(
     if let Some(id) = &options.server_id {
         header.insert_header(SERVER_ID, id.clone())?;
     }
-    if let ServerSession::H2(session) = down
-        && options.head
-    {
-        return session.write_response_header(header, true);
-    }
-    down.write_response_header(header).await?;
+    let bodiless = options.head && down.is_http2();
+    down.write_header(header, bodiless).await?;
     if !options.head {
-        down.write_response_body(body, true).await?;
+        down.write_body(body, true).await?;
     }
     Ok(())
 }

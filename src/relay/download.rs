@@ -10,8 +10,9 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use h2::SendStream;
 use http::HeaderMap;
-use pingora_core::protocols::http::ServerSession;
 use pingora_core::{Error, ErrorType, OrErr};
+
+use super::client_session::ClientSession;
 
 const WHAT: &str = "while passing on the answer";
 
@@ -25,9 +26,9 @@ pub struct Download {
 impl Download {
     /// The header was written to `down`. `duplex`: the request's body is sent at the same time; otherwise this does
     /// nothing.
-    pub fn new(down: &mut ServerSession, duplex: bool) -> Self {
+    pub fn new(down: &mut ClientSession, duplex: bool) -> Self {
         let writer = match down {
-            ServerSession::H2(session) if duplex => session.take_response_body_writer(),
+            ClientSession::H2(stream) if duplex => stream.take_writer(),
             _ => None,
         };
         Self {
@@ -94,7 +95,7 @@ impl Download {
     pub async fn end(
         &mut self,
         trailers: Option<HeaderMap>,
-        down: &mut ServerSession,
+        down: &mut ClientSession,
     ) -> pingora_core::Result<()> {
         match (&mut self.writer, trailers) {
             (Some(writer), Some(trailers)) => writer
@@ -103,7 +104,7 @@ impl Download {
             (Some(writer), None) => writer
                 .send_data(Bytes::new(), true)
                 .or_err(ErrorType::WriteError, WHAT),
-            (None, Some(trailers)) => down.write_response_trailers(trailers).await,
+            (None, Some(trailers)) => down.write_trailers(trailers),
             // The session ends the body.
             (None, None) => Ok(()),
         }

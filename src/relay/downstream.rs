@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pingora_core::protocols::http::ServerSession;
 use tokio::sync::{Notify, Semaphore};
 
+use super::client_session::ClientSession;
 use super::unread::outflow::Outflow;
 use super::upstream::{UnverifiedPools, Upstreams};
 use crate::request::caller::ClientConnection;
@@ -80,17 +80,11 @@ impl Downstream {
         }
     }
 
-    /// The connection of a request.
-    pub fn of(session: &ServerSession) -> Option<Arc<Self>> {
-        let tls = session.digest()?.ssl_digest.as_ref()?;
-        tls.extension.get::<Arc<Self>>().cloned()
-    }
-
     /// Asks the client to send no more requests on this connection: GOAWAY over HTTP/2, `ClientConnection: close` over
     /// HTTP/1.1. Running requests finish. To be called before the answer's header is written to `session`.
-    pub fn end(&self, session: &mut ServerSession) {
+    pub fn end(&self, session: &mut ClientSession) {
         if !session.is_http2() {
-            session.set_keepalive(None);
+            session.close_after();
         } else {
             // Waiting requests were not processed, and their streams are refused.
             if !self.verification_permit.is_closed() {

@@ -12,13 +12,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use pingora_core::protocols::http::ServerSession;
-use pingora_core::protocols::http::client::HttpSession;
 use pingora_http::{RequestHeader, ResponseHeader};
 
+use super::client_session::ClientSession;
 use super::destination::Destination;
 use super::downstream::{Downstream, VerificationPermit};
-use super::expired::{AnswerStart, Expiry};
+use super::expired::Expiry;
 use super::framing::{is_unprocessed, write_continue, write_header};
 use super::not_found;
 use super::outcome::{ExchangeFailure, Outcome};
@@ -30,6 +29,7 @@ use super::unread::AnswerWriter;
 use super::unread::outflow::Outflow;
 use super::upload::{Disconnected, Upload, UploadInterest};
 use super::upstream::{ConnectionChoice, PoolChoice, RequestKind, UpstreamGroup};
+use super::upstream_stream::UpstreamSession;
 use crate::config::settings::Settings;
 use crate::relay::final_bookmark::FinalBookmark;
 use crate::relay::kept_answer::KeptAnswer;
@@ -71,7 +71,7 @@ pub struct Exchange<'a> {
     /// What becomes of a 410.
     pub expiry: Expiry<'a>,
     /// Set if something is to be added to a discovery document.
-    pub merge_request: Option<MergeRequest>,
+    pub merge_request: Option<Box<MergeRequest>>,
     /// Counts the request when its answer begins.
     pub meter: &'a RequestMeter<'a>,
 }
@@ -80,15 +80,15 @@ impl Exchange<'_> {
     /// Runs the exchange to its end. `upload` replays the part of the request's body that earlier exchanges have read.
     pub async fn run(
         &self,
-        down: &mut ServerSession,
+        down: &mut ClientSession,
         header: Box<RequestHeader>,
         upload: &mut Upload,
     ) -> Result<Outcome, ExchangeFailure> {
         let method = header.method.clone();
-        self.meter.attempt(self.destination.address());
+        self.meter.attempt(self.destination.address);
         let mut final_bookmark = match self.kind {
             RequestKind::Long => {
-                let server = self.destination.address();
+                let server = self.destination.address;
                 FinalBookmark::of(self.shared, self.settings, self.info, &header, server)
             }
             _ => FinalBookmark::none(self.shared),
@@ -119,40 +119,36 @@ impl Exchange<'_> {
         {
             self.downstream.verified();
         }
+        // What is rare is boxed, so that it takes no place in the future of every request.
         if let Some(of_resource) = self.is_not_executed(&response) {
             return Err(ExchangeFailure::NotExecuted { of_resource });
         }
         if self.may_be_expired(&response) {
-            return self
-                .check_expired(down, up, response, &method, upload)
-                .await;
+            return Box::pin(self.check_expired(down, up, response, &method, upload)).await;
         }
         if !self.expiry.accepts(&response) {
             return Err(ExchangeFailure::NotContinued);
         }
         if self.may_be_terminating(&response) {
-            return self
-                .check_terminating(down, up, response, &method, upload)
-                .await;
+            return Box::pin(self.check_terminating(down, up, response, &method, upload)).await;
         }
         if let Some(merge_request) = &self.merge_request
             && merge_request.concerns(response.status)
         {
-            return self
-                .send_merged(merge_request, down, up, response, &method, upload)
+            return Box::pin(self.send_merged(merge_request, down, up, response, &method, upload))
                 .await;
         }
         if response.status == StatusCode::NOT_FOUND && self.no_such_resource != NoSuchResource::Pass
         {
-            return self
-                .check_not_found(down, up, response, &method, upload)
-                .await;
+            return Box::pin(self.check_not_found(down, up, response, &method, upload)).await;
         }
-        upload.forget();
         let code = response.status.as_u16();
         final_bookmark.answered(&response);
-        let end = self.is_complete(&mut up);
+        let end = up.is_complete();
         let answer_start = self.expiry.answer_start(&response);
+        if answer_start.is_none() {
+            upload.forget();
+        }
         if !self.expiry.is_begun() {
             self.expiry.begins(&response);
             let starting = self.start_response(down, response, &method, end).await;
@@ -176,7 +172,7 @@ impl Exchange<'_> {
     /// Sends the request and reads the header of its answer. `None`: the client went away.
     async fn ask(
         &self,
-        down: &mut ServerSession,
+        down: &mut ClientSession,
         header: Box<RequestHeader>,
         upload: &mut Upload,
     ) -> Result<Option<Asked>, ExchangeFailure> {
@@ -190,7 +186,6 @@ impl Exchange<'_> {
             )
             .await
             .map_err(ExchangeFailure::Unsent)?;
-        up.set_read_timeout(None);
         let broke_off = |error: Box<pingora_core::Error>| match is_unprocessed(&error) {
             true => ExchangeFailure::Unprocessed(error),
             false => ExchangeFailure::BrokeOff { error, reused },
@@ -201,29 +196,27 @@ impl Exchange<'_> {
         if is_gone(down).await {
             return Ok(None);
         }
-        let name = self.destination.name();
+        let name = &*self.destination.name;
         let sending = write_header(&mut up, header, upload.is_expected(), name).await;
         let own_time = self.meter.started.elapsed();
         sending.map_err(|error| match up {
             // Some of it may have arrived.
-            HttpSession::H1(_) => broke_off(error),
-            _ => ExchangeFailure::Unsent(error),
+            UpstreamSession::H1(_) => broke_off(error),
+            UpstreamSession::H2(_) => ExchangeFailure::Unsent(error),
         })?;
         if upload.is_continue_owed() && write_continue(down).await.is_err() {
             return Ok(None);
         }
         upload.begin(&mut up).await;
         match self.await_response(down, &mut up, upload).await {
-            Ok(()) => {}
-            Err(Disconnected::Client) => return Ok(None),
-            Err(Disconnected::Server(error)) => return Err(broke_off(error)),
+            Ok(response) => Ok(Some(Asked {
+                up,
+                response,
+                own_time,
+            })),
+            Err(Disconnected::Client) => Ok(None),
+            Err(Disconnected::Server(error)) => Err(broke_off(error)),
         }
-        let response = up.response_header().cloned().map(Box::new);
-        Ok(response.map(|response| Asked {
-            up,
-            response,
-            own_time,
-        }))
     }
 
     /// What a long-running request depends on.
@@ -255,7 +248,7 @@ impl Exchange<'_> {
 
     /// Returns a connection to the pool if the request was sent completely. Otherwise the server would read the next
     /// request as the rest of this body.
-    pub(super) async fn release(&self, up: HttpSession, upload: &Upload) {
+    pub(super) async fn release(&self, up: UpstreamSession, upload: &Upload) {
         if upload.is_sent()
             && self.kind != RequestKind::Upgrade
             && self.connection_choice == ConnectionChoice::Any
@@ -269,10 +262,10 @@ impl Exchange<'_> {
     /// Reads the final response header while it sends the request's body.
     async fn await_response(
         &self,
-        down: &mut ServerSession,
-        up: &mut HttpSession,
+        down: &mut ClientSession,
+        up: &mut UpstreamSession,
         upload: &mut Upload,
-    ) -> Result<(), Disconnected> {
+    ) -> Result<Box<ResponseHeader>, Disconnected> {
         loop {
             let UploadInterest {
                 pending,
@@ -281,16 +274,7 @@ impl Exchange<'_> {
             } = upload.interest(down);
             tokio::select! {
                 biased;
-                header = up.read_response_header() => {
-                    header.map_err(Disconnected::Server)?;
-                    let status = up.response_header().map(|header| header.status);
-                    let interim = status.is_some_and(|status| {
-                        status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS
-                    });
-                    if !interim {
-                        return Ok(());
-                    }
-                }
+                response = up.read_response() => return response.map_err(Disconnected::Server),
                 () = upload.progress(), if pending => {}
                 piece = down.read_body_or_idle(idle), if followed => {
                     let end = down.is_body_done();
@@ -303,8 +287,8 @@ impl Exchange<'_> {
     /// Reads the body of a 404, which decides whether the 404 can be trusted.
     async fn check_not_found(
         &self,
-        down: &mut ServerSession,
-        mut up: HttpSession,
+        down: &mut ClientSession,
+        mut up: UpstreamSession,
         response: Box<ResponseHeader>,
         method: &Method,
         upload: &mut Upload,
@@ -337,21 +321,21 @@ impl Exchange<'_> {
     /// `None`: the connection broke.
     pub(super) async fn read_prefix(
         &self,
-        up: &mut HttpSession,
+        up: &mut UpstreamSession,
         limit: usize,
         timeout: Duration,
     ) -> Option<BodyPrefix> {
         let mut body = Vec::new();
-        let mut complete = self.is_complete(up);
+        let mut complete = up.is_complete();
         let deadline = tokio::time::Instant::now() + timeout;
         while !complete && body.len() <= limit {
-            match tokio::time::timeout_at(deadline, up.read_response_body()).await {
+            match tokio::time::timeout_at(deadline, up.read_body()).await {
                 Ok(Ok(Some(data))) => body.extend_from_slice(&data),
                 Ok(Ok(None)) => complete = true,
                 Ok(Err(_)) => return None,
                 Err(_) => break,
             }
-            complete = complete || self.is_complete(up);
+            complete = complete || up.is_complete();
         }
         Some(BodyPrefix { body, complete })
     }
@@ -359,8 +343,8 @@ impl Exchange<'_> {
     /// Passes on an answer whose first bytes were read.
     pub(super) async fn pass(
         &self,
-        down: &mut ServerSession,
-        up: HttpSession,
+        down: &mut ClientSession,
+        up: UpstreamSession,
         response: Box<ResponseHeader>,
         prefix: BodyPrefix,
         method: &Method,
@@ -382,7 +366,7 @@ impl Exchange<'_> {
             let mut answer_writer = self.answer_writer(complete.then_some(length));
             let passing = async {
                 answer_writer.reserve(length).await?;
-                let write = down.write_response_body(Bytes::from(body), complete);
+                let write = down.write_body(Bytes::from(body), complete);
                 answer_writer.write(pin!(write)).await
             };
             if passing.await.is_err() {
@@ -390,8 +374,8 @@ impl Exchange<'_> {
             }
         }
         if !complete {
-            let (none, start) = (FinalBookmark::none(self.shared), AnswerStart::default());
-            return self.stream(down, up, upload, code, &none, start).await;
+            let none = FinalBookmark::none(self.shared);
+            return self.stream(down, up, upload, code, &none, None).await;
         }
         let outcome = upload.answered(code);
         self.release(up, upload).await;
@@ -401,7 +385,7 @@ impl Exchange<'_> {
 
 /// A request that was answered.
 struct Asked {
-    up: HttpSession,
+    up: UpstreamSession,
     response: Box<ResponseHeader>,
     /// Time that the proxy itself took until the request was sent.
     own_time: Duration,
@@ -414,17 +398,15 @@ pub(super) struct BodyPrefix {
 }
 
 /// Resolves when the client of an HTTP/2 stream has gone away.
-pub(super) async fn gone(down: &mut ServerSession) {
-    if let ServerSession::H2(session) = down {
-        // The result does not matter.
-        let _ = session.idle().await;
-    } else {
-        std::future::pending().await
+pub(super) async fn gone(down: &mut ClientSession) {
+    match down {
+        ClientSession::H2(stream) => stream.gone().await,
+        ClientSession::H1(_) => std::future::pending().await,
     }
 }
 
 /// Waits until this connection may have more answers; `false`: the client went away.
-async fn is_its_turn(outflow: &Outflow, down: &mut ServerSession) -> bool {
+async fn is_its_turn(outflow: &Outflow, down: &mut ClientSession) -> bool {
     tokio::select! {
         () = outflow.turn_to_ask() => true,
         () = gone(down) => false,
@@ -432,12 +414,11 @@ async fn is_its_turn(outflow: &Outflow, down: &mut ServerSession) -> bool {
 }
 
 /// Whether the client of an HTTP/2 stream has gone away.
-async fn is_gone(down: &mut ServerSession) -> bool {
-    let ServerSession::H2(session) = down else {
+async fn is_gone(down: &mut ClientSession) -> bool {
+    let ClientSession::H2(stream) = down else {
         return false;
     };
-    let mut idle = pin!(session.idle());
-    poll_fn(|context| Poll::Ready(idle.as_mut().poll(context).is_ready())).await
+    poll_fn(|context| Poll::Ready(stream.poll_gone(context).is_ready())).await
 }
 
 const NOT_FOUND_TIMEOUT: Duration = Duration::from_secs(5);

@@ -20,13 +20,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use http::{Method, StatusCode};
-use pingora_core::protocols::http::ServerSession;
-use pingora_core::protocols::http::client::HttpSession;
 use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::client_session::ClientSession;
 use super::exchange::Exchange;
 use super::failover::{Authentication, ForwardedRequest, report};
 use super::kept_answer::KeptAnswer;
@@ -36,14 +35,17 @@ use super::route::Route;
 use super::shared::Shared;
 use super::upload::Upload;
 use super::upstream::{RequestKind, Upstreams};
+use super::upstream_stream::UpstreamSession;
 use crate::watches::frames::FrameFormat;
 use crate::watches::frames::first_event::{FirstEvent, FirstLook, LIMIT};
 use crate::watches::metrics::ExpiredResult;
 
 /// Time for the rest of an ERROR event, or of the body of a 410.
 const REST_TIMEOUT: Duration = Duration::from_secs(3);
-/// Time for a 410 after the header of another server's answer: kube-apiserver sends both at once.
-const QUIET: Duration = Duration::from_secs(3);
+/// Time for a 410 after the header of an answer: kube-apiserver sends both at once.
+const QUIET: Duration = Duration::from_secs(30);
+/// The same for another server, after the first one has answered 410.
+const ASKED_QUIET: Duration = Duration::from_secs(3);
 /// Time until another server's answer begins.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a watch waits until it may ask other servers.
@@ -153,16 +155,17 @@ impl ExpiredWatch {
     }
 }
 
-/// The beginning of an answer's body, which may be a 410.
-#[derive(Default)]
-pub(super) struct AnswerStart {
-    /// `None`: the rest passes as it is.
-    first: Option<FirstEvent>,
+/// The beginning of an answer's body, which may be a 410. `None`: the rest passes as it is.
+pub(super) type AnswerStart = Option<Box<BeginningBody>>;
+
+/// What was read of the first event.
+pub(super) struct BeginningBody {
+    first: FirstEvent,
     content_type: Option<HeaderValue>,
-    /// For the rest of the first event, once its beginning was read.
-    deadline: Option<Instant>,
-    /// Another server that has sent no event by then serves the watch.
-    quiet: Option<Instant>,
+    /// Its beginning was read.
+    begun: bool,
+    /// For its beginning, then for its rest.
+    deadline: Instant,
 }
 
 /// Why there is no next piece.
@@ -223,13 +226,17 @@ impl Expiry<'_> {
             }
             _ => None,
         };
-        let content_type = format.and_then(|_| response.headers.get(CONTENT_TYPE).cloned());
-        AnswerStart {
-            first: format.map(FirstEvent::new),
-            content_type,
-            deadline: None,
-            quiet: matches!(self, Expiry::Asked(_)).then(|| Instant::now() + QUIET),
-        }
+        let quiet = match self {
+            Expiry::Asked(_) => ASKED_QUIET,
+            Expiry::Pass | Expiry::Ask => QUIET,
+        };
+        let begins = |format| BeginningBody {
+            first: FirstEvent::new(format),
+            content_type: response.headers.get(CONTENT_TYPE).cloned(),
+            begun: false,
+            deadline: Instant::now() + quiet,
+        };
+        format.map(|format| Box::new(begins(format)))
     }
 }
 
@@ -242,8 +249,8 @@ impl Exchange<'_> {
     /// Reads a 410.
     pub(super) async fn check_expired(
         &self,
-        down: &mut ServerSession,
-        mut up: HttpSession,
+        down: &mut ClientSession,
+        mut up: UpstreamSession,
         response: Box<ResponseHeader>,
         method: &Method,
         upload: &mut Upload,
@@ -269,43 +276,37 @@ impl Exchange<'_> {
         }
     }
 
-    /// Reads the next piece that can be passed. May be dropped and called again.
+    /// Reads the next piece that can be passed; an empty one when the rest passes as it is. May be dropped and called
+    /// again.
     pub(super) async fn next_piece(
         &self,
-        up: &mut HttpSession,
+        up: &mut UpstreamSession,
         start: &mut AnswerStart,
     ) -> Result<Option<Bytes>, PieceError> {
         loop {
-            let (Some(first), deadline) = (&mut start.first, start.deadline) else {
-                let read = up.read_response_body().await;
-                return read.map_err(PieceError::BrokeOff);
+            let Some(beginning) = start else {
+                return up.read_body().await.map_err(PieceError::BrokeOff);
             };
-            let reading = up.read_response_body();
-            let read = match deadline.or(start.quiet) {
-                None => reading.await,
-                Some(quiet) if deadline.is_none() => match timeout_at(quiet, reading).await {
-                    Ok(read) => read,
-                    Err(_) => {
-                        self.goes_on(start);
-                        continue;
-                    }
-                },
+            let read = match timeout_at(beginning.deadline, up.read_body()).await {
+                Ok(read) => read,
                 // The event is not what it seemed to be.
-                Some(deadline) => match timeout_at(deadline, reading).await {
-                    Ok(read) => read,
-                    Err(_) => return self.undecided(start),
-                },
+                Err(_) if beginning.begun => return self.undecided(start),
+                Err(_) => {
+                    self.goes_on(start);
+                    return Ok(Some(Bytes::new()));
+                }
             };
             match read {
-                Ok(Some(data)) => match first.look(data) {
-                    FirstLook::Undecided if first.is_begun() => {
-                        let deadline = || Instant::now() + REST_TIMEOUT;
-                        start.deadline.get_or_insert_with(deadline);
+                Ok(Some(data)) => match beginning.first.look(data) {
+                    FirstLook::Undecided => {
+                        if beginning.first.is_begun() && !beginning.begun {
+                            beginning.begun = true;
+                            beginning.deadline = Instant::now() + REST_TIMEOUT;
+                        }
                     }
-                    FirstLook::Undecided => {}
                     look => return self.decided(start, look),
                 },
-                Ok(None) if first.is_begun() => return self.undecided(start),
+                Ok(None) if beginning.begun => return self.undecided(start),
                 Ok(None) => return Ok(None),
                 Err(error) => {
                     return Err(match self.expiry {
@@ -320,9 +321,9 @@ impl Exchange<'_> {
         }
     }
 
-    /// Another server serves the watch, and has no event yet.
+    /// The server serves the watch, and has no event yet.
     fn goes_on(&self, start: &mut AnswerStart) {
-        start.first = None;
+        *start = None;
         if let Expiry::Asked(watch) = self.expiry {
             watch.count(self.shared, ExpiredResult::Avoided);
         }
@@ -334,10 +335,9 @@ impl Exchange<'_> {
         start: &mut AnswerStart,
         look: FirstLook,
     ) -> Result<Option<Bytes>, PieceError> {
-        start.first = None;
+        let content_type = start.take().and_then(|beginning| beginning.content_type);
         match (look, self.expiry) {
             (FirstLook::Error(Some(GONE), body), _) => {
-                let content_type = start.content_type.take();
                 let event = Arc::new(ExpiredEvent { content_type, body });
                 let expired = Expired::Event(event);
                 Err(PieceError::Failed(ExchangeFailure::Expired(expired)))
@@ -356,17 +356,17 @@ impl Exchange<'_> {
 
     /// The first event is not complete and will not be.
     fn undecided(&self, start: &mut AnswerStart) -> Result<Option<Bytes>, PieceError> {
-        let look = start.first.as_mut().map(FirstEvent::give_up);
+        let look = start.as_mut().map(|beginning| beginning.first.give_up());
         self.decided(start, look.unwrap_or(FirstLook::Undecided))
     }
 
     /// Passes a 410 as the only event below a header that was sent.
-    async fn pass_event(&self, down: &mut ServerSession, event: Bytes, upload: &Upload) -> Outcome {
+    async fn pass_event(&self, down: &mut ClientSession, event: Bytes, upload: &Upload) -> Outcome {
         let length = event.len();
         let mut answer_writer = self.answer_writer(Some(length));
         let passing = async {
             answer_writer.reserve(length).await?;
-            let write = down.write_response_body(event, true);
+            let write = down.write_body(event, true);
             answer_writer.write(pin!(write)).await
         };
         match passing.await {
@@ -399,7 +399,7 @@ impl ForwardedRequest<'_> {
         shared: &Shared,
         upstreams: &Upstreams,
         authentication: &Authentication<'_>,
-        session: &mut ServerSession,
+        session: &mut ClientSession,
         upload: &mut Upload,
         FirstExpiry {
             expired,
@@ -425,7 +425,8 @@ impl ForwardedRequest<'_> {
             if !exclusive {
                 shared.metrics.failed_over(&failure, custom);
             }
-            let exchange = self.exchange(shared, upstreams, authentication, &route, exclusive);
+            let exchange =
+                self.exchange(shared, upstreams, authentication, &route, upload, exclusive);
             let Ok((mut exchange, header)) = exchange else {
                 break;
             };
@@ -460,11 +461,18 @@ impl ForwardedRequest<'_> {
         shared: &Shared,
         upstreams: &Upstreams,
         authentication: &Authentication<'_>,
-        session: &mut ServerSession,
+        session: &mut ClientSession,
         upload: &Upload,
         watch: &ExpiredWatch,
     ) -> Outcome {
-        let exchange = self.exchange(shared, upstreams, authentication, &watch.from, false);
+        let exchange = self.exchange(
+            shared,
+            upstreams,
+            authentication,
+            &watch.from,
+            upload,
+            false,
+        );
         let Ok((exchange, _)) = exchange else {
             return Outcome::Broken;
         };

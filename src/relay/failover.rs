@@ -12,12 +12,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::Method;
-use pingora_core::ErrorType;
-use pingora_core::protocols::http::ServerSession;
+use pingora_core::{Error, ErrorType};
 use pingora_http::RequestHeader;
 use tokio::time::timeout;
 
 use super::answer::Refusal;
+use super::client_session::ClientSession;
 use super::downstream::{Downstream, VerificationPermit};
 use super::expired::{Expiry, FirstExpiry};
 use super::framing::RedactedError;
@@ -51,7 +51,6 @@ pub struct ForwardedRequest<'a> {
     pub downstream: &'a Downstream,
     /// Tokens that apiservers have accepted.
     pub tokens: &'a Tokens,
-    pub header: Box<RequestHeader>,
     pub kind: RequestKind,
     /// Its header is too large for a shared connection.
     pub exclusive: bool,
@@ -103,73 +102,108 @@ impl<'a> ForwardedRequest<'a> {
 
     /// Tries `route`, and then other servers that can serve the request.
     pub async fn run(
-        mut self,
+        &mut self,
         shared: &Shared,
         upstreams: &Upstreams,
-        session: &mut ServerSession,
-        mut upload: Upload,
-        mut route: Route,
+        session: &mut ClientSession,
+        upload: &mut Upload,
+        route: &mut Route,
     ) -> Result<Outcome, Refused> {
-        let certificate = self.write_common_headers(shared)?;
+        let certificate = self.write_common_headers(shared, upload)?;
         // Only an apiserver can authenticate other callers.
-        let token = match certificate {
-            true => None,
-            false => self.tokens.of(&self.header.headers),
-        };
+        let headers = upload.header().filter(|_| !certificate);
+        let token = headers.and_then(|header| self.tokens.of(&header.headers));
         let known = certificate || token.is_some_and(|token| self.tokens.is_known(token));
         let unverified = !known && route.details.ends_anonymous;
-        let mut kept = KeptAnswers::default();
-        let mut another_opinion = None;
-        let mut tried: Vec<SocketAddr> = Vec::new();
         // A body may be too long to be sent again, and a peer's users do not know each other. A request that failed on
         // its own connection has failed: no other request can have closed it.
         let peer = *self.route_request.caller == Caller::Peer;
-        let mut exclusive = unverified && peer && upload.is_expected();
+        let exclusive = unverified && peer && upload.is_expected();
         let waits = unverified && !peer && session.is_http2();
-        let permit = match self.wait_for_permit(waits, session).await {
-            Ok(permit) => permit,
-            Err(outcome) => return Ok(outcome),
+        let permit = match waits {
+            false => None,
+            true => match Box::pin(self.wait_for_permit(session)).await {
+                Ok(permit) => permit,
+                Err(outcome) => return Ok(outcome),
+            },
         };
         let authentication = Authentication {
             certificate,
             token,
             permit,
         };
+        let servers = (shared, upstreams, &authentication);
+        match self
+            .attempt(servers, session, upload, route, exclusive)
+            .await?
+        {
+            Ok(outcome) => Ok(outcome),
+            // Boxed, because it is rare and takes much memory.
+            Err(failure) => {
+                let failed = (failure, exclusive);
+                Box::pin(self.fail_over(servers, session, upload, route, failed)).await
+            }
+        }
+    }
+
+    /// Asks one server.
+    async fn attempt(
+        &mut self,
+        (shared, upstreams, authentication): (&Shared, &Upstreams, &Authentication<'a>),
+        session: &mut ClientSession,
+        upload: &mut Upload,
+        route: &Route,
+        exclusive: bool,
+    ) -> Result<Result<Outcome, ExchangeFailure>, Refused> {
+        let exchange = self.exchange(shared, upstreams, authentication, route, upload, exclusive);
+        let (mut exchange, header) = exchange?;
+        exchange.expiry = self.expiry(upload);
+        match exchange.run(session, header, upload).await {
+            Ok(outcome) => {
+                self.count_answer(shared, route, outcome);
+                Ok(Ok(outcome))
+            }
+            // The request was sent to no server.
+            Err(ExchangeFailure::Unsent(error))
+                if *error.etype() == ErrorType::InvalidHTTPHeader =>
+            {
+                Err(unwritable(&error))
+            }
+            Err(failure) => Ok(Err(failure)),
+        }
+    }
+
+    /// Tries other servers after `route` has failed. `exclusive`: on a connection of its own.
+    async fn fail_over(
+        &mut self,
+        servers @ (shared, upstreams, authentication): (&Shared, &Upstreams, &Authentication<'a>),
+        session: &mut ClientSession,
+        upload: &mut Upload,
+        route: &mut Route,
+        (mut failure, mut exclusive): (ExchangeFailure, bool),
+    ) -> Result<Outcome, Refused> {
+        let mut kept = KeptAnswers::default();
+        let mut another_opinion = None;
+        let mut tried: Vec<SocketAddr> = Vec::new();
         let end = loop {
-            let (mut exchange, header) =
-                self.exchange(shared, upstreams, &authentication, &route, exclusive)?;
-            exchange.expiry = self.expiry(&upload);
-            let failure = match exchange.run(session, header, &mut upload).await {
-                Ok(outcome) => {
-                    self.count_answer(shared, &route, outcome);
-                    return Ok(outcome);
-                }
-                // The request was sent to no server.
-                Err(ExchangeFailure::Unsent(error))
-                    if *error.etype() == ErrorType::InvalidHTTPHeader =>
-                {
-                    return Err(unwritable(&error));
-                }
-                Err(ExchangeFailure::Expired(expired)) => {
-                    let (from, auth) = (route, &authentication);
-                    let first = FirstExpiry {
-                        expired,
-                        from,
-                        tried,
-                    };
-                    let following =
-                        self.after_expiry(shared, upstreams, auth, session, &mut upload, first);
-                    return Ok(Box::pin(following).await);
-                }
-                Err(failure) => failure,
-            };
+            if let ExchangeFailure::Expired(expired) = failure {
+                let from = route.clone();
+                let first = FirstExpiry {
+                    expired,
+                    from,
+                    tried,
+                };
+                let following =
+                    self.after_expiry(shared, upstreams, authentication, session, upload, first);
+                return Ok(Box::pin(following).await);
+            }
             self.meter.attempt_failed(&failure);
             let custom = self.is_custom(shared);
             exclusive = failure.is_of_the_connection() && !exclusive;
             if !exclusive {
-                report(shared, &route, &failure, custom);
+                report(shared, route, &failure, custom);
                 tried.push(route.address);
-                kept.add(&route, &failure);
+                kept.add(route, &failure);
             }
             if route.server_kind != ServerKind::Local {
                 self.failed_reroute = Some(FailedReroute(route.rerouted_as.clone()));
@@ -186,14 +220,21 @@ impl<'a> ForwardedRequest<'a> {
             }
             let terminating = kept.terminating.is_some();
             let last = self.refusal(&failure, custom);
-            match self.next_route(shared, last, terminating, &tried, &upload) {
+            match self.next_route(shared, last, terminating, &tried, upload) {
                 Ok(next) => {
                     if next.address != route.address {
                         shared.metrics.failed_over(&failure, custom);
                     }
-                    route = next;
+                    *route = next;
                 }
                 Err(end) => break end,
+            }
+            match self
+                .attempt(servers, session, upload, route, exclusive)
+                .await?
+            {
+                Ok(outcome) => return Ok(outcome),
+                Err(next) => failure = next,
             }
         };
         let passed = match end {
@@ -204,7 +245,7 @@ impl<'a> ForwardedRequest<'a> {
             RouteEnd::Exhausted(_) => kept.unanimous(),
             RouteEnd::Refused(_) => None,
         };
-        let Some((from, answer)) = passed else {
+        let Some(passed) = passed else {
             if self.failed_reroute.is_some() {
                 shared.metrics.failed_reroute(false);
             }
@@ -214,8 +255,9 @@ impl<'a> ForwardedRequest<'a> {
                 server: Some(route.address),
             });
         };
-        let (exchange, _) = self.exchange(shared, upstreams, &authentication, &from, false)?;
-        Ok(Box::pin(self.pass(&exchange, session, &upload, &from, &answer)).await)
+        let (from, answer) = &*passed;
+        let exchange = self.exchange(shared, upstreams, authentication, from, upload, false);
+        Ok(self.pass(&exchange?.0, session, upload, from, answer).await)
     }
 
     /// The next route. `last`: the refusal if no other server can be tried; `terminating`: a server that is shutting
@@ -251,7 +293,7 @@ impl<'a> ForwardedRequest<'a> {
     pub(super) async fn pass(
         &self,
         exchange: &Exchange<'_>,
-        session: &mut ServerSession,
+        session: &mut ClientSession,
         upload: &Upload,
         from: &Route,
         answer: &KeptAnswer,
@@ -263,16 +305,12 @@ impl<'a> ForwardedRequest<'a> {
         outcome
     }
 
-    /// Waits for a verification permit if `waits`. A request with a token waits for a limited time, because the
+    /// Waits for a verification permit. A request with a token waits for a limited time, because the
     /// requests before it may be slow for other reasons. Behind an anonymous request the connection is going to end.
     async fn wait_for_permit(
         &self,
-        waits: bool,
-        session: &mut ServerSession,
+        session: &mut ClientSession,
     ) -> Result<Option<VerificationPermit<'a>>, Outcome> {
-        if !waits {
-            return Ok(None);
-        }
         let waiting = self.downstream.wait_for_permit();
         let patience = VERIFICATION_TIMEOUT + VERIFICATION_TIMEOUT_EACH * waiting.before;
         let named = *self.route_request.caller != Caller::Anonymous;
@@ -285,11 +323,14 @@ impl<'a> ForwardedRequest<'a> {
 
     /// Writes the headers that are the same for every server. Returns whether the proxy client certificate is
     /// presented.
-    fn write_common_headers(&mut self, shared: &Shared) -> Result<bool, Refused> {
+    fn write_common_headers(&self, shared: &Shared, upload: &mut Upload) -> Result<bool, Refused> {
         let caller = self.route_request.caller;
+        let Some(header) = upload.header_mut() else {
+            return Ok(false);
+        };
         upstream_headers::for_any_server(
             shared,
-            &mut self.header,
+            header,
             &self.downstream.client,
             caller,
             self.kind,
@@ -304,12 +345,13 @@ impl<'a> ForwardedRequest<'a> {
         upstreams: &'s Upstreams,
         authentication: &'s Authentication<'a>,
         route: &Route,
+        upload: &Upload,
         exclusive: bool,
     ) -> Result<(Exchange<'s>, Box<RequestHeader>), Refused>
     where
         'a: 's,
     {
-        self.write_exchange(shared, upstreams, authentication, route, exclusive)
+        self.write_exchange(shared, upstreams, authentication, route, upload, exclusive)
             .map_err(|error| unwritable(&error))
     }
 
@@ -319,12 +361,16 @@ impl<'a> ForwardedRequest<'a> {
         upstreams: &'s Upstreams,
         authentication: &'s Authentication<'a>,
         route: &Route,
+        upload: &Upload,
         exclusive: bool,
     ) -> pingora_core::Result<(Exchange<'s>, Box<RequestHeader>)>
     where
         'a: 's,
     {
-        let mut header = self.header.clone();
+        let Some(header) = upload.header() else {
+            return Error::e_explain(ErrorType::InternalError, "the answer has begun");
+        };
+        let mut header = Box::new(header.clone());
         upstream_headers::for_server_kind(&mut header, route.server_kind)?;
         let merge_request = route
             .overlay
@@ -362,7 +408,7 @@ impl<'a> ForwardedRequest<'a> {
             names_server: self.route_request.may_seek_a_proxy(),
             no_such_resource: route.no_such_resource,
             expiry: Expiry::Pass,
-            merge_request: merge_request.transpose()?.flatten(),
+            merge_request: merge_request.transpose()?.flatten().map(Box::new),
             meter: self.meter,
         };
         Ok((exchange, header))

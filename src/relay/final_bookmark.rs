@@ -13,12 +13,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{ACCEPT, HeaderValue};
-use pingora_core::protocols::http::ServerSession;
 use pingora_core::{Error, ErrorType};
 use pingora_http::{RequestHeader, ResponseHeader};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::client_session::ClientSession;
 use super::shared::{DRAIN_TURNS, Shared, ShutdownPhase};
 use crate::config::settings::Settings;
 use crate::request::info::{RequestInfo, ResourceRequest, Target, Verb, is_set, query_values};
@@ -151,27 +151,32 @@ impl<'a> FinalBookmark<'a> {
     /// Passes on a piece of the answer. `end`: it is the last.
     pub async fn pass(
         &self,
-        down: &mut ServerSession,
+        down: &mut ClientSession,
         data: Bytes,
         end: bool,
     ) -> pingora_core::Result<()> {
         let last = end && !self.is_stopping();
         let passed = data.clone();
-        down.write_response_body(data, last).await?;
+        down.write_body(data, last).await?;
         if let Some(watch) = &self.watch {
             watch.passed(&passed);
         }
         match end && !last {
-            true => self.before_end(down).await,
+            true => Box::pin(self.before_end(down)).await,
             false => Ok(()),
         }
     }
 
     /// Resolves when the stream is to end and etcd's answer is as complete as it will be.
     pub async fn turn(&self) {
-        if !self.shared.reaches(ShutdownPhase::Leaving).await {
-            return;
+        if self.shared.reaches(ShutdownPhase::Leaving).await {
+            // Boxed, because thousands of watches wait for it.
+            Box::pin(self.leave()).await;
         }
+    }
+
+    /// The proxy stops.
+    async fn leave(&self) {
         self.register();
         let phase = match self.late {
             false => ShutdownPhase::Draining,
@@ -216,7 +221,7 @@ impl<'a> FinalBookmark<'a> {
     }
 
     /// The apiserver ends the stream first: writes the bookmark if the proxy is stopping.
-    pub async fn before_end(&self, down: &mut ServerSession) -> pingora_core::Result<()> {
+    pub async fn before_end(&self, down: &mut ClientSession) -> pingora_core::Result<()> {
         if let Some(bookmark_request) = self.bookmark_request().filter(|_| self.is_stopping()) {
             bookmark_request
                 .wait_for_etcd(self.shared, Instant::now() + ETCD_TIMEOUT)
@@ -227,7 +232,7 @@ impl<'a> FinalBookmark<'a> {
 
     /// The connection to the apiserver broke. A watch may end as if the apiserver had ended it, unless a frame is
     /// incomplete.
-    pub async fn after_break(&self, down: &mut ServerSession) -> pingora_core::Result<()> {
+    pub async fn after_break(&self, down: &mut ClientSession) -> pingora_core::Result<()> {
         let border = self.watch.as_ref().and_then(|watch| watch.border.as_ref());
         match border.is_some_and(|border| lock(border).is_at_boundary()) {
             true => self.before_end(down).await,
@@ -236,7 +241,7 @@ impl<'a> FinalBookmark<'a> {
     }
 
     /// Writes the bookmark, if there is one. To be called once, at the end.
-    pub async fn write(&self, down: &mut ServerSession) -> pingora_core::Result<()> {
+    pub async fn write(&self, down: &mut ClientSession) -> pingora_core::Result<()> {
         let Some(bookmark_request) = self.bookmark_request().filter(|_| self.is_stopping()) else {
             return Ok(());
         };
@@ -248,7 +253,7 @@ impl<'a> FinalBookmark<'a> {
                 return Ok(());
             }
         };
-        let written = timeout(FRAME_TIMEOUT, down.write_response_body(frame, false)).await;
+        let written = timeout(FRAME_TIMEOUT, down.write_body(frame, false)).await;
         match written {
             Ok(written) => written.map(|()| self.shared.metrics.watches.given()),
             // Part of the bookmark may be written: the stream cannot end cleanly.

@@ -5,20 +5,20 @@ use std::fmt;
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::uri::Authority;
 use http::{HeaderMap, Method, StatusCode, Version};
-use pingora_core::protocols::http::ServerSession;
-use pingora_core::protocols::http::client::HttpSession;
 use pingora_core::{Error, ErrorType};
 use pingora_http::{RequestHeader, ResponseHeader};
 
+use super::client_session::ClientSession;
+use super::upstream_stream::UpstreamSession;
 use crate::request::headers::{KEEP_ALIVE, PROXY_CONNECTION};
 
 /// Whether the first line of an HTTP/1 request has a path or an absolute URL, as Go's HTTP server requires. pingora
 /// takes anything else for `/`, and cuts off everything after a `#`, which Go treats as part of the path.
-pub fn names_a_path(session: &ServerSession, header: &RequestHeader) -> bool {
+pub fn names_a_path(session: &ClientSession, header: &RequestHeader) -> bool {
     let Some(session) = session.as_http1() else {
         return true;
     };
-    let raw = session.get_headers_raw_bytes();
+    let raw = session.to_h1_raw();
     let mut lines = raw.trim_ascii_start().split(|byte| *byte == b'\n');
     let line = lines.next().unwrap_or_default();
     header.raw_path_is_utf8() && !line.contains(&b'#') && is_path_or_url(header.raw_path())
@@ -46,15 +46,13 @@ pub fn is_hosted(header: &RequestHeader) -> bool {
 /// Whether all parsers find the same end of the request's body. pingora drops a Content-Length next to a
 /// Transfer-Encoding, and accepts any codings that end with `chunked`. Another parser may find another end, and
 /// kube-apiserver accepts only `chunked`.
-pub fn has_one_length(session: &ServerSession, header: &RequestHeader) -> bool {
+pub fn has_one_length(session: &ClientSession, header: &RequestHeader) -> bool {
     let mut codings = header.headers.get_all(TRANSFER_ENCODING).iter();
     let Some(coding) = codings.next() else {
         return true;
     };
     let chunked = coding.as_bytes().eq_ignore_ascii_case(b"chunked") && codings.next().is_none();
-    let raw = session
-        .as_http1()
-        .map(|session| session.get_headers_raw_bytes());
+    let raw = session.as_http1().map(|session| session.to_h1_raw());
     chunked && !raw.as_deref().is_some_and(names_a_length)
 }
 
@@ -99,7 +97,7 @@ fn listed_in_connection(headers: &HeaderMap) -> Vec<HeaderName> {
 /// Writes a request's header. A request without a body ends with it. `name`: the server's name, for clients that send
 /// no host.
 pub async fn write_header(
-    up: &mut HttpSession,
+    up: &mut UpstreamSession,
     mut header: Box<RequestHeader>,
     body_expected: bool,
     name: &str,
@@ -112,15 +110,15 @@ pub async fn write_header(
         header.insert_header(CONTENT_LENGTH, length)?;
     }
     match up {
-        HttpSession::H2(session) => {
+        UpstreamSession::H2(stream) => {
             for name in [&CONNECTION, &TRANSFER_ENCODING] {
                 if header.headers.contains_key(name) {
                     header.remove_header(name);
                 }
             }
-            session.write_request_header(header, !body_expected)
+            stream.write_header(header, !body_expected)
         }
-        session => {
+        UpstreamSession::H1(session) => {
             if !header.headers.contains_key(HOST)
                 && let Some(authority) = header.uri.authority().cloned()
             {
@@ -130,7 +128,9 @@ pub async fn write_header(
                 header.insert_header(TRANSFER_ENCODING, HeaderValue::from_static("chunked"))?;
             }
             header.set_version(Version::HTTP_11);
-            session.write_request_header(header).await
+            Box::pin(session.write_request_header(header))
+                .await
+                .map(drop)
         }
     }
 }
@@ -177,10 +177,14 @@ pub fn frame_for_http1(
 
 /// Sends `100 Continue`. pingora would take it for the final answer, and close the connection because it came before
 /// the body's end.
-pub async fn write_continue(down: &mut ServerSession) -> pingora_core::Result<()> {
-    down.set_close_on_response_before_downstream_finish(false);
-    let written = down.write_continue_response().await;
-    down.set_close_on_response_before_downstream_finish(true);
+pub async fn write_continue(down: &mut ClientSession) -> pingora_core::Result<()> {
+    // Over HTTP/2 nobody can send it, and no client waits for it for long.
+    let ClientSession::H1(session) = down else {
+        return Ok(());
+    };
+    session.set_close_on_response_before_downstream_finish(false);
+    let written = Box::pin(session.write_continue_response()).await;
+    session.set_close_on_response_before_downstream_finish(true);
     written
 }
 

@@ -9,6 +9,8 @@ use pingora_core::server::ShutdownWatch;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
+use super::client_session::ClientSession;
+
 /// Idle connections are closed after this time, as in kube-apiserver.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Time for a connection's request to arrive while the proxy stops. Connections end with one answer then.
@@ -44,8 +46,8 @@ pub async fn idle(
 
 /// Reads and drops the rest of a request after its answer, for a limited time. If the connection (HTTP/1) were closed
 /// or the stream (HTTP/2) reset at once, the answer could be lost, or a client could take the reset for a failure.
-pub async fn linger(session: &mut ServerSession) {
-    if session.was_upgraded() {
+pub async fn linger(session: &mut ClientSession) {
+    if session.as_http1().is_some_and(ServerSession::was_upgraded) {
         return;
     }
     if session.is_http2() && (session.finish_body().await.is_err() || session.is_body_done()) {
@@ -66,8 +68,8 @@ pub async fn linger_unread(mut stream: Stream) {
     while limit.goes_on(read_some(&mut stream, &mut discarded)).await {}
 }
 
-async fn read_piece(session: &mut ServerSession) -> Option<usize> {
-    Some(session.read_request_body().await.ok()??.len())
+async fn read_piece(session: &mut ClientSession) -> Option<usize> {
+    Some(session.read_body().await.ok()??.len())
 }
 
 async fn read_some(stream: &mut Stream, discarded: &mut [u8]) -> Option<usize> {

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Method;
-use pingora_core::protocols::http::ServerSession;
 use pingora_http::ResponseHeader;
 
+use super::client_session::ClientSession;
 use super::upload::Upload;
 use crate::relay::exchange::Exchange;
 use crate::relay::outcome::{ExchangeFailure, Outcome};
@@ -27,9 +27,9 @@ pub struct KeptAnswer {
 #[derive(Default)]
 pub(super) struct KeptAnswers {
     /// Of a server that is shutting down.
-    pub(super) terminating: Option<(Route, Arc<KeptAnswer>)>,
+    pub(super) terminating: Option<Box<(Route, Arc<KeptAnswer>)>>,
     /// "No such resource", of the local apiserver.
-    no_such_resource: Option<(Route, Arc<KeptAnswer>)>,
+    no_such_resource: Option<Box<(Route, Arc<KeptAnswer>)>>,
     /// A server failed for another reason, so it may serve the resource.
     contradicted: bool,
 }
@@ -38,10 +38,10 @@ impl KeptAnswers {
     pub(super) fn add(&mut self, route: &Route, failure: &ExchangeFailure) {
         match failure {
             ExchangeFailure::Terminating(answer) => {
-                self.terminating = Some((route.clone(), answer.clone()));
+                self.terminating = Some(Box::new((route.clone(), answer.clone())));
             }
             ExchangeFailure::NoSuchResource(answer) => {
-                self.no_such_resource = Some((route.clone(), answer.clone()));
+                self.no_such_resource = Some(Box::new((route.clone(), answer.clone())));
             }
             _ => {}
         }
@@ -54,7 +54,7 @@ impl KeptAnswers {
     }
 
     /// "No such resource", if all servers that were asked have answered so.
-    pub(super) fn unanimous(self) -> Option<(Route, Arc<KeptAnswer>)> {
+    pub(super) fn unanimous(self) -> Option<Box<(Route, Arc<KeptAnswer>)>> {
         self.no_such_resource.filter(|_| !self.contradicted)
     }
 }
@@ -64,7 +64,7 @@ impl Exchange<'_> {
     pub(super) async fn pass_kept(
         &self,
         answer: &KeptAnswer,
-        down: &mut ServerSession,
+        down: &mut ClientSession,
         method: &Method,
         upload: &Upload,
     ) -> Outcome {
@@ -74,7 +74,7 @@ impl Exchange<'_> {
         let passing = async {
             self.start_response(down, response, method, end).await?;
             if !end {
-                down.write_response_body(body, true).await?;
+                down.write_body(body, true).await?;
             }
             Ok::<(), Box<pingora_core::Error>>(())
         };

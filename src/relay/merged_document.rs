@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderValue};
 use http::{Method, StatusCode};
-use pingora_core::protocols::http::ServerSession;
-use pingora_core::protocols::http::client::HttpSession;
 use pingora_http::ResponseHeader;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout_at};
 
+use super::client_session::ClientSession;
 use super::overlay::MergeRequest;
 use super::overlay::entity::{Entity, EntityFormat, EntitySource, forget};
 use super::overlay::merge::{OverlayError, UpstreamDocument, merge_document};
+use super::upstream_stream::UpstreamSession;
 use crate::discovery::openapi;
 use crate::log_throttle::LogRateLimit;
 use crate::relay::accept::{StatusFormat, is_for_one_server};
@@ -39,8 +39,8 @@ impl Exchange<'_> {
     pub(super) async fn send_merged(
         &self,
         merge_request: &MergeRequest,
-        down: &mut ServerSession,
-        mut up: HttpSession,
+        down: &mut ClientSession,
+        mut up: UpstreamSession,
         mut response: Box<ResponseHeader>,
         method: &Method,
         upload: &mut Upload,
@@ -67,7 +67,7 @@ impl Exchange<'_> {
             return Ok(Outcome::Broken);
         };
         let outcome = upload.answered(status.as_u16());
-        if self.is_complete(&mut up) {
+        if up.is_complete() {
             self.release(up, upload).await;
         }
         Ok(outcome)
@@ -90,7 +90,7 @@ impl Exchange<'_> {
     async fn entity(
         &self,
         merge_request: &MergeRequest,
-        up: &mut HttpSession,
+        up: &mut UpstreamSession,
         response: &ResponseHeader,
         head: bool,
     ) -> Result<Arc<Entity>, OverlayError> {
@@ -147,7 +147,7 @@ impl Exchange<'_> {
     async fn read(
         &self,
         merge_request: &MergeRequest,
-        up: &mut HttpSession,
+        up: &mut UpstreamSession,
         response: &ResponseHeader,
     ) -> Result<Arc<Entity>, OverlayError> {
         let encoding = response.headers.get(CONTENT_ENCODING);
@@ -229,11 +229,11 @@ impl Exchange<'_> {
         Some(known)
     }
 
-    async fn read_whole(&self, up: &mut HttpSession) -> Result<Vec<u8>, OverlayError> {
+    async fn read_whole(&self, up: &mut UpstreamSession) -> Result<Vec<u8>, OverlayError> {
         let mut body = Vec::new();
         let deadline = Instant::now() + READ_TIMEOUT;
-        while !self.is_complete(up) {
-            let piece = timeout_at(deadline, up.read_response_body()).await;
+        while !up.is_complete() {
+            let piece = timeout_at(deadline, up.read_body()).await;
             let piece = piece.map_err(|_| OverlayError::Incomplete)?;
             match piece.map_err(|_| OverlayError::Incomplete)? {
                 Some(piece) => body.extend_from_slice(&piece),
@@ -250,7 +250,7 @@ impl Exchange<'_> {
     async fn deliver(
         &self,
         merge_request: &MergeRequest,
-        down: &mut ServerSession,
+        down: &mut ClientSession,
         mut response: Box<ResponseHeader>,
         entity: &Entity,
         method: &Method,
@@ -276,7 +276,7 @@ impl Exchange<'_> {
             // The body is shared, so it costs no memory for each client.
             let mut answer_writer = self.answer_writer(Some(0));
             answer_writer.reserve(body.len()).await?;
-            let write = down.write_response_body(body, true);
+            let write = down.write_body(body, true);
             answer_writer.write(std::pin::pin!(write)).await?;
         }
         Ok(StatusCode::OK)
@@ -295,7 +295,7 @@ impl MergeRequest {
 
 /// Runs `work` until the client goes away.
 async fn unless_gone<T>(
-    down: &mut ServerSession,
+    down: &mut ClientSession,
     upload: &Upload,
     work: impl Future<Output = T>,
 ) -> Option<T> {

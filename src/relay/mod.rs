@@ -8,6 +8,8 @@
 
 pub mod accept;
 pub mod answer;
+pub mod client_session;
+pub mod connection;
 pub mod destination;
 pub mod dial;
 pub mod discovery;
@@ -49,5 +51,6 @@ pub mod upgraded;
 pub mod upload;
 pub mod upstream;
 pub mod upstream_headers;
+pub mod upstream_stream;
 
 pub use self::start::{RelayInputs, start};

@@ -1,42 +1,31 @@
 //! Connections to servers with the same trust, for requests of one kind. Each serving thread has its own pools.
 //!
-//! pingora opens the connections and runs HTTP/2; this pool chooses the connection for the next stream. A server
-//! announces its stream limit only after the connection is open. pingora's own pool fills the connection before that,
-//! the server refuses the excess, and a request whose body was read already cannot be sent again. Here a new connection
-//! belongs to the request that opened it until the server has announced its limit.
+//! A request takes a stream of an open connection that has room. Otherwise it waits for one that is being opened, and
+//! only as many are opened as the waiting requests need. Over HTTP/1.1 each request has a connection for itself.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use pingora_core::connectors::http::v2::{ConnectionRef, H2HandshakeSettings, handshake};
-use pingora_core::protocols::http::client::HttpSession;
 use pingora_core::protocols::http::v1::client::HttpSession as Http1Session;
 use pingora_core::protocols::{ALPN, Stream};
-use pingora_core::upstreams::peer::Peer;
 use pingora_core::{Error, ErrorType};
 use rustls::ClientConfig;
 use tokio::io::AsyncReadExt;
+use tokio::sync::watch;
 
+use super::connection::{Begun, Connection};
 use super::destination::Destination;
 use super::dial::dial;
+use super::upstream_stream::{UpstreamSession, UpstreamStream};
 
+/// Idle HTTP/1.1 connections are closed after this time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
-/// A server that hangs or is cut off answers no ping. After this interval and pingora's 5 s for the answer all requests
-/// on the connection fail. client-go waits 30 s and 15 s, also for distant servers.
-const PING_INTERVAL: Duration = Duration::from_secs(10);
-/// No limit for the connection: each stream has its own limit, so that unread data of one stream does not block others.
-/// HTTP/2 closes a connection when the overhead of small unread pieces exceeds half of this window.
-const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
-/// Bytes of an unread response that may be buffered here.
-pub const STREAM_WINDOW: u32 = 64 << 10;
-/// Stands for a stream limit that the server has not announced yet.
-const UNKNOWN: usize = 1 << 20;
-/// A server that has not announced a limit after this time will not do so.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// TLS configurations by protocol.
 #[derive(Clone)]
@@ -62,14 +51,24 @@ impl Protocols {
     }
 }
 
-/// Reusable connections, by the hash of their destination.
+/// Reusable connections to servers.
 pub struct ConnectionPool {
     protocols: Protocols,
     /// Most streams on one connection, whatever the server allows.
     streams: usize,
-    open: Mutex<HashMap<u64, Vec<OpenConnection>>>,
-    /// IdleConnection HTTP/1.1 connections.
-    idle: Mutex<HashMap<u64, Vec<IdleConnection>>>,
+    servers: Arc<Mutex<HashMap<SocketAddr, Server>>>,
+}
+
+/// The connections to one server.
+#[derive(Default)]
+struct Server {
+    open: Vec<Arc<Connection>>,
+    /// The connection of `open` that the last stream began on.
+    current: usize,
+    opening: Vec<Opening>,
+    /// The server's last new connection does not have HTTP/2.
+    http1: bool,
+    idle: Vec<IdleConnection>,
 }
 
 struct IdleConnection {
@@ -77,47 +76,79 @@ struct IdleConnection {
     since: Instant,
 }
 
-/// An HTTP/2 connection.
-struct OpenConnection {
-    connection: ConnectionRef,
-    since: Instant,
-    used: Instant,
-    limit: Option<usize>,
+/// A connection that is being opened.
+#[derive(Clone)]
+struct Opening {
+    waiting: Arc<AtomicUsize>,
+    result: watch::Receiver<Option<Result<(), Failure>>>,
 }
 
-impl OpenConnection {
-    fn new(connection: ConnectionRef) -> Self {
-        let now = Instant::now();
-        Self {
-            connection,
-            since: now,
-            used: now,
-            limit: None,
+/// Why a connection could not be opened, for all requests that wait for it.
+#[derive(Debug, Clone)]
+struct Failure {
+    error_type: ErrorType,
+    what: String,
+}
+
+/// A new connection.
+enum New {
+    Http1(Stream),
+    Http2(Arc<Connection>),
+}
+
+impl Server {
+    /// Begins a stream on a connection that has room.
+    fn begin(&mut self, most: usize) -> Option<UpstreamStream> {
+        let mut left = self.open.len();
+        while left > 0 {
+            if self.current >= self.open.len() {
+                self.current = 0;
+            }
+            match self.open.get(self.current)?.begin(most) {
+                Begun::Stream(stream) => return Some(stream),
+                Begun::Full => self.current += 1,
+                Begun::Closed => drop(self.open.swap_remove(self.current)),
+            }
+            left -= 1;
+        }
+        None
+    }
+
+    fn is_used(&self) -> bool {
+        let closed = |connection: &Arc<Connection>| connection.is_closed();
+        let waited_for = |opening: &Opening| opening.result.borrow().is_none();
+        self.idle.iter().any(IdleConnection::is_usable)
+            || self.opening.iter().any(waited_for)
+            || !self.open.iter().all(closed)
+    }
+
+    fn take_idle(&mut self) -> Option<Stream> {
+        self.idle.retain(IdleConnection::is_usable);
+        self.idle.pop().map(|idle| idle.stream)
+    }
+
+    fn keep_idle(&mut self, stream: Stream) {
+        let since = Instant::now();
+        self.idle.retain(IdleConnection::is_usable);
+        self.idle.push(IdleConnection { stream, since });
+    }
+
+    fn add(&mut self, new: New) {
+        self.http1 = matches!(new, New::Http1(_));
+        match new {
+            New::Http1(stream) => self.keep_idle(stream),
+            New::Http2(connection) => self.open.push(connection),
         }
     }
 
-    fn is_usable(&self) -> bool {
-        let idle = self.connection.is_idle() && self.used.elapsed() > IDLE_TIMEOUT;
-        !(idle || self.connection.is_closed() || self.connection.is_shutting_down())
-    }
-
-    /// Whether another stream would start at once; `most`: the proxy's own limit.
-    fn has_room(&mut self, most: usize) -> bool {
-        let (free, idle) = (
-            self.connection.free_stream_slots(),
-            self.connection.is_idle(),
-        );
-        let named = free < UNKNOWN / 2;
-        let limit = match self.limit {
-            Some(limit) => limit,
-            // Only the first request has used the connection so far.
-            None if named => free + usize::from(!idle),
-            // The first request was answered, and settings come before answers: the server has no limit.
-            None if idle || self.since.elapsed() > PATIENCE => UNKNOWN,
-            None => return false,
-        };
-        self.limit = Some(limit);
-        free > 0 && limit.saturating_sub(free) < most
+    /// Joins the requests that wait for a connection that is being opened, if it can serve them all.
+    fn join(&mut self, most: usize) -> Option<Opening> {
+        self.opening
+            .retain(|opening| opening.result.borrow().is_none());
+        let joins = |opening: &&Opening| opening.waiting.load(Ordering::Relaxed) < most;
+        let opening = self.opening.iter().find(joins)?.clone();
+        opening.waiting.fetch_add(1, Ordering::Relaxed);
+        Some(opening)
     }
 }
 
@@ -127,119 +158,156 @@ impl ConnectionPool {
         Self {
             protocols: protocols.clone(),
             streams,
-            open: Mutex::default(),
-            idle: Mutex::default(),
+            servers: Arc::default(),
         }
     }
 
     /// Opens a session with `to`. Returns whether its connection was used before.
-    pub async fn session(&self, to: &Destination) -> pingora_core::Result<(HttpSession, bool)> {
-        while let Some(connection) = self.with_room(to) {
-            if let Ok(Some(stream)) = connection.spawn_stream().await {
-                return Ok((HttpSession::H2(stream), true));
+    pub async fn session(&self, to: &Destination) -> pingora_core::Result<(UpstreamSession, bool)> {
+        let begun = self
+            .servers()
+            .get_mut(&to.address)
+            .and_then(|server| server.begin(self.streams));
+        match begun {
+            Some(stream) => Ok((UpstreamSession::H2(stream), true)),
+            // Rare, and too large for a place in the future of every request.
+            None => Box::pin(self.new_session(to)).await,
+        }
+    }
+
+    /// No open connection has room.
+    async fn new_session(&self, to: &Destination) -> pingora_core::Result<(UpstreamSession, bool)> {
+        loop {
+            let mut opening = {
+                let mut servers = self.servers();
+                let server = servers.entry(to.address).or_default();
+                if let Some(stream) = server.begin(self.streams) {
+                    return Ok((UpstreamSession::H2(stream), false));
+                }
+                if server.http1 {
+                    break;
+                }
+                match server.join(self.streams) {
+                    Some(opening) => opening,
+                    None => {
+                        let opening = self.begin_opening(to);
+                        server.opening.push(opening.clone());
+                        opening
+                    }
+                }
+            };
+            let result = opening.result.wait_for(Option::is_some).await;
+            let failure = result.ok().and_then(|result| (*result).clone()?.err());
+            if let Some(Failure { error_type, what }) = failure {
+                return Error::e_explain(error_type, what);
             }
-            // The connection is closing. Its running requests may finish.
-            connection.mark_shutdown();
         }
         while let Some(mut stream) = self.take_idle(to) {
-            if !is_quiet(&mut stream).await {
-                continue;
+            if is_quiet(&mut stream).await {
+                let session = Http1Session::new(stream);
+                return Ok((UpstreamSession::http1(session), true));
             }
-            let session = Http1Session::new_with_options(stream, to);
-            return Ok((HttpSession::H1(session), true));
         }
-        let (session, connection) = self.open(to).await?;
-        if let Some(connection) = connection {
-            self.share(connection, to);
+        let new = open(&self.protocols, to).await?;
+        match new {
+            New::Http1(_) => {}
+            New::Http2(ref connection) => {
+                let connection = connection.clone();
+                self.server(to, |server| server.add(New::Http2(connection)));
+            }
         }
-        Ok((session, false))
+        Ok((self.session_on(new)?, false))
+    }
+
+    /// Opens a connection for all requests that wait for it. A client that goes away does not end that.
+    fn begin_opening(&self, to: &Destination) -> Opening {
+        let (told, result) = watch::channel(None);
+        let (servers, protocols, to) = (self.servers.clone(), self.protocols.clone(), to.clone());
+        tokio::spawn(async move {
+            let opened = match open(&protocols, &to).await {
+                Ok(new) => {
+                    let mut servers = lock(&servers);
+                    // Connections to servers that are gone are not kept for ever.
+                    servers.retain(|_, server| server.is_used());
+                    servers.entry(to.address).or_default().add(new);
+                    Ok(())
+                }
+                Err(error) => Err(Failure {
+                    error_type: error.etype().clone(),
+                    what: error.to_string(),
+                }),
+            };
+            told.send_replace(Some(opened));
+        });
+        Opening {
+            waiting: Arc::new(AtomicUsize::new(1)),
+            result,
+        }
+    }
+
+    fn session_on(&self, new: New) -> pingora_core::Result<UpstreamSession> {
+        match new {
+            New::Http1(stream) => {
+                let session = Http1Session::new(stream);
+                Ok(UpstreamSession::http1(session))
+            }
+            New::Http2(connection) => match connection.begin(self.streams) {
+                Begun::Stream(stream) => Ok(UpstreamSession::H2(stream)),
+                Begun::Full | Begun::Closed => {
+                    Error::e_explain(ErrorType::ConnectError, "closed before its first stream")
+                }
+            },
+        }
     }
 
     /// Opens a session with `to` on a new connection that is not shared.
-    pub async fn session_alone(&self, to: &Destination) -> pingora_core::Result<HttpSession> {
-        Ok(self.open(to).await?.0)
+    pub async fn session_alone(&self, to: &Destination) -> pingora_core::Result<UpstreamSession> {
+        self.session_on(open(&self.protocols, to).await?)
     }
 
     /// The same over HTTP/1.1.
-    pub async fn session_of_http1(&self, to: &Destination) -> pingora_core::Result<HttpSession> {
-        let stream = dial(to.address(), to.name(), &self.protocols.http1).await?;
-        Ok(HttpSession::H1(Http1Session::new_with_options(stream, to)))
+    pub async fn session_of_http1(
+        &self,
+        to: &Destination,
+    ) -> pingora_core::Result<UpstreamSession> {
+        let stream = dial(to.address, &to.name, &self.protocols.http1).await?;
+        self.session_on(New::Http1(stream))
     }
 
     /// Returns the connection of a finished session.
-    pub async fn release(&self, session: HttpSession, to: &Destination) {
-        // An HTTP/2 stream ends with its session.
-        if let HttpSession::H1(mut session) = session {
-            session.respect_keepalive();
-            if let Some(stream) = session.reuse().await {
-                let since = Instant::now();
-                let mut idle = lock(&self.idle);
-                idle.retain(|_, streams| {
-                    streams.retain(IdleConnection::is_usable);
-                    !streams.is_empty()
-                });
-                let streams = idle.entry(to.reuse_hash()).or_default();
-                streams.push(IdleConnection { stream, since });
-            }
+    pub async fn release(&self, mut session: Http1Session, to: &Destination) {
+        session.respect_keepalive();
+        if let Some(stream) = session.reuse().await {
+            self.server(to, |server| server.keep_idle(stream));
         }
-    }
-
-    /// Opens a connection and its first session. Returns the connection if it can have more sessions.
-    async fn open(
-        &self,
-        to: &Destination,
-    ) -> pingora_core::Result<(HttpSession, Option<ConnectionRef>)> {
-        let stream = dial(to.address(), to.name(), &self.protocols.any).await?;
-        if !matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
-            let session = Http1Session::new_with_options(stream, to);
-            return Ok((HttpSession::H1(session), None));
-        }
-        let mut settings = H2HandshakeSettings::new();
-        settings.max_streams = UNKNOWN;
-        settings.ping_interval = Some(PING_INTERVAL);
-        settings.stream_window_size = Some(STREAM_WINDOW);
-        settings.connection_window_size = Some(CONNECTION_WINDOW);
-        let connection = handshake(stream, settings).await?;
-        let Some(session) = connection.spawn_stream().await? else {
-            return Error::e_explain(ErrorType::ConnectError, "closed before its first stream");
-        };
-        Ok((HttpSession::H2(session), Some(connection)))
-    }
-
-    /// Adds a connection for other requests.
-    fn share(&self, connection: ConnectionRef, to: &Destination) {
-        let mut open = lock(&self.open);
-        open.retain(|_, connections| {
-            connections.retain(OpenConnection::is_usable);
-            !connections.is_empty()
-        });
-        open.entry(to.reuse_hash())
-            .or_default()
-            .push(OpenConnection::new(connection));
-    }
-
-    fn with_room(&self, to: &Destination) -> Option<ConnectionRef> {
-        let mut open = lock(&self.open);
-        let connections = open.get_mut(&to.reuse_hash())?;
-        connections.retain(OpenConnection::is_usable);
-        let found = connections
-            .iter_mut()
-            .find_map(|open| open.has_room(self.streams).then_some(open))?;
-        found.used = Instant::now();
-        Some(found.connection.clone())
     }
 
     fn take_idle(&self, to: &Destination) -> Option<Stream> {
-        let mut idle = lock(&self.idle);
-        let streams = idle.get_mut(&to.reuse_hash())?;
-        streams.retain(IdleConnection::is_usable);
-        streams.pop().map(|idle| idle.stream)
+        self.server(to, Server::take_idle)
+    }
+
+    fn server<T>(&self, to: &Destination, work: impl FnOnce(&mut Server) -> T) -> T {
+        work(self.servers().entry(to.address).or_default())
+    }
+
+    /// Never contended: all users are on one thread, and none waits while it holds the lock.
+    fn servers(&self) -> MutexGuard<'_, HashMap<SocketAddr, Server>> {
+        lock(&self.servers)
     }
 }
 
 impl IdleConnection {
     fn is_usable(&self) -> bool {
         self.since.elapsed() < IDLE_TIMEOUT
+    }
+}
+
+/// Opens a connection.
+async fn open(protocols: &Protocols, to: &Destination) -> pingora_core::Result<New> {
+    let stream = dial(to.address, &to.name, &protocols.any).await?;
+    match stream.selected_alpn_proto() {
+        Some(ALPN::H2) => Ok(New::Http2(Connection::open(stream).await?)),
+        _ => Ok(New::Http1(stream)),
     }
 }
 
@@ -250,7 +318,6 @@ async fn is_quiet(stream: &mut Stream) -> bool {
     poll_fn(|context| Poll::Ready(read.as_mut().poll(context).is_pending())).await
 }
 
-/// Never contended: all users are on one thread, and none waits while it holds the lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

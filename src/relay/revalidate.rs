@@ -38,6 +38,12 @@ impl Revalidation<'_> {
         if self.is_valid() {
             self.until_a_change(&mut rotated).await;
         }
+        // Boxed, because thousands of watches wait for it.
+        Box::pin(self.end(rotated)).await;
+    }
+
+    /// Something has changed.
+    async fn end(&self, mut rotated: watch::Receiver<()>) {
         loop {
             self.shared.random_drain_delay().await;
             // Changes before this check are covered by it. A file that was restored meanwhile ends nothing.

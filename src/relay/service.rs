@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use arc_swap::ArcSwap;
 use bytes::BytesMut;
 use http::header::{ACCEPT, EXPECT, HeaderValue};
+use http::uri::PathAndQuery;
 use http::{Method, Version};
 use pingora_core::ErrorType;
 use pingora_core::protocols::Stream;
@@ -16,6 +17,7 @@ use pingora_http::RequestHeader;
 use rand::Rng as _;
 
 use super::answer::{self, Refusal, ResponseOptions};
+use super::client_session::{ClientSession, ClientStream};
 use super::downstream::Downstream;
 use super::framing::{RedactedError, has_one_length, is_hosted, names_a_path};
 use super::head::{self, Head, HeadError};
@@ -77,7 +79,8 @@ impl RelayService {
     }
 
     /// Serves one HTTP/2 request.
-    pub async fn process_stream(&self, mut session: ServerSession) {
+    pub async fn process_stream(&self, stream: ClientStream) {
+        let mut session = ClientSession::H2(stream);
         let served = self.serve(&mut session).await;
         end(session, served).await;
     }
@@ -110,7 +113,7 @@ impl RelayService {
         stream: Stream,
         begun: BytesMut,
         shutdown: &ShutdownWatch,
-    ) -> Option<ServerSession> {
+    ) -> Option<ClientSession> {
         let keepalive = (!*shutdown.borrow()).then_some(KEEPALIVE);
         let mut session = tokio::select! {
             biased;
@@ -124,7 +127,7 @@ impl RelayService {
         if http10 {
             session.set_keepalive(None);
         }
-        Some(session)
+        Some(ClientSession::http1(session))
     }
 
     /// Reads a request's head. A client whose head cannot be read gets a refusal, if it is still there.
@@ -163,8 +166,11 @@ impl RelayService {
         let mut begun = BytesMut::new();
         loop {
             let mut session = self.read(stream, begun, shutdown).await?;
-            match self.serve(&mut session).await {
+            match Box::pin(self.serve(&mut session)).await {
                 Outcome::Answered { reusable: true, .. } => {
+                    let ClientSession::H1(session) = session else {
+                        return None;
+                    };
                     let connection = session.finish().await.ok()??;
                     (stream, begun) = idle(connection, shutdown).await?;
                 }
@@ -176,16 +182,16 @@ impl RelayService {
         }
     }
 
-    async fn serve(&self, session: &mut ServerSession) -> Outcome {
+    async fn serve(&self, session: &mut ClientSession) -> Outcome {
         let started = Instant::now();
         let settings = self.shared.settings.load();
-        let body_expected = !session.is_body_empty();
-        let mut header = take_header(session);
-        let upgrade = session.is_upgrade_req() && means_upgrade(&header.headers);
-        let named = names_a_path(session, &header);
-        let Some(downstream) = Downstream::of(session) else {
+        let body_expected = session.has_body();
+        let (Some(mut header), Some(downstream)) = (session.take_header(), session.downstream())
+        else {
             return Outcome::Broken;
         };
+        let upgrade = session.is_upgrade() && means_upgrade(&header.headers);
+        let named = names_a_path(session, &header);
         let connection = &downstream.client;
         connection.ask();
         let permit = header_permit(&downstream, &header);
@@ -196,10 +202,14 @@ impl RelayService {
             .load()
             .caller(connection, bearer, SystemTime::now());
         let method = header.method.clone();
-        let target = header.uri.path_and_query().cloned();
-        let (path, query) = target
-            .as_ref()
-            .map_or(("/", None), |target| (target.path(), target.query()));
+        // A copy, because the header's own holds everything that was read with it.
+        let target = header.uri.path_and_query().map(PathAndQuery::as_str);
+        let target: Box<str> = target.unwrap_or_default().into();
+        let (path, query) = match target.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (&*target, None),
+        };
+        let path = if path.is_empty() { "/" } else { path };
         let info = info::read(&method, path, query);
         let tracer = self.shared.tracer.as_ref();
         let span = tracer.and_then(|tracer| RequestSpan::begin(tracer, &caller, &mut header, path));
@@ -241,7 +251,12 @@ impl RelayService {
         let server_id = route_request
             .may_seek_a_proxy()
             .then(|| self.shared.server_id_header());
-        let options = ResponseOptions::of(&header, ready, route_request.rerouted, server_id);
+        let mut options = ResponseOptions::of(&header, ready, route_request.rerouted, server_id);
+        if info.long_running {
+            // The same.
+            let copy = |value: HeaderValue| HeaderValue::from_bytes(value.as_bytes()).ok();
+            options.accept = options.accept.and_then(copy);
+        }
         let kind = match info.long_running {
             _ if upgrade => RequestKind::Upgrade,
             true => RequestKind::Long,
@@ -259,14 +274,14 @@ impl RelayService {
         };
         let expects = header.headers.get(EXPECT).map(HeaderValue::as_bytes);
         let expects = expects.is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"));
-        let upload = Upload::new(body_expected, expects);
         let end = match action {
             Action::Answer(refusal) => {
                 // Large headers are not kept while a slow client reads the answer.
                 drop(header);
                 Err(Refused::untried(refusal))
             }
-            Action::Forward(route) => {
+            Action::Forward(mut route) => {
+                let mut upload = Upload::new(header, body_expected, expects);
                 let metrics = &self.shared.metrics;
                 let _open = Open::new(match kind {
                     RequestKind::Short => &metrics.in_flight,
@@ -274,11 +289,10 @@ impl RelayService {
                 });
                 let _late = (kind != RequestKind::Short && self.shared.is_draining())
                     .then(|| Open::new(&metrics.late_long_running));
-                let request = ForwardedRequest {
+                let mut request = ForwardedRequest {
                     route_request: &route_request,
                     downstream: &downstream,
                     tokens: &self.tokens,
-                    header,
                     kind,
                     exclusive: permit.as_ref().is_some_and(LargeHeaderPermit::is_large),
                     ready: options.ready,
@@ -286,8 +300,9 @@ impl RelayService {
                     failed_reroute: None,
                 };
                 let upstreams = self.upstreams();
-                let running = request.run(&self.shared, &upstreams, session, upload, route);
-                running.await
+                request
+                    .run(&self.shared, &upstreams, session, &mut upload, &mut route)
+                    .await
             }
         };
         let refusal = end.as_ref().err().map(|refused| refused.refusal.name());
@@ -318,7 +333,7 @@ impl RelayService {
     /// Counts a refusal and answers it.
     async fn answer_refused(
         &self,
-        session: &mut ServerSession,
+        session: &mut ClientSession,
         downstream: &Downstream,
         request: &RouteRequest<'_>,
         Refused { refusal, server }: Refused,
@@ -388,13 +403,13 @@ impl RelayService {
 
     async fn refuse(
         &self,
-        session: &mut ServerSession,
+        session: &mut ClientSession,
         refusal: Refusal,
         retry_after: u32,
         options: &ResponseOptions,
     ) -> Outcome {
         if self.shared.is_leaving() {
-            session.set_keepalive(None);
+            session.close_after();
         }
         match answer::refuse(session, refusal, retry_after, options).await {
             Ok(()) => Outcome::Answered {
@@ -420,7 +435,7 @@ fn is_well_formed(header: &RequestHeader) -> bool {
 
 /// Refuses requests that cannot be planned at all. `permit`: `None` if the header is too large.
 fn unfit(
-    session: &ServerSession,
+    session: &ClientSession,
     header: &RequestHeader,
     permit: Option<&LargeHeaderPermit>,
 ) -> Option<Refusal> {
@@ -478,30 +493,22 @@ impl Drop for Open<'_> {
     }
 }
 
-/// Takes the request's header for the upstream request. An HTTP/1 session still needs its own copy.
-fn take_header(session: &mut ServerSession) -> Box<RequestHeader> {
-    match session {
-        ServerSession::H2(session) => {
-            let empty = RequestHeader::from(http::Request::new(()).into_parts().0);
-            Box::new(std::mem::replace(session.req_header_mut(), empty))
-        }
-        session => Box::new(session.req_header().clone()),
-    }
-}
-
 /// Ends a session after its last request.
-async fn end(mut session: ServerSession, served: Outcome) {
+async fn end(mut session: ClientSession, served: Outcome) {
     match served {
         Outcome::Answered { reusable, .. } => {
             if !reusable {
-                session.set_keepalive(None);
-                linger(&mut session).await;
+                session.close_after();
+                Box::pin(linger(&mut session)).await;
             }
             // The client may have gone away meanwhile.
-            let _ = session.finish().await;
+            let _ = match session {
+                ClientSession::H1(session) => Box::pin(session.finish()).await.map(drop),
+                mut session => session.finish_body().await,
+            };
         }
         Outcome::Upgraded => {}
-        Outcome::Broken => session.shutdown().await,
-        Outcome::Declined => session.shutdown_with_reason(h2::Reason::REFUSED_STREAM),
+        Outcome::Broken => session.abort(h2::Reason::INTERNAL_ERROR).await,
+        Outcome::Declined => session.abort(h2::Reason::REFUSED_STREAM).await,
     }
 }

@@ -3,19 +3,19 @@
 use std::pin::pin;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, HeaderValue};
-use http::{HeaderMap, Method, StatusCode};
-use pingora_core::protocols::http::ServerSession;
-use pingora_core::protocols::http::client::HttpSession;
+use http::header::HeaderValue;
+use http::{Method, StatusCode};
 use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
 
+use super::client_session::ClientSession;
 use super::download::Download;
 use super::framing::{RedactedError, frame_for_http1, says_close, strip_hop_by_hop};
 use super::unread::AnswerWriter;
 use super::upgraded::splice;
 use super::upload::{Upload, UploadInterest};
 use super::upstream::RequestKind;
+use super::upstream_stream::UpstreamSession;
 use crate::log_throttle::LogRateLimit;
 use crate::relay::exchange::Exchange;
 use crate::relay::expired::{AnswerStart, PieceError};
@@ -32,7 +32,7 @@ impl Exchange<'_> {
     /// Writes the response header; `end`: there is no body.
     pub(super) async fn start_response(
         &self,
-        down: &mut ServerSession,
+        down: &mut ClientSession,
         mut response: Box<ResponseHeader>,
         method: &Method,
         end: bool,
@@ -74,15 +74,15 @@ impl Exchange<'_> {
         }
         self.meter.answer_begins(response.status.as_u16());
         match down {
-            ServerSession::H2(session) => session.write_response_header(response, end),
-            session => {
+            ClientSession::H2(_) => {}
+            ClientSession::H1(session) => {
                 if self.kind != RequestKind::Upgrade && self.shared.is_leaving() {
                     session.set_keepalive(None);
                 }
                 frame_for_http1(session.req_header().version, &mut response, method)?;
-                session.write_response_header(response).await
             }
         }
+        down.write_header(response, end).await
     }
 
     /// Whether the client is to send no more requests on its connection: the apiserver did not authenticate it, or,
@@ -97,20 +97,11 @@ impl Exchange<'_> {
         }
     }
 
-    /// Whether the answer is complete.
-    pub(super) fn is_complete(&self, up: &mut HttpSession) -> bool {
-        match up {
-            // `response_finished` is also true of a stream that was reset.
-            HttpSession::H2(session) => session.check_response_end_or_error().unwrap_or(false),
-            session => session.response_done(),
-        }
-    }
-
     /// Passes both bodies until the answer's end. `start`: what is looked at before it is passed.
     pub(super) async fn stream(
         &self,
-        down: &mut ServerSession,
-        mut up: HttpSession,
+        down: &mut ClientSession,
+        mut up: UpstreamSession,
         upload: &mut Upload,
         code: u16,
         final_bookmark: &FinalBookmark<'_>,
@@ -124,7 +115,7 @@ impl Exchange<'_> {
             }
         };
         if code == SWITCHING {
-            splice(down, up, turn).await;
+            Box::pin(splice(down, up, turn)).await;
             return Ok(Outcome::Upgraded);
         }
         // A request's body may not have been read to its end.
@@ -136,7 +127,7 @@ impl Exchange<'_> {
         tokio::pin!(turn);
         // A watch has no request body, and [`FinalBookmark`] ends it.
         let duplex = upload.is_expected() && !final_bookmark.is_watch();
-        let mut answer_writer = self.answer_writer(content_length(&up));
+        let mut answer_writer = self.answer_writer(up.content_length());
         let mut download = Download::new(down, duplex);
         loop {
             let UploadInterest {
@@ -149,7 +140,13 @@ impl Exchange<'_> {
             tokio::select! {
                 piece = self.next_piece(&mut up, &mut start), if !full => match piece {
                     Ok(Some(data)) => {
-                        let end = self.is_complete(&mut up);
+                        let end = up.is_complete();
+                        if start.is_none() {
+                            upload.forget();
+                        }
+                        if data.is_empty() && !end {
+                            continue;
+                        }
                         let sent = match download.follows_client() {
                             true => match answer_writer.reserve(data.len()).await {
                                 Ok(()) => download.take(data, end).await,
@@ -166,9 +163,9 @@ impl Exchange<'_> {
                     Ok(None) => {
                         let ending = async {
                             final_bookmark.before_end(down).await?;
-                            download.end(read_trailers(&mut up).await?, down).await
+                            download.end(up.read_trailers().await?, down).await
                         };
-                        match ending.await {
+                        match Box::pin(ending).await {
                             Ok(()) => break,
                             Err(_) => return Ok(Outcome::Broken),
                         }
@@ -188,7 +185,7 @@ impl Exchange<'_> {
                             final_bookmark.after_break(down).await?;
                             download.end(None, down).await
                         };
-                        return Ok(ending.await.map_or(Outcome::Broken, |()| cut));
+                        return Ok(Box::pin(ending).await.map_or(Outcome::Broken, |()| cut));
                     }
                 },
                 sent = progress(&mut download, full.then_some(&mut answer_writer)) => match sent {
@@ -208,7 +205,7 @@ impl Exchange<'_> {
                         final_bookmark.write(down).await?;
                         download.end(None, down).await
                     };
-                    return match ending.await {
+                    return match Box::pin(ending).await {
                         Ok(()) => Ok(cut),
                         Err(_) => Ok(Outcome::Broken),
                     };
@@ -225,7 +222,7 @@ impl Exchange<'_> {
 /// piece.
 async fn pass(
     final_bookmark: &FinalBookmark<'_>,
-    down: &mut ServerSession,
+    down: &mut ClientSession,
     mut data: Bytes,
     end: bool,
     answer_writer: &mut AnswerWriter<'_>,
@@ -254,18 +251,5 @@ async fn progress(
     match answer_writer {
         Some(answer_writer) => answer_writer.write(pin!(download.progress())).await,
         None => download.progress().await,
-    }
-}
-
-/// The `Content-Length` of the answer.
-fn content_length(up: &HttpSession) -> Option<usize> {
-    let length = up.response_header()?.headers.get(CONTENT_LENGTH)?;
-    length.to_str().ok()?.parse().ok()
-}
-
-async fn read_trailers(up: &mut HttpSession) -> pingora_core::Result<Option<HeaderMap>> {
-    match up {
-        HttpSession::H2(session) => session.read_trailers().await,
-        _ => Ok(None),
     }
 }

@@ -16,11 +16,11 @@ use std::time::Duration;
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName, RETRY_AFTER};
 use http::{Method, StatusCode};
-use pingora_core::protocols::http::ServerSession;
-use pingora_core::protocols::http::client::HttpSession;
 use pingora_http::ResponseHeader;
 
+use super::client_session::ClientSession;
 use super::upload::Upload;
+use super::upstream_stream::UpstreamSession;
 use crate::relay::exchange::Exchange;
 use crate::relay::kept_answer::KeptAnswer;
 use crate::relay::outcome::{ExchangeFailure, Outcome};
@@ -51,8 +51,8 @@ impl Exchange<'_> {
     /// Reads an answer that may say that the apiserver is shutting down.
     pub(super) async fn check_terminating(
         &self,
-        down: &mut ServerSession,
-        mut up: HttpSession,
+        down: &mut ClientSession,
+        mut up: UpstreamSession,
         response: Box<ResponseHeader>,
         method: &Method,
         upload: &mut Upload,

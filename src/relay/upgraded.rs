@@ -14,8 +14,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
-use pingora_core::protocols::http::client::HttpSession;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
+
+use super::client_session::ClientSession;
+use super::upstream_stream::UpstreamSession;
 
 /// How long the other side may take to receive the rest and the end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -31,7 +33,7 @@ struct RawConnection {
 
 /// Copies both ways between client and server after a 101, until one of them ends or `turn` resolves. `down` is empty
 /// afterwards.
-pub async fn splice(down: &mut ServerSession, up: HttpSession, turn: impl Future<Output = ()>) {
+pub async fn splice(down: &mut ClientSession, up: UpstreamSession, turn: impl Future<Output = ()>) {
     let (Some(client), Some(server)) = (take_client(down).await, take_server(up).await) else {
         return;
     };
@@ -51,10 +53,13 @@ pub async fn splice(down: &mut ServerSession, up: HttpSession, turn: impl Future
     let _ = tokio::time::timeout(CLOSE_TIMEOUT, closing).await;
 }
 
-async fn take_client(down: &mut ServerSession) -> Option<RawConnection> {
-    let (early, ended) = read_at_once(down.read_request_body()).await;
+async fn take_client(down: &mut ClientSession) -> Option<RawConnection> {
+    let (early, ended) = read_at_once(down.read_body()).await;
     let empty = ServerSession::new_http1(Box::new(Cursor::new(Vec::new())));
-    match std::mem::replace(down, empty) {
+    let ClientSession::H1(session) = down else {
+        return None;
+    };
+    match std::mem::replace(&mut **session, empty) {
         ServerSession::H1(session) => Some(RawConnection {
             stream: session.into_inner(),
             early,
@@ -64,8 +69,8 @@ async fn take_client(down: &mut ServerSession) -> Option<RawConnection> {
     }
 }
 
-async fn take_server(up: HttpSession) -> Option<RawConnection> {
-    let HttpSession::H1(mut session) = up else {
+async fn take_server(up: UpstreamSession) -> Option<RawConnection> {
+    let UpstreamSession::H1(mut session) = up else {
         return None;
     };
     let (early, ended) = read_at_once(session.read_body_bytes()).await;

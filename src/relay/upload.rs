@@ -1,4 +1,4 @@
-//! The request's body on its way to an apiserver.
+//! A request on its way to apiservers: its body, and its header as long as another server may be tried.
 //!
 //! Over HTTP/2 a piece waits for the server's window while the answer is read: a server may answer while it reads, and
 //! stop reading until its answer is taken. Over HTTP/1.1, which kube-apiserver speaks only if its HTTP/2 is switched off,
@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use h2::SendStream;
-use pingora_core::protocols::http::ServerSession;
-use pingora_core::protocols::http::client::HttpSession;
+use pingora_http::RequestHeader;
 
+use super::client_session::ClientSession;
 use super::download::poll_send;
+use super::upstream_stream::UpstreamSession;
 use crate::relay::outcome::Outcome;
 
 /// The side that ended an exchange.
@@ -106,6 +107,8 @@ impl Replay {
 }
 
 pub struct Upload {
+    /// The request's header, while another server may get the request.
+    header: Option<Box<RequestHeader>>,
     expected: bool,
     /// The client waits for `100 Continue` before it sends its body.
     continue_owed: bool,
@@ -136,8 +139,9 @@ pub struct UploadInterest {
 
 impl Upload {
     /// `expected`: there is a body; `expects_continue`: the client waits for `100 Continue`.
-    pub fn new(expected: bool, expects_continue: bool) -> Self {
+    pub fn new(header: Box<RequestHeader>, expected: bool, expects_continue: bool) -> Self {
         Self {
+            header: Some(header),
             expected,
             continue_owed: expected && expects_continue,
             kept: Some(Replay::default()),
@@ -147,6 +151,14 @@ impl Upload {
             replay: VecDeque::new(),
             writer: None,
         }
+    }
+
+    pub fn header(&self) -> Option<&RequestHeader> {
+        self.header.as_deref()
+    }
+
+    pub fn header_mut(&mut self) -> Option<&mut RequestHeader> {
+        self.header.as_deref_mut()
     }
 
     pub fn is_expected(&self) -> bool {
@@ -159,7 +171,7 @@ impl Upload {
     }
 
     /// Starts the body after the header was written to `up`: first the pieces that an earlier server was sent.
-    pub async fn begin(&mut self, up: &mut HttpSession) {
+    pub async fn begin(&mut self, up: &mut UpstreamSession) {
         if !self.expected {
             return;
         }
@@ -194,8 +206,9 @@ impl Upload {
         self.kept.is_some()
     }
 
-    /// Drops the kept pieces: no other server will be tried.
+    /// Drops what was kept: no other server will be tried.
     pub fn forget(&mut self) {
+        self.header = None;
         self.kept = None;
     }
 
@@ -213,7 +226,7 @@ impl Upload {
 
     /// What to wait for next. Over HTTP/1 a client that goes away is not noticed behind a body that is not read, and
     /// the rest of an unwanted body must not be read as the next request.
-    pub fn interest(&self, down: &ServerSession) -> UploadInterest {
+    pub fn interest(&self, down: &ClientSession) -> UploadInterest {
         let pending = self.pending.is_some();
         let idle = self.read || pending || self.refused;
         UploadInterest {
@@ -228,7 +241,7 @@ impl Upload {
         &mut self,
         piece: pingora_core::Result<Option<Bytes>>,
         end: bool,
-        up: &mut HttpSession,
+        up: &mut UpstreamSession,
     ) -> Result<(), Disconnected> {
         let piece = piece.map_err(|_| Disconnected::Client)?;
         let end = end || piece.is_none();
@@ -239,10 +252,10 @@ impl Upload {
         Ok(())
     }
 
-    async fn send(&mut self, data: Bytes, end: bool, up: &mut HttpSession) {
+    async fn send(&mut self, data: Bytes, end: bool, up: &mut UpstreamSession) {
         match self.writer {
             Some(_) => self.pending = Some((data, end)),
-            None => self.refused = send(data, end, up).await.is_err(),
+            None => self.refused = Box::pin(send(data, end, up)).await.is_err(),
         }
     }
 
@@ -271,23 +284,26 @@ impl Upload {
     }
 }
 
-fn writer(up: &mut HttpSession) -> Option<SendStream<Bytes>> {
+fn writer(up: &mut UpstreamSession) -> Option<SendStream<Bytes>> {
     match up {
-        HttpSession::H2(session) => session.take_request_body_writer(),
-        _ => None,
+        UpstreamSession::H2(stream) => stream.take_writer(),
+        UpstreamSession::H1(_) => None,
     }
 }
 
-async fn send(data: Bytes, end: bool, up: &mut HttpSession) -> pingora_core::Result<()> {
+/// Sends a piece over HTTP/1.1. An HTTP/2 stream has a writer as long as there is a body.
+async fn send(data: Bytes, end: bool, up: &mut UpstreamSession) -> pingora_core::Result<()> {
+    let UpstreamSession::H1(session) = up else {
+        return Ok(());
+    };
     // An empty piece would be the end of a chunked body.
     if !data.is_empty() {
-        up.write_request_body(data, false).await?;
+        session.write_body(&data).await?;
     }
     if end {
-        up.finish_request_body().await
-    } else {
-        Ok(())
+        session.finish_body().await?;
     }
+    Ok(())
 }
 
 #[cfg(test)]

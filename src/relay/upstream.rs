@@ -17,16 +17,15 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use pingora_core::protocols::http::client::HttpSession;
-
 use super::destination::Destination;
 use super::pool::{ConnectionPool, Protocols};
+use super::upstream_stream::UpstreamSession;
 use crate::config::Config;
 use crate::tls::credentials::{Credentials, Trust};
 
 /// Most streams on one connection. A server may allow fewer.
 const SHORT_STREAMS: usize = 64;
-const LONG_STREAMS: usize = 16;
+const LONG_STREAMS: usize = 100;
 const UNVERIFIED_STREAMS: usize = 64;
 
 /// How a request uses its connection.
@@ -146,7 +145,10 @@ impl UpstreamGroup {
 
     /// The destination at an address.
     pub fn at(&self, address: SocketAddr) -> Destination {
-        Destination::new(address, self.name.clone())
+        Destination {
+            address,
+            name: self.name.clone(),
+        }
     }
 
     /// Opens a session with `to`. Returns whether its connection was used before.
@@ -156,13 +158,14 @@ impl UpstreamGroup {
         kind: RequestKind,
         pool_choice: &PoolChoice,
         connection_choice: ConnectionChoice,
-    ) -> pingora_core::Result<(HttpSession, bool)> {
+    ) -> pingora_core::Result<(UpstreamSession, bool)> {
         let pool = self.pool(kind, pool_choice);
         match (kind, connection_choice) {
+            // Boxed, because opening a connection takes more memory than all the rest of a request.
             (RequestKind::Upgrade, _) | (_, ConnectionChoice::NewHttp1) => {
-                Ok((pool.session_of_http1(to).await?, false))
+                Ok((Box::pin(pool.session_of_http1(to)).await?, false))
             }
-            (_, ConnectionChoice::New) => Ok((pool.session_alone(to).await?, false)),
+            (_, ConnectionChoice::New) => Ok((Box::pin(pool.session_alone(to)).await?, false)),
             (_, ConnectionChoice::Any) => pool.session(to).await,
         }
     }
@@ -170,12 +173,15 @@ impl UpstreamGroup {
     /// Returns the connection of a finished session to its pool.
     pub async fn release(
         &self,
-        session: HttpSession,
+        session: UpstreamSession,
         to: &Destination,
         kind: RequestKind,
         pool_choice: &PoolChoice,
     ) {
-        self.pool(kind, pool_choice).release(session, to).await;
+        // An HTTP/2 stream ends with its session.
+        if let UpstreamSession::H1(session) = session {
+            Box::pin(self.pool(kind, pool_choice).release(*session, to)).await;
+        }
     }
 
     fn pool<'s>(&'s self, kind: RequestKind, pool_choice: &'s PoolChoice) -> &'s ConnectionPool {

@@ -125,8 +125,11 @@ impl ConnectionAcceptor {
 
     /// `_open`: counts this connection.
     async fn serve(self: Arc<Self>, tcp: tokio::net::TcpStream, from: SocketAddr, _open: Open) {
-        let handshake =
-            tokio::time::timeout(HANDSHAKE_TIMEOUT, self.handshake_in_turn(tcp, from)).await;
+        let handshake = tokio::time::timeout(
+            HANDSHAKE_TIMEOUT,
+            Box::pin(self.handshake_in_turn(tcp, from)),
+        )
+        .await;
         match handshake {
             Ok(Ok(stream)) => self.serve_requests(stream).await,
             Ok(Err(error)) => {
@@ -157,11 +160,10 @@ impl ConnectionAcceptor {
                         http2::serve(&self.service, options, stream, &downstream, &self.closing);
                     serving.await;
                 }
-                _ => self
-                    .service
-                    .serve_http1(stream, &self.closing)
-                    .await
-                    .unwrap_or_default(),
+                _ => {
+                    let serving = Box::pin(self.service.serve_http1(stream, &self.closing));
+                    serving.await.unwrap_or_default();
+                }
             }
         };
         let mut serving = pin!(serving);

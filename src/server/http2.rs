@@ -1,23 +1,31 @@
 //! Serves a client's HTTP/2 connection: each stream is a request.
 //!
-//! Follows pingora's own loop, which cannot end a single connection. After GOAWAY a client may open streams until it
+//! After GOAWAY a client may open streams until it
 //! has read the GOAWAY; later streams are refused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use pingora_core::protocols::http::ServerSession;
-use pingora_core::protocols::http::v2::server::{H2Accept, H2Options, HttpSession, handshake};
-use pingora_core::protocols::{Digest, Stream};
+use bytes::Bytes;
+use h2::Reason;
+use h2::server::SendResponse;
+use http::header::{HOST, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{Request, Response, StatusCode};
+use pingora_core::protocols::Stream;
+use pingora_core::protocols::http::authority::{RawTargetAuthority, raw_target_authority};
+use pingora_core::protocols::http::v2::server::H2Options;
 use pingora_core::server::ShutdownWatch;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::closing::becomes_true;
+use crate::relay::client_session::ClientStream;
 use crate::relay::downstream::Downstream;
 use crate::relay::keepalive::{FIRST_REQUEST_TIMEOUT, IDLE_TIMEOUT};
 use crate::relay::service::RelayService;
+use crate::relay::upstream_stream::has_one_length;
 
 /// Most malformed streams of a connection, as in pingora.
 const MOST_MALFORMED: usize = 32;
@@ -35,13 +43,7 @@ pub async fn serve(
     downstream: &Arc<Downstream>,
     closing: &ShutdownWatch,
 ) {
-    let digest = Arc::new(Digest {
-        ssl_digest: stream.get_ssl_digest(),
-        timing_digest: stream.get_timing_digest(),
-        proxy_digest: stream.get_proxy_digest(),
-        socket_digest: stream.get_socket_digest(),
-    });
-    let mut connection = match handshake(stream, Some(options)).await {
+    let mut connection = match options.handshake(stream).await {
         Ok(connection) => connection,
         Err(error) => return tracing::debug!(%error, "no HTTP/2 after the TLS handshake"),
     };
@@ -70,35 +72,81 @@ pub async fn serve(
                 connection.graceful_shutdown();
                 continue;
             }
-            accepted = HttpSession::from_h2_conn(&mut connection, digest.clone()) => accepted,
+            accepted = connection.accept() => accepted,
             () = idle => return,
         };
-        match accepted {
-            Ok(Some(H2Accept::Session(mut session))) => {
-                if ended.is_some_and(|until| Instant::now() > until) {
-                    session.shutdown_with_reason(h2::Reason::REFUSED_STREAM);
-                    if running.are_none() {
-                        return;
-                    }
-                    continue;
-                }
-                let (service, running) = (service.clone(), running.clone().begin());
-                tokio::spawn(async move {
-                    service
-                        .process_stream(ServerSession::new_http2(session))
-                        .await;
-                    drop(running);
-                });
+        let (request, mut respond) = match accepted {
+            Some(Ok(accepted)) => accepted,
+            Some(Err(error)) => return tracing::debug!(%error, "connection ended"),
+            None => return,
+        };
+        if let Err(malformed_request) = check(&request) {
+            malformed_request.refuse(&mut respond);
+            malformed += 1;
+            if malformed >= MOST_MALFORMED {
+                return tracing::debug!("too many streams that are no requests");
             }
-            Ok(Some(H2Accept::Rejected)) => {
-                malformed += 1;
-                if malformed >= MOST_MALFORMED {
-                    return tracing::debug!("too many streams that are no requests");
-                }
-            }
-            Ok(None) => return,
-            Err(error) => return tracing::debug!(%error, "connection ended"),
+            continue;
         }
+        if ended.is_some_and(|until| Instant::now() > until) {
+            respond.send_reset(Reason::REFUSED_STREAM);
+            if running.are_none() {
+                return;
+            }
+            continue;
+        }
+        let stream = ClientStream::new(request, respond, downstream.clone());
+        let (service, running) = (service.clone(), running.clone().begin());
+        // Boxed, because tokio copies a future several times while it starts and ends it.
+        tokio::spawn(Box::pin(async move {
+            service.process_stream(stream).await;
+            drop(running);
+        }));
+    }
+}
+
+/// What is wrong with a stream that is no request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Malformed {
+    /// Its bytes may mean something else to the next hop.
+    Bytes,
+    /// It does not name one host.
+    Authority,
+}
+
+impl Malformed {
+    fn refuse(self, respond: &mut SendResponse<Bytes>) {
+        match self {
+            Malformed::Bytes => respond.send_reset(Reason::PROTOCOL_ERROR),
+            Malformed::Authority => {
+                let mut answer = Response::new(());
+                *answer.status_mut() = StatusCode::BAD_REQUEST;
+                // The client may have gone away.
+                let _ = respond.send_response(answer, true);
+            }
+        }
+    }
+}
+
+/// Refuses what may be understood in two ways (RFC 9113, sections 8.1.1 and 8.3.1), as pingora does.
+fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
+    let (uri, headers) = (request.uri(), request.headers());
+    let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
+    let forbidden = |byte| matches!(byte, b'\0' | b'\n' | b'\r' | b' ');
+    if target.bytes().any(forbidden) || !has_one_length(headers) {
+        return Err(Malformed::Bytes);
+    }
+    let mut hosts = headers.get_all(HOST).iter().map(HeaderValue::as_bytes);
+    let (host, another) = (hosts.next(), hosts.next());
+    let authority = uri
+        .authority()
+        .map(|authority| authority.as_str().as_bytes());
+    let named = authority.or(host).ok_or(Malformed::Authority)?;
+    let same = host.is_none_or(|host| host == named);
+    let in_path = raw_target_authority(target.as_bytes()) != RawTargetAuthority::None;
+    match another.is_none() && same && !named.contains(&b'@') && !in_path {
+        true => Ok(()),
+        false => Err(Malformed::Authority),
     }
 }
 
@@ -110,9 +158,9 @@ struct Running {
 }
 
 impl Running {
-    fn begin(self: Arc<Self>) -> Request {
+    fn begin(self: Arc<Self>) -> RunningRequest {
         self.count.fetch_add(1, Ordering::Relaxed);
-        Request(self)
+        RunningRequest(self)
     }
 
     fn are_none(&self) -> bool {
@@ -129,12 +177,51 @@ impl Running {
 }
 
 /// A running request.
-struct Request(Arc<Running>);
+struct RunningRequest(Arc<Running>);
 
-impl Drop for Request {
+impl Drop for RunningRequest {
     fn drop(&mut self) {
         if self.0.count.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.0.none.notify_one();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(uri: &str, headers: &[(&str, &str)]) -> Result<(), Malformed> {
+        let mut request = Request::builder().uri(uri);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        check(&request.body(()).unwrap())
+    }
+
+    #[test]
+    fn a_request_names_one_host_and_one_length() {
+        for (uri, headers) in [
+            ("https://h:6443/api?x=1", &[][..]),
+            ("https://h/api", &[("host", "h"), ("content-length", "5")]),
+            ("/api", &[("host", "h")]),
+        ] {
+            assert_eq!(checked(uri, headers), Ok(()), "{uri} {headers:?}");
+        }
+        for (uri, headers) in [
+            ("/api", &[][..]),
+            ("https://h/api", &[("host", "other")]),
+            ("/api", &[("host", "h"), ("host", "h")]),
+            ("/api", &[("host", "user@h")]),
+            ("https://user@h/api", &[]),
+        ] {
+            assert_eq!(
+                checked(uri, headers),
+                Err(Malformed::Authority),
+                "{uri} {headers:?}"
+            );
+        }
+        let lengths = [("content-length", "5"), ("content-length", "6")];
+        assert_eq!(checked("https://h/api", &lengths), Err(Malformed::Bytes));
     }
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 use pingora_core::{Error, ErrorType};
 
 use self::outflow::Outflow;
-use super::pool::STREAM_WINDOW;
+use super::connection::STREAM_WINDOW;
 use crate::relay::unread::metrics::UnreadMetrics;
 
 pub mod metrics;

@@ -1,0 +1,288 @@
+//! One request of a client: an HTTP/2 stream, or a request on an HTTP/1.1 connection, which pingora reads.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream, SendStream};
+use http::header::{CONTENT_LENGTH, DATE, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, Request, Response};
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::protocols::http::date::get_cached_date;
+use pingora_core::{Error, ErrorType, OrErr};
+use pingora_http::{RequestHeader, ResponseHeader};
+
+use super::download::poll_send;
+use super::downstream::Downstream;
+
+const READING: &str = "while reading a request";
+const WRITING: &str = "while writing an answer";
+
+/// A request of a client. The futures of HTTP/1 are boxed: pingora's are large, and all watches would have room for them.
+pub enum ClientSession {
+    /// Always HTTP/1.
+    H1(Box<ServerSession>),
+    H2(ClientStream),
+}
+
+/// A request over HTTP/2. Dropping it before the end of the answer resets the stream.
+pub struct ClientStream {
+    downstream: Arc<Downstream>,
+    /// Until it is taken.
+    header: Option<Box<RequestHeader>>,
+    body: RecvStream,
+    has_body: bool,
+    /// Until the answer's header was written.
+    respond: Option<SendResponse<Bytes>>,
+    /// From then on, unless it was taken.
+    writer: Option<SendStream<Bytes>>,
+    ended: bool,
+}
+
+impl ClientSession {
+    pub fn http1(session: ServerSession) -> Self {
+        Self::H1(Box::new(session))
+    }
+
+    pub fn is_http2(&self) -> bool {
+        matches!(self, Self::H2(_))
+    }
+
+    pub fn as_http1(&self) -> Option<&ServerSession> {
+        match self {
+            Self::H1(session) => Some(session),
+            Self::H2(_) => None,
+        }
+    }
+
+    /// The client's connection.
+    pub fn downstream(&self) -> Option<Arc<Downstream>> {
+        match self {
+            Self::H1(session) => {
+                let tls = session.digest()?.ssl_digest.as_ref()?;
+                tls.extension.get::<Arc<Downstream>>().cloned()
+            }
+            Self::H2(stream) => Some(stream.downstream.clone()),
+        }
+    }
+
+    /// The request's header, for the upstream request. An HTTP/1 session still needs its own copy.
+    pub fn take_header(&mut self) -> Option<Box<RequestHeader>> {
+        match self {
+            Self::H1(session) => Some(Box::new(session.req_header().clone())),
+            Self::H2(stream) => stream.header.take(),
+        }
+    }
+
+    pub fn has_body(&mut self) -> bool {
+        match self {
+            Self::H1(session) => !session.is_body_empty(),
+            Self::H2(stream) => stream.has_body,
+        }
+    }
+
+    /// Whether the request asks for another protocol.
+    pub fn is_upgrade(&self) -> bool {
+        self.as_http1().is_some_and(ServerSession::is_upgrade_req)
+    }
+
+    /// Whether the request's body was read to its end.
+    pub fn is_body_done(&mut self) -> bool {
+        match self {
+            Self::H1(session) => session.is_body_done(),
+            Self::H2(stream) => stream.is_body_done(),
+        }
+    }
+
+    /// Reads a piece of the request's body; `None` at its end.
+    pub async fn read_body(&mut self) -> pingora_core::Result<Option<Bytes>> {
+        match self {
+            Self::H1(session) => Box::pin(session.read_request_body()).await,
+            Self::H2(stream) => stream.read_body().await,
+        }
+    }
+
+    /// The same, if not `idle` and unless the body was read. Otherwise waits until the client goes away.
+    pub async fn read_body_or_idle(&mut self, idle: bool) -> pingora_core::Result<Option<Bytes>> {
+        match self {
+            Self::H1(session) => Box::pin(session.read_body_or_idle(idle)).await,
+            Self::H2(stream) if idle || stream.is_body_done() => {
+                stream.gone().await;
+                Error::e_explain(ErrorType::H2Error, READING)
+            }
+            Self::H2(stream) => stream.read_body().await,
+        }
+    }
+
+    /// Writes the answer's header; `end`: there is no body.
+    pub async fn write_header(
+        &mut self,
+        header: Box<ResponseHeader>,
+        end: bool,
+    ) -> pingora_core::Result<()> {
+        match self {
+            Self::H1(session) => Box::pin(session.write_response_header(header)).await,
+            Self::H2(stream) => stream.write_header(header, end),
+        }
+    }
+
+    /// Writes a piece of the answer's body; `end`: it is the last.
+    pub async fn write_body(&mut self, data: Bytes, end: bool) -> pingora_core::Result<()> {
+        match self {
+            Self::H1(session) => Box::pin(session.write_response_body(data, end)).await,
+            Self::H2(stream) => stream.write_body(data, end).await,
+        }
+    }
+
+    /// Writes the trailers, which end the answer. HTTP/1 has none.
+    pub fn write_trailers(&mut self, trailers: HeaderMap) -> pingora_core::Result<()> {
+        match self {
+            Self::H1(_) => Ok(()),
+            Self::H2(stream) => stream.write_trailers(trailers),
+        }
+    }
+
+    /// Ends the answer's body.
+    pub async fn finish_body(&mut self) -> pingora_core::Result<()> {
+        match self {
+            Self::H1(session) => Box::pin(session.finish_body()).await,
+            Self::H2(stream) => stream.finish(),
+        }
+    }
+
+    /// Closes an HTTP/1 connection after this answer.
+    pub fn close_after(&mut self) {
+        if let Self::H1(session) = self {
+            session.set_keepalive(None);
+        }
+    }
+
+    /// Breaks the request off, so that the client does not take the answer for a complete one.
+    pub async fn abort(&mut self, reason: Reason) {
+        match self {
+            Self::H1(session) => Box::pin(session.shutdown()).await,
+            Self::H2(stream) => stream.reset(reason),
+        }
+    }
+}
+
+impl ClientStream {
+    pub fn new(
+        request: Request<RecvStream>,
+        respond: SendResponse<Bytes>,
+        downstream: Arc<Downstream>,
+    ) -> Self {
+        let (header, body) = request.into_parts();
+        let empty = header.headers.get(CONTENT_LENGTH);
+        let empty = empty.is_some_and(|length| length.as_bytes() == b"0");
+        Self {
+            downstream,
+            header: Some(Box::new(header.into())),
+            has_body: !empty && !body.is_end_stream(),
+            body,
+            respond: Some(respond),
+            writer: None,
+            ended: false,
+        }
+    }
+
+    /// The sending half, for the answer's body. Once it is taken, nothing can be written here.
+    pub fn take_writer(&mut self) -> Option<SendStream<Bytes>> {
+        self.writer.take()
+    }
+
+    /// Resolves when the client has reset the stream or closed its connection.
+    pub async fn gone(&mut self) {
+        poll_fn(|context| self.poll_gone(context)).await;
+    }
+
+    pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match (&mut self.writer, &mut self.respond) {
+            (Some(writer), _) => writer.poll_reset(context).map(drop),
+            (None, Some(respond)) => respond.poll_reset(context).map(drop),
+            (None, None) => Poll::Pending,
+        }
+    }
+
+    fn is_body_done(&self) -> bool {
+        !self.has_body || self.body.is_end_stream()
+    }
+
+    async fn read_body(&mut self) -> pingora_core::Result<Option<Bytes>> {
+        let piece = self.body.data().await.transpose();
+        let piece = piece.or_err(ErrorType::ReadError, READING)?;
+        if let Some(data) = &piece {
+            // Also of a stream that has ended meanwhile.
+            let _ = self.body.flow_control().release_capacity(data.len());
+        }
+        Ok(piece)
+    }
+
+    fn write_header(
+        &mut self,
+        mut header: Box<ResponseHeader>,
+        end: bool,
+    ) -> pingora_core::Result<()> {
+        // Interim answers are sent by `h2` alone.
+        if header.status.is_informational() {
+            return Ok(());
+        }
+        let Some(mut respond) = self.respond.take() else {
+            return Error::e_explain(ErrorType::InternalError, WRITING);
+        };
+        for name in [TRANSFER_ENCODING, UPGRADE] {
+            header.remove_header(&name);
+        }
+        if !header.headers.contains_key(DATE) {
+            header.insert_header(DATE, get_cached_date())?;
+        }
+        let response = Response::from_parts((*header).into(), ());
+        let sent = respond.send_response(response, end);
+        self.writer = Some(sent.or_err(ErrorType::WriteError, WRITING)?);
+        self.ended = end;
+        Ok(())
+    }
+
+    async fn write_body(&mut self, mut data: Bytes, end: bool) -> pingora_core::Result<()> {
+        let Some(writer) = self.writer.as_mut().filter(|_| !self.ended) else {
+            return Error::e_explain(ErrorType::InternalError, WRITING);
+        };
+        while !poll_fn(|context| poll_send(writer, &mut data, end, context))
+            .await
+            .or_err(ErrorType::WriteError, WRITING)?
+        {}
+        self.ended = end;
+        Ok(())
+    }
+
+    fn write_trailers(&mut self, trailers: HeaderMap) -> pingora_core::Result<()> {
+        let Some(writer) = self.writer.as_mut().filter(|_| !self.ended) else {
+            return Error::e_explain(ErrorType::InternalError, WRITING);
+        };
+        self.ended = true;
+        let sent = writer.send_trailers(trailers);
+        sent.or_err(ErrorType::WriteError, WRITING)
+    }
+
+    fn finish(&mut self) -> pingora_core::Result<()> {
+        match self.writer.as_mut().filter(|_| !self.ended) {
+            Some(writer) => {
+                self.ended = true;
+                let sent = writer.send_data(Bytes::new(), true);
+                sent.or_err(ErrorType::WriteError, WRITING)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn reset(&mut self, reason: Reason) {
+        match (&mut self.writer, &mut self.respond) {
+            _ if self.ended => {}
+            (Some(writer), _) => writer.send_reset(reason),
+            (None, Some(respond)) => respond.send_reset(reason),
+            (None, None) => {}
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! An HTTP/2 connection to a server.
+//!
+//! A task of its own drives the connection. It ends when the server closes it or answers no ping, when no request has
+//! used it for [`IDLE_INTERVALS`], or with its last user. The number of streams that the server allows is known as soon
+//! as a connection is open, because its settings come before the answer to the first ping.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::{Builder, SendRequest};
+use h2::{Ping, PingPong};
+use pingora_core::protocols::Stream;
+use pingora_core::{ErrorType, OrErr};
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+use super::upstream_stream::UpstreamStream;
+
+/// A server that hangs or is cut off answers no ping. After this interval and [`PING_TIMEOUT`] all requests on the
+/// connection fail. client-go waits 30 s and 15 s, also for distant servers.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection without requests is closed after so many intervals.
+const IDLE_INTERVALS: u32 = 9;
+/// A server that has not answered the first ping after this time is taken to have no limit of streams.
+const SETTINGS_TIMEOUT: Duration = Duration::from_secs(1);
+/// No limit for the connection: each stream has its own limit, so that unread data of one stream does not block others.
+/// HTTP/2 closes a connection when the overhead of small unread pieces exceeds half of this window.
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+/// Bytes of an unread response that may be buffered here.
+pub const STREAM_WINDOW: u32 = 64 << 10;
+/// The largest frame that a server may send, as in pingora.
+const FRAME: u32 = 64 << 10;
+
+/// An open connection. Its pool and its streams hold it.
+pub struct Connection {
+    requests: Mutex<SendRequest<Bytes>>,
+    /// Streams that are in use.
+    running: AtomicUsize,
+    /// A stream began since the last ping.
+    used: AtomicBool,
+    /// No stream can begin any more.
+    closed: AtomicBool,
+}
+
+/// What became of an attempt to begin a stream.
+pub enum Begun {
+    Stream(UpstreamStream),
+    /// All streams that are allowed are in use.
+    Full,
+    /// The connection is closing or closed.
+    Closed,
+}
+
+impl Connection {
+    /// Begins HTTP/2 on a connection.
+    pub async fn open(stream: Stream) -> pingora_core::Result<Arc<Self>> {
+        let (requests, mut driver) = Builder::new()
+            .enable_push(false)
+            .max_frame_size(FRAME)
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .handshake(stream)
+            .await
+            .or_err(ErrorType::HandshakeError, "beginning HTTP/2")?;
+        let this = Arc::new(Self {
+            requests: Mutex::new(requests),
+            running: AtomicUsize::new(0),
+            used: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+        });
+        let (settled, settings) = oneshot::channel();
+        let pings = driver.ping_pong();
+        let user = Arc::downgrade(&this);
+        tokio::spawn(async move {
+            tokio::select! {
+                // The streams have the error, if there is one.
+                _ = driver => {}
+                () = watch(pings, settled, &user) => {}
+            }
+            if let Some(connection) = user.upgrade() {
+                connection.closed.store(true, Ordering::Relaxed);
+            }
+        });
+        // Without an answer there is no limit, and without a connection its streams fail.
+        let _ = timeout(SETTINGS_TIMEOUT, settings).await;
+        Ok(this)
+    }
+
+    /// Begins a stream if it would start at once. `most`: streams at the same time, whatever the server allows.
+    pub fn begin(self: &Arc<Self>, most: usize) -> Begun {
+        if self.is_closed() {
+            return Begun::Closed;
+        }
+        let running = self.running.load(Ordering::Relaxed);
+        if running >= most {
+            return Begun::Full;
+        }
+        let mut requests = self.requests();
+        match requests.poll_ready(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Pending => return Begun::Full,
+            // The server is going away. Running requests may finish.
+            Poll::Ready(Err(_)) => {
+                self.closed.store(true, Ordering::Relaxed);
+                return Begun::Closed;
+            }
+        }
+        if running >= requests.current_max_send_streams() {
+            return Begun::Full;
+        }
+        drop(requests);
+        self.running.fetch_add(1, Ordering::Relaxed);
+        self.used.store(true, Ordering::Relaxed);
+        Begun::Stream(UpstreamStream::new(self.clone()))
+    }
+
+    /// Whether no stream can begin any more.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// A stream is no longer used.
+    pub(super) fn end(&self) {
+        self.running.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Never contended: all users are on one thread, and none waits while it holds the lock.
+    pub(super) fn requests(&self) -> std::sync::MutexGuard<'_, SendRequest<Bytes>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there was no request since the last call.
+    fn was_idle(&self) -> bool {
+        !self.used.swap(false, Ordering::Relaxed) && self.running.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// Resolves when the connection is to end: a ping is not answered, or nobody uses it. `settled`: told when the first
+/// ping is answered.
+async fn watch(pings: Option<PingPong>, settled: oneshot::Sender<()>, user: &Weak<Connection>) {
+    let Some(mut pings) = pings else {
+        return std::future::pending().await;
+    };
+    // The first one may wait behind the server's start.
+    if !is_answered(&mut pings, PING_INTERVAL + PING_TIMEOUT).await {
+        return;
+    }
+    // Nobody may wait for it any more.
+    let _ = settled.send(());
+    let mut idle = 0;
+    while idle < IDLE_INTERVALS {
+        sleep(PING_INTERVAL).await;
+        if !is_answered(&mut pings, PING_TIMEOUT).await {
+            return;
+        }
+        let was_idle = user
+            .upgrade()
+            .is_some_and(|connection| connection.was_idle());
+        idle = if was_idle { idle + 1 } else { 0 };
+    }
+}
+
+async fn is_answered(pings: &mut PingPong, limit: Duration) -> bool {
+    matches!(timeout(limit, pings.ping(Ping::opaque())).await, Ok(Ok(_)))
+}

@@ -1,0 +1,269 @@
+//! One request to a server: an HTTP/2 stream, or an HTTP/1.1 connection.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use h2::client::ResponseFuture;
+use h2::{RecvStream, SendStream};
+use http::header::{CONTENT_LENGTH, HOST, HeaderValue};
+use http::uri::{Authority, Scheme, Uri};
+use http::{HeaderMap, Request, StatusCode, Version};
+use pingora_core::protocols::http::v1::client::HttpSession as Http1Session;
+use pingora_core::{Error, ErrorType, OrErr};
+use pingora_http::{RequestHeader, ResponseHeader};
+
+use super::connection::Connection;
+
+const READING: &str = "while reading an answer";
+
+/// A request to a server. The futures of HTTP/1.1 are boxed, as in [`super::client_session`].
+pub enum UpstreamSession {
+    H1(Box<Http1Session>),
+    H2(UpstreamStream),
+}
+
+/// A request on a shared connection. Dropping it before the end of the answer resets the stream.
+pub struct UpstreamStream {
+    connection: Arc<Connection>,
+    response: Option<ResponseFuture>,
+    /// For the request's body.
+    writer: Option<SendStream<Bytes>>,
+    body: Option<RecvStream>,
+    /// `Content-Length` of the answer.
+    length: Option<usize>,
+}
+
+impl UpstreamSession {
+    /// For HTTP/1.1 on a connection of its own.
+    pub fn http1(mut session: Http1Session) -> Self {
+        // A long-running request may be silent for any time.
+        session.read_timeout = None;
+        Self::H1(Box::new(session))
+    }
+
+    /// Reads the final answer's header. Cancel safe.
+    pub async fn read_response(&mut self) -> pingora_core::Result<Box<ResponseHeader>> {
+        let session = match self {
+            Self::H2(stream) => return stream.read_response().await,
+            Self::H1(session) => session,
+        };
+        loop {
+            Box::pin(session.read_response()).await?;
+            let interim = |status: StatusCode| {
+                status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS
+            };
+            if let Some(header) = session
+                .resp_header()
+                .filter(|header| !interim(header.status))
+            {
+                return Ok(Box::new(header.clone()));
+            }
+        }
+    }
+
+    /// Reads a piece of the answer's body; `None` at its end. Cancel safe.
+    pub async fn read_body(&mut self) -> pingora_core::Result<Option<Bytes>> {
+        match self {
+            Self::H2(stream) => stream.read_body().await,
+            Self::H1(session) => Box::pin(session.read_body_bytes()).await,
+        }
+    }
+
+    /// Whether the whole answer was read. A stream that was reset is not complete.
+    pub fn is_complete(&mut self) -> bool {
+        match self {
+            Self::H2(stream) => stream.is_complete(),
+            Self::H1(session) => session.is_body_done(),
+        }
+    }
+
+    /// The trailers after the answer's body.
+    pub async fn read_trailers(&mut self) -> pingora_core::Result<Option<HeaderMap>> {
+        match self {
+            Self::H2(stream) => stream.read_trailers().await,
+            Self::H1(_) => Ok(None),
+        }
+    }
+
+    /// `Content-Length` of the answer, once its header was read.
+    pub fn content_length(&self) -> Option<usize> {
+        match self {
+            Self::H2(stream) => stream.length,
+            Self::H1(session) => length(&session.resp_header()?.headers),
+        }
+    }
+}
+
+impl UpstreamStream {
+    pub(super) fn new(connection: Arc<Connection>) -> Self {
+        Self {
+            connection,
+            response: None,
+            writer: None,
+            body: None,
+            length: None,
+        }
+    }
+
+    /// Sends the header; `end`: there is no body. The header names a host.
+    pub fn write_header(
+        &mut self,
+        mut header: Box<RequestHeader>,
+        end: bool,
+    ) -> pingora_core::Result<()> {
+        name_authority(&mut header)?;
+        header.set_version(Version::HTTP_2);
+        let request = Request::from_parts((*header).into(), ());
+        let sent = self.connection.requests().send_request(request, end);
+        let (response, writer) = sent.or_err(ErrorType::H2Error, "while sending a request")?;
+        self.response = Some(response);
+        self.writer = (!end).then_some(writer);
+        Ok(())
+    }
+
+    /// The sending half, for the request's body.
+    pub fn take_writer(&mut self) -> Option<SendStream<Bytes>> {
+        self.writer.take()
+    }
+
+    async fn read_response(&mut self) -> pingora_core::Result<Box<ResponseHeader>> {
+        let Some(response) = &mut self.response else {
+            return Error::e_explain(ErrorType::InternalError, READING);
+        };
+        let response = response.await.or_err(ErrorType::H2Error, READING)?;
+        self.response = None;
+        let (header, body) = response.into_parts();
+        if !has_one_length(&header.headers) {
+            return Error::e_explain(ErrorType::InvalidHTTPHeader, READING);
+        }
+        self.length = length(&header.headers);
+        self.body = Some(body);
+        Ok(Box::new(header.into()))
+    }
+
+    async fn read_body(&mut self) -> pingora_core::Result<Option<Bytes>> {
+        let Some(body) = &mut self.body else {
+            return Ok(None);
+        };
+        let piece = body.data().await.transpose();
+        let piece = piece.or_err(ErrorType::ReadError, READING)?;
+        if let Some(data) = &piece {
+            // Also of a stream that has ended meanwhile.
+            let _ = body.flow_control().release_capacity(data.len());
+        }
+        Ok(piece)
+    }
+
+    fn is_complete(&mut self) -> bool {
+        let Some(body) = &mut self.body else {
+            return false;
+        };
+        // A stream that was reset has ended, too: its error comes instead of data.
+        body.is_end_stream() && {
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            matches!(body.poll_data(&mut context), std::task::Poll::Ready(None))
+        }
+    }
+
+    async fn read_trailers(&mut self) -> pingora_core::Result<Option<HeaderMap>> {
+        let Some(body) = &mut self.body else {
+            return Ok(None);
+        };
+        match body.trailers().await {
+            // The server is going away, or needs no more of the request.
+            Err(error)
+                if (error.is_go_away() || error.is_reset())
+                    && error.is_remote()
+                    && error.reason() == Some(h2::Reason::NO_ERROR) =>
+            {
+                Ok(None)
+            }
+            trailers => trailers.or_err(ErrorType::ReadError, READING),
+        }
+    }
+}
+
+impl Drop for UpstreamStream {
+    fn drop(&mut self) {
+        self.connection.end();
+    }
+}
+
+/// Names the request's authority in its URI, for `:authority`.
+fn name_authority(header: &mut RequestHeader) -> pingora_core::Result<()> {
+    if header.uri.authority().is_some() {
+        return Ok(());
+    }
+    let host = header.headers.get(HOST).map(HeaderValue::as_bytes);
+    let authority = Authority::try_from(host.unwrap_or_default())
+        .or_err(ErrorType::InvalidHTTPHeader, "no authority for HTTP/2")?;
+    let mut parts = http::uri::Parts::default();
+    parts.scheme = Some(Scheme::HTTPS);
+    parts.authority = Some(authority);
+    parts.path_and_query = header.uri.path_and_query().cloned();
+    let uri = Uri::from_parts(parts).or_err(ErrorType::InvalidHTTPHeader, "no path for HTTP/2")?;
+    header.set_uri(uri);
+    Ok(())
+}
+
+fn length(headers: &HeaderMap) -> Option<usize> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// Whether all values of `Content-Length` are the same number (RFC 9110, section 8.6).
+pub fn has_one_length(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(CONTENT_LENGTH).iter();
+    let mut lengths = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let number = |value: &[u8]| {
+        let digits = value.trim_ascii();
+        let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+        is_number.then(|| std::str::from_utf8(digits).ok()?.parse::<u64>().ok())?
+    };
+    match lengths.next() {
+        None => true,
+        Some(first) => {
+            let first = number(first);
+            first.is_some() && lengths.all(|other| number(other) == first)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_has_one_length_however_often_it_says_so() {
+        let one = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(CONTENT_LENGTH, HeaderValue::from_str(value).unwrap());
+            }
+            has_one_length(&headers)
+        };
+        for values in [&[][..], &["5"], &["5", "5"], &["5, 5"], &["0", "00"]] {
+            assert!(one(values), "{values:?}");
+        }
+        for values in [
+            &["5", "6"][..],
+            &["5,6"],
+            &["+5"],
+            &[""],
+            &["5,"],
+            &["99999999999999999999"],
+        ] {
+            assert!(!one(values), "{values:?}");
+        }
+    }
+
+    #[test]
+    fn the_host_becomes_the_authority() {
+        let named = |host: &str| {
+            let mut header = RequestHeader::build("GET", b"/api?x=1", None).unwrap();
+            header.insert_header(HOST, host).unwrap();
+            name_authority(&mut header).map(|()| header.uri.to_string())
+        };
+        assert_eq!(named("[::1]:6443").unwrap(), "https://[::1]:6443/api?x=1");
+        assert!(named("a b").is_err());
+    }
+}
