@@ -47,6 +47,7 @@ promtool prometheus
 systemd-analyze systemd
 ip iproute2
 nsenter util-linux
+valgrind valgrind
 c++ g++"
 kubernetes='/usr/lib/go/bin/go golang-go
 /usr/share/gocode/src/github.com/modern-go/reflect2 golang-github-modern-go-reflect2-dev

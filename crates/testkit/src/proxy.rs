@@ -111,9 +111,14 @@ impl ProxyOptions {
 
     /// It runs in another network; see [`Neighbor::command`](super::network::Neighbor::command). Its admin port cannot be
     /// asked then.
-    pub fn in_network(mut self, command: Vec<String>) -> Self {
+    pub fn in_network(self, command: Vec<String>) -> Self {
+        self.run_by(command).until(Until::Spawned)
+    }
+
+    /// `command`, with the proxy's own appended, starts it.
+    pub fn run_by(mut self, command: Vec<String>) -> Self {
         self.before = command;
-        self.until(Until::Spawned)
+        self
     }
 
     pub fn until(mut self, until: Until) -> Self {
