@@ -1,6 +1,6 @@
 //! The value of each key that is in force, as text: says by key how two configurations differ.
 //!
-//! [`super::section`] notes every value that it reads, defaults included, so no key can be forgotten. Two spellings of
+//! `super::section` notes every value that it reads, defaults included, so no key can be forgotten. Two spellings of
 //! one value are the same text.
 
 use std::collections::BTreeMap;

@@ -1,11 +1,11 @@
 //! An HTTP/2 connection to a server.
 //!
 //! A task of its own drives the connection. It ends when the server closes it or answers no ping, when no request has
-//! used it for [`IDLE_INTERVALS`], or with its last user. The number of streams that the server allows is known as soon
+//! used it for 90 s, or with its last user. The number of streams that the server allows is known as soon
 //! as a connection is open, because its settings come before the answer to the first ping.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
 use h2::{Ping, PingPong};
 use pingora_core::protocols::Stream;
-use pingora_core::{ErrorType, OrErr};
+use pingora_core::{Error, ErrorType, OrErr};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
@@ -37,18 +37,21 @@ const FRAME: u32 = 64 << 10;
 
 /// An open connection. Its pool and its streams hold it.
 pub struct Connection {
-    requests: Mutex<SendRequest<Bytes>>,
+    requests: SendRequest<Bytes>,
     /// Streams that are in use.
     running: AtomicUsize,
     /// A stream began since the last ping.
     used: AtomicBool,
+    /// A stream began.
+    reused: AtomicBool,
     /// No stream can begin any more.
     closed: AtomicBool,
 }
 
 /// What became of an attempt to begin a stream.
 pub enum Begun {
-    Stream(UpstreamStream),
+    /// And whether it is not the connection's first one.
+    Stream(UpstreamStream, bool),
     /// All streams that are allowed are in use.
     Full,
     /// The connection is closing or closed.
@@ -67,9 +70,10 @@ impl Connection {
             .await
             .or_err(ErrorType::HandshakeError, "beginning HTTP/2")?;
         let this = Arc::new(Self {
-            requests: Mutex::new(requests),
+            requests,
             running: AtomicUsize::new(0),
             used: AtomicBool::new(false),
+            reused: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         });
         let (settled, settings) = oneshot::channel();
@@ -85,9 +89,17 @@ impl Connection {
                 connection.closed.store(true, Ordering::Relaxed);
             }
         });
-        // Without an answer there is no limit, and without a connection its streams fail.
-        let _ = timeout(SETTINGS_TIMEOUT, settings).await;
+        // Without an answer there is no limit.
+        let ended = matches!(timeout(SETTINGS_TIMEOUT, settings).await, Ok(Err(_)));
+        if ended || this.is_closed() || this.limit() == 0 {
+            return Error::e_explain(ErrorType::ConnectError, "closed before its first stream");
+        }
         Ok(this)
+    }
+
+    /// Streams at the same time that the server allows.
+    pub fn limit(&self) -> usize {
+        self.requests.current_max_send_streams()
     }
 
     /// Begins a stream if it would start at once. `most`: streams at the same time, whatever the server allows.
@@ -99,8 +111,10 @@ impl Connection {
         if running >= most {
             return Begun::Full;
         }
-        let mut requests = self.requests();
-        match requests.poll_ready(&mut Context::from_waker(Waker::noop())) {
+        match self
+            .requests()
+            .poll_ready(&mut Context::from_waker(Waker::noop()))
+        {
             Poll::Ready(Ok(())) => {}
             Poll::Pending => return Begun::Full,
             // The server is going away. Running requests may finish.
@@ -109,13 +123,13 @@ impl Connection {
                 return Begun::Closed;
             }
         }
-        if running >= requests.current_max_send_streams() {
+        if running >= self.limit() {
             return Begun::Full;
         }
-        drop(requests);
         self.running.fetch_add(1, Ordering::Relaxed);
         self.used.store(true, Ordering::Relaxed);
-        Begun::Stream(UpstreamStream::new(self.clone()))
+        let reused = self.reused.swap(true, Ordering::Relaxed);
+        Begun::Stream(UpstreamStream::new(self.clone()), reused)
     }
 
     /// Whether no stream can begin any more.
@@ -128,9 +142,10 @@ impl Connection {
         self.running.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Never contended: all users are on one thread, and none waits while it holds the lock.
-    pub(super) fn requests(&self) -> std::sync::MutexGuard<'_, SendRequest<Bytes>> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A handle of its own for each use: `h2` keeps the last stream that had to wait in a handle, and whoever asked next
+    /// with the same handle would wait in that stream's place.
+    pub(super) fn requests(&self) -> SendRequest<Bytes> {
+        self.requests.clone()
     }
 
     /// Whether there was no request since the last call.

@@ -22,8 +22,11 @@ use tokio::sync::watch;
 use super::connection::{Begun, Connection};
 use super::destination::Destination;
 use super::dial::dial;
-use super::upstream_stream::{UpstreamSession, UpstreamStream};
+use super::upstream_stream::UpstreamSession;
 
+/// New connections that a request waits for, before it opens one for itself: others may be faster each time, or the
+/// server ends what it has accepted.
+const ROUNDS: usize = 4;
 /// Idle HTTP/1.1 connections are closed after this time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
@@ -66,6 +69,8 @@ struct Server {
     /// The connection of `open` that the last stream began on.
     current: usize,
     opening: Vec<Opening>,
+    /// Streams that the server allowed on its last new connection.
+    limit: Option<usize>,
     /// The server's last new connection does not have HTTP/2.
     http1: bool,
     idle: Vec<IdleConnection>,
@@ -74,6 +79,8 @@ struct Server {
 struct IdleConnection {
     stream: Stream,
     since: Instant,
+    /// It had a request before.
+    reused: bool,
 }
 
 /// A connection that is being opened.
@@ -98,14 +105,16 @@ enum New {
 
 impl Server {
     /// Begins a stream on a connection that has room.
-    fn begin(&mut self, most: usize) -> Option<UpstreamStream> {
+    fn begin(&mut self, most: usize) -> Option<(UpstreamSession, bool)> {
         let mut left = self.open.len();
         while left > 0 {
             if self.current >= self.open.len() {
                 self.current = 0;
             }
             match self.open.get(self.current)?.begin(most) {
-                Begun::Stream(stream) => return Some(stream),
+                Begun::Stream(stream, reused) => {
+                    return Some((UpstreamSession::H2(stream), reused));
+                }
                 Begun::Full => self.current += 1,
                 Begun::Closed => drop(self.open.swap_remove(self.current)),
             }
@@ -122,22 +131,27 @@ impl Server {
             || !self.open.iter().all(closed)
     }
 
-    fn take_idle(&mut self) -> Option<Stream> {
+    fn take_idle(&mut self) -> Option<(Stream, bool)> {
         self.idle.retain(IdleConnection::is_usable);
-        self.idle.pop().map(|idle| idle.stream)
+        self.idle.pop().map(|idle| (idle.stream, idle.reused))
     }
 
-    fn keep_idle(&mut self, stream: Stream) {
-        let since = Instant::now();
-        self.idle.retain(IdleConnection::is_usable);
-        self.idle.push(IdleConnection { stream, since });
+    fn keep_idle(&mut self, stream: Stream, reused: bool) {
+        self.idle.push(IdleConnection {
+            stream,
+            since: Instant::now(),
+            reused,
+        });
     }
 
     fn add(&mut self, new: New) {
         self.http1 = matches!(new, New::Http1(_));
         match new {
-            New::Http1(stream) => self.keep_idle(stream),
-            New::Http2(connection) => self.open.push(connection),
+            New::Http1(stream) => self.keep_idle(stream, false),
+            New::Http2(connection) => {
+                self.limit = Some(connection.limit());
+                self.open.push(connection);
+            }
         }
     }
 
@@ -145,6 +159,7 @@ impl Server {
     fn join(&mut self, most: usize) -> Option<Opening> {
         self.opening
             .retain(|opening| opening.result.borrow().is_none());
+        let most = self.limit.map_or(most, |limit| limit.min(most));
         let joins = |opening: &&Opening| opening.waiting.load(Ordering::Relaxed) < most;
         let opening = self.opening.iter().find(joins)?.clone();
         opening.waiting.fetch_add(1, Ordering::Relaxed);
@@ -169,7 +184,7 @@ impl ConnectionPool {
             .get_mut(&to.address)
             .and_then(|server| server.begin(self.streams));
         match begun {
-            Some(stream) => Ok((UpstreamSession::H2(stream), true)),
+            Some(session) => Ok(session),
             // Rare, and too large for a place in the future of every request.
             None => Box::pin(self.new_session(to)).await,
         }
@@ -177,12 +192,12 @@ impl ConnectionPool {
 
     /// No open connection has room.
     async fn new_session(&self, to: &Destination) -> pingora_core::Result<(UpstreamSession, bool)> {
-        loop {
+        for _ in 0..ROUNDS {
             let mut opening = {
                 let mut servers = self.servers();
                 let server = servers.entry(to.address).or_default();
-                if let Some(stream) = server.begin(self.streams) {
-                    return Ok((UpstreamSession::H2(stream), false));
+                if let Some(session) = server.begin(self.streams) {
+                    return Ok(session);
                 }
                 if server.http1 {
                     break;
@@ -197,15 +212,19 @@ impl ConnectionPool {
                 }
             };
             let result = opening.result.wait_for(Option::is_some).await;
-            let failure = result.ok().and_then(|result| (*result).clone()?.err());
-            if let Some(Failure { error_type, what }) = failure {
-                return Error::e_explain(error_type, what);
+            let result = result.ok().and_then(|result| (*result).clone());
+            match result {
+                Some(Ok(())) => {}
+                Some(Err(Failure { error_type, what })) => {
+                    return Error::e_explain(error_type, what);
+                }
+                None => return Error::e_explain(ErrorType::ConnectError, "it was not opened"),
             }
         }
-        while let Some(mut stream) = self.take_idle(to) {
+        while let Some((mut stream, reused)) = self.take_idle(to) {
             if is_quiet(&mut stream).await {
                 let session = Http1Session::new(stream);
-                return Ok((UpstreamSession::http1(session), true));
+                return Ok((UpstreamSession::http1(session), reused));
             }
         }
         let new = open(&self.protocols, to).await?;
@@ -227,8 +246,7 @@ impl ConnectionPool {
             let opened = match open(&protocols, &to).await {
                 Ok(new) => {
                     let mut servers = lock(&servers);
-                    // Connections to servers that are gone are not kept for ever.
-                    servers.retain(|_, server| server.is_used());
+                    forget_unused(&mut servers);
                     servers.entry(to.address).or_default().add(new);
                     Ok(())
                 }
@@ -252,7 +270,7 @@ impl ConnectionPool {
                 Ok(UpstreamSession::http1(session))
             }
             New::Http2(connection) => match connection.begin(self.streams) {
-                Begun::Stream(stream) => Ok(UpstreamSession::H2(stream)),
+                Begun::Stream(stream, _) => Ok(UpstreamSession::H2(stream)),
                 Begun::Full | Begun::Closed => {
                     Error::e_explain(ErrorType::ConnectError, "closed before its first stream")
                 }
@@ -278,11 +296,12 @@ impl ConnectionPool {
     pub async fn release(&self, mut session: Http1Session, to: &Destination) {
         session.respect_keepalive();
         if let Some(stream) = session.reuse().await {
-            self.server(to, |server| server.keep_idle(stream));
+            forget_unused(&mut self.servers());
+            self.server(to, |server| server.keep_idle(stream, true));
         }
     }
 
-    fn take_idle(&self, to: &Destination) -> Option<Stream> {
+    fn take_idle(&self, to: &Destination) -> Option<(Stream, bool)> {
         self.server(to, Server::take_idle)
     }
 
@@ -294,6 +313,14 @@ impl ConnectionPool {
     fn servers(&self) -> MutexGuard<'_, HashMap<SocketAddr, Server>> {
         lock(&self.servers)
     }
+}
+
+/// Connections to servers that are gone are not kept for ever.
+fn forget_unused(servers: &mut HashMap<SocketAddr, Server>) {
+    servers.retain(|_, server| {
+        server.idle.retain(IdleConnection::is_usable);
+        server.is_used()
+    });
 }
 
 impl IdleConnection {

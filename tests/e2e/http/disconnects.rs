@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use tokio::io::AsyncWriteExt as _;
 
-use testkit::cluster::{LONG, Single, of_each_version};
+use testkit::cluster::{Ground, LONG, Single, of_each_version};
 use testkit::pki::SERVER_NAME;
+use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
 use testkit::wire::{Pieces, Wire, request};
 
@@ -130,5 +131,26 @@ async fn when_the_apiserver_goes_away_in_a_body_the_client_is_told() {
                 "it may have been executed"
             );
         }
+    }
+}
+
+/// As servers do that refuse the client certificate under TLS 1.3, or the cipher suite for HTTP/2.
+#[tokio::test]
+async fn a_server_that_ends_http2_after_its_handshake_is_not_dialled_for_ever() {
+    let ground = Ground::new().await;
+    let (address, listener, acceptor) = ground.listen(&["h2"]).await;
+    tokio::spawn(async move {
+        while let Ok((tcp, _)) = listener.accept().await {
+            // Whatever becomes of it, it ends.
+            drop(acceptor.accept(tcp).await);
+        }
+    });
+    let options = ground.proxy("a", address.socket(6443)).until(Until::Live);
+    let proxy = Proxy::start(options).await;
+    let admin = proxy.client(&ground.pki).cert("admin");
+    for (method, path) in [("GET", "/api/v1/namespaces"), ("POST", "/version")] {
+        let answer = admin.request(method, path, "").await;
+        assert_eq!(answer.code(), 503, "{}", answer.text());
+        assert_ne!(answer.header("retry-after"), "", "it was not sent");
     }
 }
