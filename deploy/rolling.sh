@@ -6,8 +6,9 @@
 #
 # For each NODE it runs `COMMAND ARGUMENT... NODE`, which must not return before the new processes were started, and then on
 # every NODE `kube-interop-proxy status --wait`. It ends with 1 if a command fails or a node has to be waited for too long,
-# and leaves the nodes after it alone; start it again with those once the cause is gone.
+# and leaves the nodes after it alone. Once the cause is gone, start it again with the same NODEs and FROM.
 #
+#   FROM      the NODE to begin with: the one whose command has failed, or that was waited for too long
 #   ON_NODE   runs a command on a node: `$ON_NODE NODE kube-interop-proxy status ...`; default ssh. Where the proxy is a
 #             container, a script of yours with `crictl exec`
 #   PEERS     how many other servers each node must have, default the number of NODEs less one
@@ -31,7 +32,17 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
 done
 [ "$count" -gt 0 ] && [ $# -gt 1 ] || usage
 shift
+if [ "$count" -eq 1 ] && [ -z "${PEERS:-}" ]; then
+    # Without the others nobody would look whether they serve.
+    echo "rolling.sh: name all control plane nodes, with FROM to go on; PEERS=0 if there is only this one" >&2
+    exit 64
+fi
 peers=${PEERS:-$((count - 1))}
+from=${FROM:-}
+case " $nodes " in
+    *" $from "*) ;;
+    *) usage ;;
+esac
 
 status() {
     node=$1
@@ -50,13 +61,16 @@ settled() {
     done
 }
 
-settled
+# A node to go on with may be down already.
+[ -n "$from" ] || settled
 for next in $nodes; do
+    [ -z "$from" ] || [ "$next" = "$from" ] || continue
+    from=
     # During an upgrade this is often not empty: what only the first new server, or only the last old one serves.
     status "$next" | sed -n "s/^Only here */$next: only here: /p"
     echo "$next: $*"
     "$@" "$next" || {
-        echo "$next: the command has failed; no other node is stopped" >&2
+        echo "$next: the command has failed; no other node is stopped. Go on with FROM=$next" >&2
         exit 1
     }
     settled

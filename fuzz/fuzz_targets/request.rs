@@ -38,8 +38,8 @@ fuzz_target!(|data: &[u8]| {
     let header = session.req_header();
     let target = header.uri.path_and_query();
     let (path, query) = target.map_or(("/", None), |target| (target.path(), target.query()));
-    let well_formed = names_a_path(&session, header) && is_hosted(header);
-    let _ = well_formed && has_one_length(&session, header);
+    let well_formed = names_a_path(Some(&session), header) && is_hosted(header);
+    let _ = well_formed && has_one_length(Some(&session), header);
     look(header, path, query);
     write(header.clone(), session.is_upgrade_req());
 });

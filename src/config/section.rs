@@ -62,11 +62,24 @@ impl<'n> Section<'n, '_> {
                 other.kind()
             )),
         };
-        let Some(items) = self.optional(key, items)? else {
+        let Some(node) = self.value(key) else {
             #[cfg(test)]
-            let _ = survey::default_items(&[], check);
-            return Some(Vec::new());
+            {
+                survey::asked(self.path.key(key), |strange| items(strange).err());
+                let _ = survey::default_items(&[], check);
+            }
+            self.values.note(&self.path.key(key), &0);
+            return (!self.broken).then(Vec::new);
         };
+        let items = match items(node) {
+            Ok(items) => items,
+            Err(message) => {
+                self.problem(key, &message);
+                return None;
+            }
+        };
+        // Their keys are noted one by one.
+        self.values.note(&self.path.key(key), &items.len());
         let mut values = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
             let path = self.path.key(key).item(index);

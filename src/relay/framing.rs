@@ -5,6 +5,7 @@ use std::fmt;
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::uri::Authority;
 use http::{HeaderMap, Method, StatusCode, Version};
+use pingora_core::protocols::http::ServerSession;
 use pingora_core::{Error, ErrorType};
 use pingora_http::{RequestHeader, ResponseHeader};
 
@@ -14,8 +15,8 @@ use crate::request::headers::{KEEP_ALIVE, PROXY_CONNECTION};
 
 /// Whether the first line of an HTTP/1 request has a path or an absolute URL, as Go's HTTP server requires. pingora
 /// takes anything else for `/`, and cuts off everything after a `#`, which Go treats as part of the path.
-pub fn names_a_path(session: &ClientSession, header: &RequestHeader) -> bool {
-    let Some(session) = session.as_http1() else {
+pub fn names_a_path(http1: Option<&ServerSession>, header: &RequestHeader) -> bool {
+    let Some(session) = http1 else {
         return true;
     };
     let raw = session.to_h1_raw();
@@ -46,13 +47,13 @@ pub fn is_hosted(header: &RequestHeader) -> bool {
 /// Whether all parsers find the same end of the request's body. pingora drops a Content-Length next to a
 /// Transfer-Encoding, and accepts any codings that end with `chunked`. Another parser may find another end, and
 /// kube-apiserver accepts only `chunked`.
-pub fn has_one_length(session: &ClientSession, header: &RequestHeader) -> bool {
+pub fn has_one_length(http1: Option<&ServerSession>, header: &RequestHeader) -> bool {
     let mut codings = header.headers.get_all(TRANSFER_ENCODING).iter();
     let Some(coding) = codings.next() else {
         return true;
     };
     let chunked = coding.as_bytes().eq_ignore_ascii_case(b"chunked") && codings.next().is_none();
-    let raw = session.as_http1().map(|session| session.to_h1_raw());
+    let raw = http1.map(ServerSession::to_h1_raw);
     chunked && !raw.as_deref().is_some_and(names_a_length)
 }
 

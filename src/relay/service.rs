@@ -191,7 +191,7 @@ impl RelayService {
             return Outcome::Broken;
         };
         let upgrade = session.is_upgrade() && means_upgrade(&header.headers);
-        let named = names_a_path(session, &header);
+        let named = names_a_path(session.as_http1(), &header);
         let connection = &downstream.client;
         connection.ask();
         let permit = header_permit(&downstream, &header);
@@ -212,7 +212,15 @@ impl RelayService {
         let path = if path.is_empty() { "/" } else { path };
         let info = info::read(&method, path, query);
         let tracer = self.shared.tracer.as_ref();
-        let span = tracer.and_then(|tracer| RequestSpan::begin(tracer, &caller, &mut header, path));
+        let span = tracer.and_then(|tracer| {
+            // Only an apiserver can verify other callers, also those of a peer.
+            let trusted = match &caller {
+                Caller::User(_) => true,
+                Caller::Peer => self.shared.privileged.named_user(&header.headers).is_some(),
+                Caller::Bearer | Caller::Anonymous | Caller::Unverifiable => false,
+            };
+            RequestSpan::begin(tracer, trusted, &mut header, path)
+        });
         let marked = |name| header.headers.contains_key(name);
         let route_request = RouteRequest {
             settings: &settings,
@@ -441,7 +449,7 @@ fn unfit(
 ) -> Option<Refusal> {
     match permit {
         None => Some(Refusal::HeaderTooLarge),
-        Some(_) => (!has_one_length(session, header)).then_some(Refusal::Unreadable),
+        Some(_) => (!has_one_length(session.as_http1(), header)).then_some(Refusal::Unreadable),
     }
 }
 

@@ -126,10 +126,17 @@ impl Reloader {
     }
 
     fn apply(&mut self, config: &Config, values: EffectiveValues) {
-        if let Some(set) = &self.log_filter {
-            set(&config.logging.filter);
-        }
         self.settings.store(Settings::of(config));
+        let set_filter = || {
+            if let Some(set) = &self.log_filter {
+                set(&config.logging.filter);
+            }
+        };
+        // The old filter or the new one lets the line pass, unless both are against it.
+        let logged_before = tracing::enabled!(tracing::Level::INFO);
+        if !logged_before {
+            set_filter();
+        }
         let changes = self.values.changes(&values);
         let reloaded = changes.iter().filter(|change| is_reloaded(change.key));
         let changed = joined(reloaded.map(|change| match (change.key, &self.log_filter) {
@@ -150,6 +157,9 @@ impl Reloader {
                     "the configuration file was read again, some keys take effect at the next start"
                 );
             }
+        }
+        if logged_before {
+            set_filter();
         }
         self.metrics.applied();
         self.metrics.in_use(&values, waiting);

@@ -1,4 +1,7 @@
-//! Verdicts of the apiserver, kept for [`LIFETIME`] as in Kubernetes' own components, also while it cannot be asked.
+//! Verdicts of the apiserver, kept for [`LIFETIME`] as in Kubernetes' own components.
+//!
+//! Whoever was allowed within the last [`FALLBACK`] stays so while the apiserver cannot be asked: metrics matter most then,
+//! and a scrape interval is longer than the life of a verdict.
 //!
 //! Whoever comes while the same question is being asked waits for its answer. A failure is shared with those who wait and
 //! then forgotten. Subjects are known by a keyed hash alone.
@@ -14,16 +17,52 @@ use tokio::time::Instant;
 use super::review::Verdict;
 
 const LIFETIME: Duration = Duration::from_secs(10);
+const FALLBACK: Duration = Duration::from_secs(600);
 /// Most subjects. Clients can send as many different tokens as they like.
 const MOST: usize = 1024;
 
 type Hash = [u8; 32];
-type Question = OnceCell<Answer>;
+
+/// What is asked, or was answered, about one subject.
+#[derive(Debug, Default)]
+struct Question {
+    answer: OnceCell<Answer>,
+    /// When the apiserver last allowed it, as known before this question.
+    allowed: Option<Instant>,
+}
 
 #[derive(Debug)]
 struct Answer {
     verdict: Verdict,
     until: Instant,
+    /// When the apiserver last allowed it.
+    allowed: Option<Instant>,
+}
+
+impl Answer {
+    /// `before`: when the subject was last allowed.
+    fn new(verdict: Verdict, before: Option<Instant>) -> Self {
+        let now = Instant::now();
+        let (verdict, until, allowed) = match (verdict, lately(before, now)) {
+            (Verdict::Allowed, _) => (Verdict::Allowed, now + LIFETIME, Some(now)),
+            (Verdict::Unavailable(_), Some(before)) => (Verdict::Allowed, now, Some(before)),
+            (Verdict::Unavailable(why), None) => (Verdict::Unavailable(why), now, None),
+            (refused, _) => (refused, now + LIFETIME, None),
+        };
+        Self {
+            verdict,
+            until,
+            allowed,
+        }
+    }
+
+    fn is_worth_keeping(&self, now: Instant) -> bool {
+        self.until > now || lately(self.allowed, now).is_some()
+    }
+}
+
+fn lately(allowed: Option<Instant>, now: Instant) -> Option<Instant> {
+    allowed.filter(|allowed| now.duration_since(*allowed) < FALLBACK)
 }
 
 pub(super) struct Decisions {
@@ -41,22 +80,18 @@ impl Default for Decisions {
 }
 
 impl Decisions {
-    /// The verdict on a subject: a known one, or else that of `review`.
-    pub(super) async fn on(
+    /// The verdict on a subject: a known one, or else that of `review`, which is told whether the subject was allowed
+    /// lately.
+    pub(super) async fn on<R: Future<Output = Verdict>>(
         &self,
         subject: &[u8],
-        review: impl Future<Output = Verdict>,
+        review: impl FnOnce(bool) -> R,
     ) -> Verdict {
         let question = self.question(subject);
-        let answer = question.get_or_init(async || {
-            let verdict = review.await;
-            let lifetime = match verdict {
-                Verdict::Unavailable(_) => Duration::ZERO,
-                _ => LIFETIME,
-            };
-            let until = Instant::now() + lifetime;
-            Answer { verdict, until }
-        });
+        let before = question.allowed;
+        let answer = question
+            .answer
+            .get_or_init(async || Answer::new(review(before.is_some()).await, before));
         answer.await.verdict.clone()
     }
 
@@ -67,16 +102,21 @@ impl Decisions {
         let questions = self.questions.lock();
         let mut questions = questions.unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = questions.get(&hash)
-            && known.get().is_none_or(|answer| answer.until > now)
+            && known.answer.get().is_none_or(|answer| answer.until > now)
         {
             return known.clone();
         }
+        let before = questions.get(&hash).and_then(|known| known.answer.get());
+        let allowed = before.and_then(|answer| lately(answer.allowed, now));
         if questions.len() >= MOST {
             make_room(&mut questions, now);
         }
-        let question = Arc::new(Question::new());
+        let question = Arc::new(Question {
+            allowed,
+            ..Question::default()
+        });
         // A question that is not kept is answered all the same.
-        if questions.len() < MOST {
+        if questions.len() < MOST || questions.contains_key(&hash) {
             questions.insert(hash, question.clone());
         }
         question
@@ -86,15 +126,15 @@ impl Decisions {
 /// Drops answers that are too old, and questions whose askers went away; else a subject that was turned away: made-up
 /// tokens must not push out those who may read.
 fn make_room(questions: &mut HashMap<Hash, Arc<Question>>, now: Instant) {
-    questions.retain(|_, question| match question.get() {
-        Some(answer) => answer.until > now,
+    questions.retain(|_, question| match question.answer.get() {
+        Some(answer) => answer.is_worth_keeping(now),
         None => Arc::strong_count(question) > 1,
     });
     if questions.len() >= MOST {
         let is_refusal = |answer: &Answer| answer.verdict != Verdict::Allowed;
         let mut refused = questions
             .iter()
-            .filter(|(_, question)| question.get().is_some_and(is_refusal));
+            .filter(|(_, question)| question.answer.get().is_some_and(is_refusal));
         if let Some(hash) = refused.next().map(|(hash, _)| *hash) {
             questions.remove(&hash);
         }
@@ -122,7 +162,7 @@ mod tests {
                 self.asked.fetch_add(1, Ordering::Relaxed);
                 verdict
             };
-            self.decisions.on(subject.as_bytes(), review).await
+            self.decisions.on(subject.as_bytes(), |_| review).await
         }
 
         fn asked(&self) -> usize {
@@ -146,13 +186,31 @@ mod tests {
             assert_eq!(fixture.ask(&subject, down.clone()).await, verdict);
             assert_eq!(fixture.asked(), 1);
             advance(Duration::from_millis(1)).await;
+            let is_allowed = verdict == Verdict::Allowed;
+            let meanwhile = if is_allowed { &verdict } else { &down };
+            // Nothing of that is kept, and each asks again.
+            for _ in 0..2 {
+                assert_eq!(&fixture.ask(&subject, down.clone()).await, meanwhile);
+            }
+            advance(FALLBACK - LIFETIME).await;
             assert_eq!(fixture.ask(&subject, down.clone()).await, down);
             assert_eq!(
                 fixture.ask(&subject, Verdict::Allowed).await,
                 Verdict::Allowed
             );
-            assert_eq!(fixture.asked(), 2);
+            assert_eq!(fixture.asked(), 4);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_refused_is_not_let_in_by_what_was_before() {
+        let fixture = Fixture::default();
+        let down = Verdict::Unavailable("down".to_owned());
+        fixture.ask("a", Verdict::Allowed).await;
+        advance(LIFETIME).await;
+        assert_eq!(fixture.ask("a", Verdict::Unknown).await, Verdict::Unknown);
+        advance(LIFETIME).await;
+        assert_eq!(fixture.ask("a", down.clone()).await, down);
     }
 
     #[tokio::test(start_paused = true)]
@@ -166,7 +224,7 @@ mod tests {
                 fixture.asked.fetch_add(1, Ordering::Relaxed);
                 verdict.clone()
             };
-            let first = fixture.decisions.on(subject.as_bytes(), slow);
+            let first = fixture.decisions.on(subject.as_bytes(), |_| slow);
             let second = fixture.ask(&subject, Verdict::Unknown);
             let third = async {
                 tokio::task::yield_now().await;
@@ -182,7 +240,7 @@ mod tests {
     async fn one_who_waits_asks_when_the_first_goes_away() {
         let fixture = Fixture::default();
         {
-            let never = fixture.decisions.on(b"a", std::future::pending());
+            let never = fixture.decisions.on(b"a", |_| std::future::pending());
             let gone = tokio::time::timeout(Duration::from_secs(1), never).await;
             assert!(gone.is_err());
         }
@@ -215,7 +273,7 @@ mod tests {
             Verdict::Unknown
         );
         assert_eq!(fixture.ask("0", Verdict::Unknown).await, Verdict::Allowed);
-        advance(LIFETIME).await;
+        advance(FALLBACK).await;
         fixture.ask("new", Verdict::Allowed).await;
         assert_eq!(fixture.kept(), 1);
     }

@@ -14,6 +14,9 @@ use crate::request::token;
 /// The group that apiservers add to every user whom they authenticate.
 const AUTHENTICATED: &str = "system:authenticated";
 
+/// Longer tokens are none: each would be sent to the apiserver.
+const LONGEST_TOKEN: usize = 16 << 10;
+
 pub(super) struct Gate {
     shared: Arc<Shared>,
     reviewer: Reviewer,
@@ -31,14 +34,14 @@ impl Gate {
 
     /// The verdict on a request; `None`: it brings neither a user's certificate nor a token.
     ///
-    /// A peer's certificate is for asserting users, which nobody does here, and is none.
+    /// A peer's certificate is for asserting users, which nobody does here: it is none, and a token beside it counts.
     pub(super) async fn verdict(
         &self,
         connection: &ClientConnection,
         headers: &HeaderMap,
     ) -> Option<Verdict> {
         let judge = self.shared.judge.load();
-        let token = token::of_header(headers);
+        let token = token::of_header(headers).filter(|token| token.len() <= LONGEST_TOKEN);
         let caller = judge.caller(connection, token.is_some(), SystemTime::now());
         drop(judge);
         let (name, subject) = match (caller, token) {
@@ -46,13 +49,13 @@ impl Gate {
                 let user = user(&headers)?;
                 (of_user(&user), Subject::User(user))
             }
-            (Caller::Bearer, Some(token)) => {
+            (Caller::Bearer | Caller::Peer, Some(token)) => {
                 let token = std::str::from_utf8(token).ok()?;
                 (of_token(token), Subject::Token(token))
             }
             _ => return None,
         };
-        let review = self.reviewer.verdict(subject);
+        let review = |known| self.reviewer.verdict(subject, known);
         Some(self.decisions.on(&name, review).await)
     }
 }

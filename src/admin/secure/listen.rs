@@ -85,9 +85,10 @@ pub async fn run(listener: AdminListener, inputs: SecureInputs) {
     let room = Arc::new(Semaphore::new(MOST));
     let mut open = VecDeque::new();
     loop {
-        let permit = place(&room, &mut open).await;
         match listener.accept().await {
             Ok((tcp, from)) if files::is_for_requests(&tcp) => {
+                // Only now that somebody wants it.
+                let permit = place(&room, &mut open).await;
                 let port = port.clone();
                 let serving = tokio::spawn(async move {
                     port.serve(tcp, from).await;

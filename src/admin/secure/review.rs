@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::client::{Client, ClientError, ClientMaker};
 use crate::local::state::LocalState;
-use crate::log_throttle::{LogThrottle, chain};
+use crate::log_throttle::{LogRateLimit, LogThrottle, chain};
 
 const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
@@ -73,6 +73,8 @@ pub(super) struct Reviewer {
     address: SocketAddr,
     local: Arc<LocalState>,
     turns: Semaphore,
+    /// For those who were allowed lately.
+    known_turns: Semaphore,
     /// Clients with a connection.
     idle: Mutex<Vec<Client>>,
     throttle: LogThrottle,
@@ -90,15 +92,21 @@ impl Reviewer {
             address,
             local,
             turns: Semaphore::new(MOST_AT_ONCE),
+            known_turns: Semaphore::new(MOST_AT_ONCE),
             idle: Mutex::default(),
             throttle: LogThrottle::default(),
         }
     }
 
-    pub(super) async fn verdict(&self, subject: Subject<'_>) -> Verdict {
-        match self.review(subject).await {
+    /// `known`: it was allowed lately.
+    pub(super) async fn verdict(&self, subject: Subject<'_>, known: bool) -> Verdict {
+        // Strangers can make reviews fail and succeed in turn.
+        static PACE: LogRateLimit = LogRateLimit::new();
+        match self.review(subject, known).await {
             Ok(verdict) => {
-                if let Some(after) = self.throttle.recovered(&()) {
+                if let Some(after) = self.throttle.recovered(&())
+                    && PACE.admit().is_some()
+                {
                     tracing::info!(?after, "the apiserver says again who may read metrics");
                 }
                 verdict
@@ -107,7 +115,7 @@ impl Reviewer {
                 if matches!(error, ReviewError::Client(ClientError::Refused)) {
                     self.local.refused();
                 }
-                if self.throttle.should_log((), chain(&error)) {
+                if self.throttle.should_log((), chain(&error)) && PACE.admit().is_some() {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(error, "the apiserver does not say who may read metrics");
                 }
@@ -116,15 +124,20 @@ impl Reviewer {
         }
     }
 
-    async fn review(&self, subject: Subject<'_>) -> Result<Verdict, ReviewError> {
+    async fn review(&self, subject: Subject<'_>, known: bool) -> Result<Verdict, ReviewError> {
         // Before it is initialized its RBAC may be empty, and a 403 wrong.
         if !self.local.is_initialized() {
             return Err(ReviewError::NotInitialized);
         }
         let deadline = Instant::now() + DEADLINE;
         let reviewed = async {
-            // It is never closed.
-            let _turn = self.turns.acquire().await.ok();
+            // Made-up tokens must not keep those waiting who were allowed before. A semaphore is never closed.
+            let turns = if known {
+                &self.known_turns
+            } else {
+                &self.turns
+            };
+            let _turn = turns.acquire().await.ok();
             let idle = self.idle().pop();
             let mut client = idle.unwrap_or_else(|| self.maker.client(self.address));
             let verdict = ask(&mut client, subject, deadline).await?;
