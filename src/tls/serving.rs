@@ -38,9 +38,9 @@ impl ServingTls {
             return Err(TlsError::Shared);
         }
         let cas = ClientCas::new(&users, &peers)?;
-        let selection = selection(config, reading)?;
         let verifier = Arc::new(AcceptParsable::new(cas.hints()));
         let provider = provider(config);
+        let selection = selection(config, reading)?.with_suites(&provider.cipher_suites);
         let versions = match config.min_tls_version {
             MinTlsVersion::Tls12 => &[&TLS13, &TLS12][..],
             MinTlsVersion::Tls13 => &[&TLS13],

@@ -8,6 +8,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use rustls::SupportedCipherSuite;
+use rustls::crypto::ring::ALL_CIPHER_SUITES;
 use rustls::pki_types::ServerName;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -28,6 +30,8 @@ pub(super) struct Selection {
     by_address: HashMap<IpAddr, usize>,
     /// For clients that send no name.
     unnamed: Option<usize>,
+    /// The cipher suites of the port.
+    suites: Vec<SupportedCipherSuite>,
 }
 
 impl Selection {
@@ -54,7 +58,14 @@ impl Selection {
             by_domain,
             by_address,
             unnamed: None,
+            suites: ALL_CIPHER_SUITES.to_vec(),
         }
+    }
+
+    /// The same for a port with these cipher suites.
+    pub(super) fn with_suites(self, suites: &[SupportedCipherSuite]) -> Self {
+        let suites = suites.to_vec();
+        Self { suites, ..self }
     }
 
     /// The addresses with a certificate of their own.
@@ -100,7 +111,10 @@ impl ResolvesServerCert for Selection {
         let chosen = match self.certificates.len() {
             // Nothing to choose from.
             1 => 0,
-            _ => self.choose(hello.server_name(), |key| is_verifiable(key, &hello)),
+            _ => {
+                let is_verifiable = |key: &CertifiedKey| is_verifiable(key, &self.suites, &hello);
+                self.choose(hello.server_name(), is_verifiable)
+            }
         };
         self.certificates.get(chosen).cloned()
     }
@@ -149,10 +163,14 @@ fn is_valid_for(key: &CertifiedKey, name: Option<&str>) -> bool {
     leaf.is_ok_and(|leaf| leaf.verify_is_valid_for_subject_name(&name).is_ok())
 }
 
-/// Whether the client can verify the signatures of this key, and offers a cipher suite for it.
-fn is_verifiable(key: &CertifiedKey, hello: &ClientHello<'_>) -> bool {
+/// Whether the client can verify the signatures of this key, and offers one of `suites` for it.
+fn is_verifiable(
+    key: &CertifiedKey,
+    suites: &[SupportedCipherSuite],
+    hello: &ClientHello<'_>,
+) -> bool {
     let algorithm = key.key.algorithm();
-    let suites = rustls::crypto::ring::ALL_CIPHER_SUITES.iter();
+    let suites = suites.iter();
     let mut usable = suites.filter(|suite| suite.usable_for_signature_algorithm(algorithm));
     let offered = usable.any(|suite| hello.cipher_suites().contains(&suite.suite()));
     offered && key.key.choose_scheme(hello.signature_schemes()).is_some()
