@@ -14,7 +14,7 @@ use pingora_core::protocols::http::date::get_cached_date;
 use pingora_core::{Error, ErrorType, OrErr};
 use pingora_http::{RequestHeader, ResponseHeader};
 
-use super::download::poll_send;
+use super::download::{poll_send, receive};
 use super::downstream::Downstream;
 
 const READING: &str = "while reading a request";
@@ -211,13 +211,7 @@ impl ClientStream {
     }
 
     async fn read_body(&mut self) -> pingora_core::Result<Option<Bytes>> {
-        let piece = self.body.data().await.transpose();
-        let piece = piece.or_err(ErrorType::ReadError, READING)?;
-        if let Some(data) = &piece {
-            // Also of a stream that has ended meanwhile.
-            let _ = self.body.flow_control().release_capacity(data.len());
-        }
-        Ok(piece)
+        receive(&mut self.body, READING).await
     }
 
     fn write_header(

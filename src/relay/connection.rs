@@ -1,8 +1,8 @@
 //! An HTTP/2 connection to a server.
 //!
 //! A task of its own drives the connection. It ends when the server closes it or answers no ping, when no request has
-//! used it for 90 s, or with its last user. The number of streams that the server allows is known as soon
-//! as a connection is open, because its settings come before the answer to the first ping.
+//! used it for 90 s, or with its last user. The number of streams that the server allows is known as soon as a connection
+//! is open, because its settings come before the answer to the first ping.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -111,10 +111,10 @@ impl Connection {
         if running >= most {
             return Begun::Full;
         }
-        match self
-            .requests()
-            .poll_ready(&mut Context::from_waker(Waker::noop()))
-        {
+        // A handle of its own for each request: `h2` keeps the last stream that had to wait in a handle, and whoever asked
+        // next with the same handle would wait in that stream's place.
+        let mut requests = self.requests.clone();
+        match requests.poll_ready(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(())) => {}
             Poll::Pending => return Begun::Full,
             // The server is going away. Running requests may finish.
@@ -129,7 +129,7 @@ impl Connection {
         self.running.fetch_add(1, Ordering::Relaxed);
         self.used.store(true, Ordering::Relaxed);
         let reused = self.reused.swap(true, Ordering::Relaxed);
-        Begun::Stream(UpstreamStream::new(self.clone()), reused)
+        Begun::Stream(UpstreamStream::new(self.clone(), requests), reused)
     }
 
     /// Whether no stream can begin any more.
@@ -140,12 +140,6 @@ impl Connection {
     /// A stream is no longer used.
     pub(super) fn end(&self) {
         self.running.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// A handle of its own for each use: `h2` keeps the last stream that had to wait in a handle, and whoever asked next
-    /// with the same handle would wait in that stream's place.
-    pub(super) fn requests(&self) -> SendRequest<Bytes> {
-        self.requests.clone()
     }
 
     /// Whether there was no request since the last call.

@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use h2::SendStream;
+use h2::{RecvStream, SendStream};
 use http::HeaderMap;
 use pingora_core::{Error, ErrorType, OrErr};
 
@@ -109,6 +109,20 @@ impl Download {
             (None, None) => Ok(()),
         }
     }
+}
+
+/// Reads a piece of an HTTP/2 body, and lets its sender send as much more; `None` at its end. Cancel safe.
+pub async fn receive(
+    body: &mut RecvStream,
+    what: &'static str,
+) -> pingora_core::Result<Option<Bytes>> {
+    let piece = body.data().await.transpose();
+    let piece = piece.or_err(ErrorType::ReadError, what)?;
+    if let Some(data) = &piece {
+        // Also of a stream that has ended meanwhile.
+        let _ = body.flow_control().release_capacity(data.len());
+    }
+    Ok(piece)
 }
 
 /// Sends as much of `data` as there is room for. Ready after any progress; returns whether all of it was sent.

@@ -119,10 +119,10 @@ impl Exchange<'_> {
         {
             self.downstream.verified();
         }
-        // What is rare is boxed, so that it takes no place in the future of every request.
         if let Some(of_resource) = self.is_not_executed(&response) {
             return Err(ExchangeFailure::NotExecuted { of_resource });
         }
+        // What is rare is boxed, so that it takes no place in the future of every request.
         if self.may_be_expired(&response) {
             return Box::pin(self.check_expired(down, up, response, &method, upload)).await;
         }

@@ -149,6 +149,24 @@ fn single_length(header: &RequestHeader) -> Option<HeaderValue> {
     several.then(|| HeaderValue::from_bytes(one).ok())?
 }
 
+/// Whether all values of `Content-Length` are the same number (RFC 9110, section 8.6).
+pub fn lengths_agree(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(CONTENT_LENGTH).iter();
+    let mut lengths = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let number = |value: &[u8]| {
+        let digits = value.trim_ascii();
+        let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+        is_number.then(|| std::str::from_utf8(digits).ok()?.parse::<u64>().ok())?
+    };
+    match lengths.next() {
+        None => true,
+        Some(first) => {
+            let first = number(first);
+            first.is_some() && lengths.all(|other| number(other) == first)
+        }
+    }
+}
+
 /// Sets how an answer's body is delimited for an HTTP/1 client.
 pub fn frame_for_http1(
     client: Version,
@@ -247,6 +265,30 @@ mod tests {
         assert!(length_left(200, Method::HEAD));
         assert!(length_left(304, Method::GET));
         assert!(length_left(200, Method::GET));
+    }
+
+    #[test]
+    fn an_answer_lengths_agree_however_often_it_says_so() {
+        let one = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(CONTENT_LENGTH, HeaderValue::from_str(value).unwrap());
+            }
+            lengths_agree(&headers)
+        };
+        for values in [&[][..], &["5"], &["5", "5"], &["5, 5"], &["0", "00"]] {
+            assert!(one(values), "{values:?}");
+        }
+        for values in [
+            &["5", "6"][..],
+            &["5,6"],
+            &["+5"],
+            &[""],
+            &["5,"],
+            &["99999999999999999999"],
+        ] {
+            assert!(!one(values), "{values:?}");
+        }
     }
 
     #[test]

@@ -106,8 +106,7 @@ enum New {
 impl Server {
     /// Begins a stream on a connection that has room.
     fn begin(&mut self, most: usize) -> Option<(UpstreamSession, bool)> {
-        let mut left = self.open.len();
-        while left > 0 {
+        for _ in 0..self.open.len() {
             if self.current >= self.open.len() {
                 self.current = 0;
             }
@@ -118,7 +117,6 @@ impl Server {
                 Begun::Full => self.current += 1,
                 Begun::Closed => drop(self.open.swap_remove(self.current)),
             }
-            left -= 1;
         }
         None
     }
@@ -223,17 +221,13 @@ impl ConnectionPool {
         }
         while let Some((mut stream, reused)) = self.take_idle(to) {
             if is_quiet(&mut stream).await {
-                let session = Http1Session::new(stream);
-                return Ok((UpstreamSession::http1(session), reused));
+                return Ok((UpstreamSession::http1(stream), reused));
             }
         }
         let new = open(&self.protocols, to).await?;
-        match new {
-            New::Http1(_) => {}
-            New::Http2(ref connection) => {
-                let connection = connection.clone();
-                self.server(to, |server| server.add(New::Http2(connection)));
-            }
+        if let New::Http2(connection) = &new {
+            let connection = New::Http2(connection.clone());
+            self.server(to, |server| server.add(connection));
         }
         Ok((self.session_on(new)?, false))
     }
@@ -265,10 +259,7 @@ impl ConnectionPool {
 
     fn session_on(&self, new: New) -> pingora_core::Result<UpstreamSession> {
         match new {
-            New::Http1(stream) => {
-                let session = Http1Session::new(stream);
-                Ok(UpstreamSession::http1(session))
-            }
+            New::Http1(stream) => Ok(UpstreamSession::http1(stream)),
             New::Http2(connection) => match connection.begin(self.streams) {
                 Begun::Stream(stream, _) => Ok(UpstreamSession::H2(stream)),
                 Begun::Full | Begun::Closed => {

@@ -29,8 +29,8 @@ struct State {
 }
 
 impl<'a> RequestSpan<'a> {
-    /// Begins a span if the request is sampled. `trusted`: its `traceparent` decides that. Then `header` tells the next server to continue it; otherwise its
-    /// `traceparent` passes as it came. Boxed: few requests have one.
+    /// Begins a span if the request is sampled. `trusted`: its `traceparent` decides that. Then `header` tells the next
+    /// server to continue it; otherwise its `traceparent` passes as it came. Boxed: few requests have one.
     pub fn begin(
         tracer: &'a Tracer,
         trusted: bool,

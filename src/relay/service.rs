@@ -5,13 +5,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use bytes::BytesMut;
+use h2::server::Builder;
 use http::header::{ACCEPT, EXPECT, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Method, Version};
 use pingora_core::ErrorType;
 use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
-use pingora_core::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora_core::server::ShutdownWatch;
 use pingora_http::RequestHeader;
 use rand::Rng as _;
@@ -96,8 +96,8 @@ impl RelayService {
     }
 
     /// The HTTP/2 settings of a client's connection.
-    pub fn http2_options(&self, peer: bool) -> H2Options {
-        let mut options = default_h2_options();
+    pub fn http2_options(&self, peer: bool) -> Builder {
+        let mut options = Builder::new();
         options.max_concurrent_streams(if peer { PEERS_STREAMS } else { MAX_STREAMS });
         options.max_header_list_size(large_headers::READ);
         options.max_pending_accept_reset_streams(RESET_STREAMS);

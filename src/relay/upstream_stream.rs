@@ -1,19 +1,24 @@
 //! One request to a server: an HTTP/2 stream, or an HTTP/1.1 connection.
 
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use h2::client::ResponseFuture;
+use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use http::header::{CONTENT_LENGTH, HOST, HeaderValue};
 use http::uri::{Authority, Scheme, Uri};
 use http::{HeaderMap, Request, StatusCode, Version};
+use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::v1::client::HttpSession as Http1Session;
 use pingora_core::{Error, ErrorType, OrErr};
 use pingora_http::{RequestHeader, ResponseHeader};
 
 use super::connection::Connection;
+use super::download::receive;
+use super::framing::lengths_agree;
 
+const SENDING: &str = "while sending a request";
 const READING: &str = "while reading an answer";
 
 /// A request to a server. The futures of HTTP/1.1 are boxed, as in [`super::client_session`].
@@ -25,6 +30,8 @@ pub enum UpstreamSession {
 /// A request on a shared connection. Dropping it before the end of the answer resets the stream.
 pub struct UpstreamStream {
     connection: Arc<Connection>,
+    /// Until the header was sent.
+    requests: Option<SendRequest<Bytes>>,
     response: Option<ResponseFuture>,
     /// For the request's body.
     writer: Option<SendStream<Bytes>>,
@@ -35,7 +42,8 @@ pub struct UpstreamStream {
 
 impl UpstreamSession {
     /// For HTTP/1.1 on a connection of its own.
-    pub fn http1(mut session: Http1Session) -> Self {
+    pub fn http1(stream: Stream) -> Self {
+        let mut session = Http1Session::new(stream);
         // A long-running request may be silent for any time.
         session.read_timeout = None;
         Self::H1(Box::new(session))
@@ -95,9 +103,11 @@ impl UpstreamSession {
 }
 
 impl UpstreamStream {
-    pub(super) fn new(connection: Arc<Connection>) -> Self {
+    /// `requests`: a handle that is ready for a request.
+    pub(super) fn new(connection: Arc<Connection>, requests: SendRequest<Bytes>) -> Self {
         Self {
             connection,
+            requests: Some(requests),
             response: None,
             writer: None,
             body: None,
@@ -114,8 +124,11 @@ impl UpstreamStream {
         name_authority(&mut header)?;
         header.set_version(Version::HTTP_2);
         let request = Request::from_parts((*header).into(), ());
-        let sent = self.connection.requests().send_request(request, end);
-        let (response, writer) = sent.or_err(ErrorType::H2Error, "while sending a request")?;
+        let Some(mut requests) = self.requests.take() else {
+            return Error::e_explain(ErrorType::InternalError, SENDING);
+        };
+        let sent = requests.send_request(request, end);
+        let (response, writer) = sent.or_err(ErrorType::H2Error, SENDING)?;
         self.response = Some(response);
         self.writer = (!end).then_some(writer);
         Ok(())
@@ -133,7 +146,7 @@ impl UpstreamStream {
         let response = response.await.or_err(ErrorType::H2Error, READING)?;
         self.response = None;
         let (header, body) = response.into_parts();
-        if !has_one_length(&header.headers) {
+        if !lengths_agree(&header.headers) {
             return Error::e_explain(ErrorType::InvalidHTTPHeader, READING);
         }
         self.length = length(&header.headers);
@@ -145,13 +158,7 @@ impl UpstreamStream {
         let Some(body) = &mut self.body else {
             return Ok(None);
         };
-        let piece = body.data().await.transpose();
-        let piece = piece.or_err(ErrorType::ReadError, READING)?;
-        if let Some(data) = &piece {
-            // Also of a stream that has ended meanwhile.
-            let _ = body.flow_control().release_capacity(data.len());
-        }
-        Ok(piece)
+        receive(body, READING).await
     }
 
     fn is_complete(&mut self) -> bool {
@@ -160,8 +167,8 @@ impl UpstreamStream {
         };
         // A stream that was reset has ended, too: its error comes instead of data.
         body.is_end_stream() && {
-            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-            matches!(body.poll_data(&mut context), std::task::Poll::Ready(None))
+            let mut context = Context::from_waker(Waker::noop());
+            matches!(body.poll_data(&mut context), Poll::Ready(None))
         }
     }
 
@@ -210,51 +217,9 @@ fn length(headers: &HeaderMap) -> Option<usize> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Whether all values of `Content-Length` are the same number (RFC 9110, section 8.6).
-pub fn has_one_length(headers: &HeaderMap) -> bool {
-    let values = headers.get_all(CONTENT_LENGTH).iter();
-    let mut lengths = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-    let number = |value: &[u8]| {
-        let digits = value.trim_ascii();
-        let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-        is_number.then(|| std::str::from_utf8(digits).ok()?.parse::<u64>().ok())?
-    };
-    match lengths.next() {
-        None => true,
-        Some(first) => {
-            let first = number(first);
-            first.is_some() && lengths.all(|other| number(other) == first)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_answer_has_one_length_however_often_it_says_so() {
-        let one = |values: &[&str]| {
-            let mut headers = HeaderMap::new();
-            for value in values {
-                headers.append(CONTENT_LENGTH, HeaderValue::from_str(value).unwrap());
-            }
-            has_one_length(&headers)
-        };
-        for values in [&[][..], &["5"], &["5", "5"], &["5, 5"], &["0", "00"]] {
-            assert!(one(values), "{values:?}");
-        }
-        for values in [
-            &["5", "6"][..],
-            &["5,6"],
-            &["+5"],
-            &[""],
-            &["5,"],
-            &["99999999999999999999"],
-        ] {
-            assert!(!one(values), "{values:?}");
-        }
-    }
 
     #[test]
     fn the_host_becomes_the_authority() {

@@ -2,10 +2,11 @@
 //!
 //! `contents` decides what becomes of what was read. The only writer of [`SharedSettings`].
 //!
-//! The file is used only if two readings, a second apart, are the same: then nobody is writing it. So an editor, a
-//! ConfigMap's symbolic links and a slow copy need no special care. A file that is wrong, or is gone, changes nothing.
-//! Certificates are not looked at: they have their own rotation. Keys that are not read again ([`is_reloaded`]) take effect at the next start; that is said, and does not keep the
-//! others from taking effect: whoever switches something off in an emergency need not take back other changes first.
+//! The file is used only if two readings, a second apart, are the same: then it is taken that nobody is writing it. So an
+//! editor and a ConfigMap's symbolic links need no special care. A file that is wrong, or is gone, changes nothing.
+//! Certificates are not looked at: they have their own rotation. Keys that are not read again ([`is_reloaded`]) take effect
+//! at the next start; that is said, and does not keep the others from taking effect: whoever switches something off in an
+//! emergency need not take back other changes first.
 
 mod contents;
 pub mod metrics;

@@ -1,7 +1,6 @@
 //! Serves a client's HTTP/2 connection: each stream is a request.
 //!
-//! After GOAWAY a client may open streams until it
-//! has read the GOAWAY; later streams are refused.
+//! After GOAWAY a client may open streams until it has read the GOAWAY; later streams are refused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,13 +8,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2::Reason;
-use h2::server::SendResponse;
+use h2::server::{Builder, SendResponse};
 use http::header::{HOST, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode};
 use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::authority::{RawTargetAuthority, raw_target_authority};
-use pingora_core::protocols::http::v2::server::H2Options;
 use pingora_core::server::ShutdownWatch;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -23,9 +21,9 @@ use tokio::time::{Instant, sleep_until};
 use super::closing::becomes_true;
 use crate::relay::client_session::ClientStream;
 use crate::relay::downstream::Downstream;
+use crate::relay::framing::lengths_agree;
 use crate::relay::keepalive::{FIRST_REQUEST_TIMEOUT, IDLE_TIMEOUT};
 use crate::relay::service::RelayService;
-use crate::relay::upstream_stream::has_one_length;
 
 /// Most malformed streams of a connection, as in pingora.
 const MOST_MALFORMED: usize = 32;
@@ -38,7 +36,7 @@ const LINGER: Duration = Duration::from_secs(10);
 /// that comes after `closing` ends with the answer to its first request.
 pub async fn serve(
     service: &Arc<RelayService>,
-    options: H2Options,
+    options: Builder,
     stream: Stream,
     downstream: &Arc<Downstream>,
     closing: &ShutdownWatch,
@@ -133,7 +131,7 @@ fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
     let (uri, headers) = (request.uri(), request.headers());
     let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
     let forbidden = |byte| matches!(byte, b'\0' | b'\n' | b'\r' | b' ');
-    if target.bytes().any(forbidden) || !has_one_length(headers) {
+    if target.bytes().any(forbidden) || !lengths_agree(headers) {
         return Err(Malformed::Bytes);
     }
     let mut hosts = headers.get_all(HOST).iter().map(HeaderValue::as_bytes);

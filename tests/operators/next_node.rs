@@ -1,6 +1,7 @@
 //! When the next node may be stopped: `status --wait`, what would be refused, and the script that goes by it.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -14,8 +15,8 @@ use crate::command::{Ended, run};
 
 const ONLY_HERE: &str = "kube_interop_proxy_only_here_resources";
 
-async fn wait(proxy: &Proxy, peers: &str, timeout: &str) -> Ended {
-    let admin = proxy.admin().to_string();
+async fn wait(admin: SocketAddr, peers: &str, timeout: &str) -> Ended {
+    let admin = admin.to_string();
     let arguments = [
         "status",
         "--admin",
@@ -32,10 +33,10 @@ async fn wait(proxy: &Proxy, peers: &str, timeout: &str) -> Ended {
 #[tokio::test]
 async fn it_is_waited_until_enough_others_serve() {
     let mut cluster = Cluster::new().await;
-    let ended = wait(&cluster.proxy_a, "1", "60s").await;
+    let ended = wait(cluster.proxy_a.admin(), "1", "60s").await;
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert_eq!(ended.stdout, "nothing is lacking\n");
-    let ended = wait(&cluster.proxy_a, "2", "100ms").await;
+    let ended = wait(cluster.proxy_a.admin(), "2", "100ms").await;
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
     assert!(
         ended
@@ -50,23 +51,12 @@ async fn it_is_waited_until_enough_others_serve() {
 
     // B stops: what only it serves is refused, however few others are asked for.
     cluster.proxy_b.terminate().await;
-    let ended = wait(&cluster.proxy_a, "0", "1s").await;
+    let ended = wait(cluster.proxy_a.admin(), "0", "1s").await;
     assert_eq!(ended.code, Some(1));
     let refused = "waiting: no server that can be asked serves autoscaling/v1 (";
     assert!(ended.stderr.contains(refused), "{}", ended.stderr);
 
-    let admin = cluster.proxy_a.admin().to_string();
-    let arguments = [
-        "status",
-        "--admin",
-        &admin,
-        "--wait",
-        "--peers",
-        "1",
-        "--timeout",
-        "90s",
-    ];
-    let waiting = run(&arguments);
+    let waiting = wait(cluster.proxy_a.admin(), "1", "90s");
     let (ended, ()) = tokio::join!(waiting, cluster.proxy_b.start_again());
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert_eq!(
@@ -86,21 +76,11 @@ async fn a_proxy_that_does_not_run_yet_is_waited_for_too() {
     let double = ground.double(v1_20()).await;
     let mut proxy = Proxy::start(ground.proxy("a", double.addr()).until(Until::Ready)).await;
     proxy.kill();
-    let admin = proxy.admin().to_string();
-    let arguments = [
-        "status",
-        "--admin",
-        &admin,
-        "--wait",
-        "--peers",
-        "0",
-        "--timeout",
-        "90s",
-    ];
-    let (ended, ()) = tokio::join!(run(&arguments), proxy.start_again());
+    let waiting = wait(proxy.admin(), "0", "90s");
+    let (ended, ()) = tokio::join!(waiting, proxy.start_again());
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     proxy.kill();
-    let ended = wait(&proxy, "0", "0s").await;
+    let ended = wait(proxy.admin(), "0", "0s").await;
     assert_eq!(ended.code, Some(1));
     assert!(
         ended.stderr.contains("onnection refused"),
