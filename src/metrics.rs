@@ -86,3 +86,19 @@ pub fn saturating(count: impl TryInto<i64>) -> i64 {
 pub fn text(registry: &Registry) -> Result<String, prometheus::Error> {
     TextEncoder::new().encode_to_string(&registry.gather())
 }
+
+/// Increments a gauge while it lives.
+pub struct Open<'a>(&'a IntGauge);
+
+impl<'a> Open<'a> {
+    pub fn new(gauge: &'a IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

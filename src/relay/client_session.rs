@@ -16,15 +16,17 @@ use pingora_http::{RequestHeader, ResponseHeader};
 
 use super::download::{poll_send, receive};
 use super::downstream::Downstream;
+use super::watch_rest::WatchRest;
 
 const READING: &str = "while reading a request";
 const WRITING: &str = "while writing an answer";
 
-/// A request of a client. The futures of HTTP/1 are boxed: pingora's are large, and all watches would have room for them.
+/// A request of a client. It is boxed, because it is handed through several futures. The futures of HTTP/1 are boxed, too:
+/// pingora's are large, and all watches would have room for them.
 pub enum ClientSession {
     /// Always HTTP/1.
     H1(Box<ServerSession>),
-    H2(ClientStream),
+    H2(Box<ClientStream>),
 }
 
 /// A request over HTTP/2. Dropping it before the end of the answer resets the stream.
@@ -39,11 +41,16 @@ pub struct ClientStream {
     /// From then on, unless it was taken.
     writer: Option<SendStream<Bytes>>,
     ended: bool,
+    rest: Option<Box<WatchRest>>,
 }
 
 impl ClientSession {
     pub fn http1(session: ServerSession) -> Self {
         Self::H1(Box::new(session))
+    }
+
+    pub fn http2(stream: ClientStream) -> Self {
+        Self::H2(Box::new(stream))
     }
 
     pub fn is_http2(&self) -> bool {
@@ -65,6 +72,14 @@ impl ClientSession {
                 tls.extension.get::<Arc<Downstream>>().cloned()
             }
             Self::H2(stream) => Some(stream.downstream.clone()),
+        }
+    }
+
+    /// What is left of a watch that is passed on by [`WatchRest::run`].
+    pub fn rest(&mut self) -> Option<&mut Option<Box<WatchRest>>> {
+        match self {
+            Self::H1(_) => None,
+            Self::H2(stream) => Some(&mut stream.rest),
         }
     }
 
@@ -185,6 +200,7 @@ impl ClientStream {
             respond: Some(respond),
             writer: None,
             ended: false,
+            rest: None,
         }
     }
 

@@ -93,7 +93,7 @@ fn rerouted(
     }
     let candidates = candidates(shared, request, snapshot, &[]);
     candidates.local().map(|route| {
-        Action::Forward(Route {
+        Action::forward(Route {
             no_such_resource: NoSuchResource::Pass,
             overlay: Some(Box::new(Overlay {
                 document: document.clone(),
@@ -190,7 +190,7 @@ fn action(
         peer_discovery,
     };
     let route = stops.iter().find_map(|stop| routes.to(stop));
-    Some(route.map_or(Action::Answer(Refusal::Unreachable), Action::Forward))
+    Some(route.map_or(Action::Answer(Refusal::Unreachable), Action::forward))
 }
 
 fn candidates<'a>(

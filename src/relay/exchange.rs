@@ -30,8 +30,9 @@ use super::unread::outflow::Outflow;
 use super::upload::{Disconnected, Upload, UploadInterest};
 use super::upstream::{ConnectionChoice, PoolChoice, RequestKind, UpstreamGroup};
 use super::upstream_stream::UpstreamSession;
+use super::watch_rest::WatchRest;
 use crate::config::settings::Settings;
-use crate::relay::final_bookmark::FinalBookmark;
+use crate::relay::final_bookmark::{FinalBookmark, Watch};
 use crate::relay::kept_answer::KeptAnswer;
 use crate::relay::revalidate::Revalidation;
 use crate::relay::route::ServerKind;
@@ -228,6 +229,26 @@ impl Exchange<'_> {
             trust: self.group.trust(),
             presented: matches!(self.pool_choice, PoolChoice::Certificate),
             server_kind: self.server_kind,
+        }
+    }
+
+    /// What the rest of a watch needs.
+    pub(super) fn watch_rest(
+        &self,
+        up: UpstreamSession,
+        code: u16,
+        watch: Arc<Watch>,
+    ) -> WatchRest {
+        WatchRest {
+            up,
+            destination: self.destination.clone(),
+            server_kind: self.server_kind,
+            code,
+            caller: self.caller.clone(),
+            trust: self.group.trust().clone(),
+            presented: matches!(self.pool_choice, PoolChoice::Certificate),
+            watch,
+            request: None,
         }
     }
 

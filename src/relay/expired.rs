@@ -43,7 +43,7 @@ use crate::watches::metrics::ExpiredResult;
 /// Time for the rest of an ERROR event, or of the body of a 410.
 const REST_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time for a 410 after the header of an answer: kube-apiserver sends both at once.
-const QUIET: Duration = Duration::from_secs(30);
+const QUIET: Duration = Duration::from_secs(10);
 /// The same for another server, after the first one has answered 410.
 const ASKED_QUIET: Duration = Duration::from_secs(3);
 /// Time until another server's answer begins.
@@ -287,7 +287,9 @@ impl Exchange<'_> {
             let Some(beginning) = start else {
                 return up.read_body().await.map_err(PieceError::BrokeOff);
             };
-            let read = match timeout_at(beginning.deadline, up.read_body()).await {
+            // Boxed, because it is over after the first event.
+            let reading = Box::pin(timeout_at(beginning.deadline, up.read_body()));
+            let read = match reading.await {
                 Ok(read) => read,
                 // The event is not what it seemed to be.
                 Err(_) if beginning.begun => return self.undecided(start),

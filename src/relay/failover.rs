@@ -282,7 +282,7 @@ impl<'a> ForwardedRequest<'a> {
         match action {
             Action::Forward(next) => {
                 self.ready = ready;
-                Ok(next)
+                Ok(*next)
             }
             Action::Answer(refusal) if refusal == last => Err(RouteEnd::Exhausted(last)),
             Action::Answer(refusal) => Err(RouteEnd::Refused(refusal)),
@@ -441,7 +441,7 @@ impl<'a> ForwardedRequest<'a> {
 
     pub(super) fn count_answer(&self, shared: &Shared, route: &Route, outcome: Outcome) {
         let code = match outcome {
-            Outcome::Answered { code, .. } => code,
+            Outcome::Answered { code, .. } | Outcome::Continues { code } => code,
             Outcome::Upgraded => 101,
             Outcome::Broken | Outcome::Declined => return,
         };

@@ -21,11 +21,11 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::client_session::ClientSession;
 use super::shared::{DRAIN_TURNS, Shared, ShutdownPhase};
 use crate::config::settings::Settings;
+use crate::metrics::Open;
 use crate::request::info::{RequestInfo, ResourceRequest, Target, Verb, is_set, query_values};
 use crate::watches::bookmark;
 use crate::watches::follower::{Follower, ObjectType};
 use crate::watches::frames::{FrameBoundary, FrameFormat};
-use crate::watches::metrics::OpenWatch;
 use crate::watches::proof::Withheld;
 use crate::watches::resume::revision;
 use crate::watches::sample::WatchedResource;
@@ -49,11 +49,12 @@ pub struct FinalBookmark<'a> {
     shared: &'a Shared,
     /// The request began during the drain: it ends last.
     late: bool,
-    _open: Option<OpenWatch<'a>>,
-    watch: Option<Box<Watch>>,
+    _open: Option<Open<'a>>,
+    watch: Option<Arc<Watch>>,
 }
 
-struct Watch {
+/// What is known of a watch while it passes.
+pub struct Watch {
     /// `None` before the answer begins, and for unknown formats.
     border: Option<Mutex<FrameBoundary>>,
     /// Notified when a piece was passed on.
@@ -111,7 +112,7 @@ impl<'a> FinalBookmark<'a> {
             late: shared.is_draining(),
             shared,
             _open: Some(shared.metrics.watches.open(bookmark_request.is_some())),
-            watch: Some(Box::new(Watch {
+            watch: Some(Arc::new(Watch {
                 border: None,
                 passed: Notify::new(),
                 bookmark_request,
@@ -129,6 +130,23 @@ impl<'a> FinalBookmark<'a> {
         }
     }
 
+    /// For the rest of a watch ([`Self::rest`]).
+    pub fn of_rest(shared: &'a Shared, watch: &Arc<Watch>) -> Self {
+        let followed = watch.bookmark_request.is_some();
+        Self {
+            late: false,
+            shared,
+            _open: Some(shared.metrics.watches.open(followed)),
+            watch: Some(watch.clone()),
+        }
+    }
+
+    /// The watch, if its rest may be passed on elsewhere: until the proxy stops.
+    pub fn rest(&self) -> Option<Arc<Watch>> {
+        let serving = *self.shared.phase.borrow() == ShutdownPhase::Serving;
+        self.watch.clone().filter(|_| serving)
+    }
+
     pub fn is_watch(&self) -> bool {
         self.watch.is_some()
     }
@@ -139,7 +157,7 @@ impl<'a> FinalBookmark<'a> {
             // An error is not a watch stream.
             self.watch = None;
         }
-        if let Some(watch) = &mut self.watch {
+        if let Some(watch) = self.watch.as_mut().and_then(Arc::get_mut) {
             let format = FrameFormat::of_answer(&response.headers);
             watch.border = format.map(|format| Mutex::new(FrameBoundary::new(format)));
             if let Some(bookmark_request) = &mut watch.bookmark_request {
@@ -185,7 +203,7 @@ impl<'a> FinalBookmark<'a> {
         if !self.shared.reaches(phase).await {
             return;
         }
-        let _left = OpenWatch::new(&self.shared.metrics.watches.left);
+        let _left = Open::new(&self.shared.metrics.watches.left);
         let drain = self.shared.config.shutdown.drain;
         let (begin, time, shares) = match self.late {
             false => (self.shared.drain_begin(), drain, DEADLINES),

@@ -7,6 +7,7 @@
 //! request loads one snapshot; no locks.
 
 pub mod accept;
+mod access_log;
 pub mod answer;
 pub mod client_session;
 pub mod connection;
@@ -52,5 +53,6 @@ pub mod upload;
 pub mod upstream;
 pub mod upstream_headers;
 pub mod upstream_stream;
+pub mod watch_rest;
 
 pub use self::start::{RelayInputs, start};

@@ -21,6 +21,11 @@ pub enum Outcome {
         /// The client's connection can take another request.
         reusable: bool,
     },
+    /// The answer to a watch has begun, and its rest is left to [`crate::relay::watch_rest`].
+    Continues {
+        /// The HTTP status.
+        code: u16,
+    },
     /// An upgraded connection ended, and the client's connection with it.
     Upgraded,
     /// The client went away or received half an answer: its stream is reset.

@@ -100,7 +100,7 @@ fn first(shared: &Shared, request: &RouteRequest<'_>, initialized: bool) -> (Row
         shared.metrics.rerouted(code, listed.map(|(gvr, _)| gvr));
     }
     let action = match route(shared, request, &decision, &snapshot, &[]) {
-        Some(route) => Action::Forward(route),
+        Some(route) => Action::forward(route),
         None => Action::Answer(match decision.row {
             Row::Rerouted => shared.local_refusal(),
             Row::Unsynced => Refusal::Unsynced,
@@ -125,7 +125,7 @@ pub fn next(
         }
         let decision = ask(shared, request, initialized, &snapshot);
         let route = route(shared, request, &decision, &snapshot, tried);
-        let action = route.map_or(Action::Answer(last), Action::Forward);
+        let action = route.map_or(Action::Answer(last), Action::forward);
         (Some(decision.row), action)
     })
 }

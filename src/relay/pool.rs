@@ -112,7 +112,7 @@ impl Server {
             }
             match self.open.get(self.current)?.begin(most) {
                 Begun::Stream(stream, reused) => {
-                    return Some((UpstreamSession::H2(stream), reused));
+                    return Some((UpstreamSession::http2(stream), reused));
                 }
                 Begun::Full => self.current += 1,
                 Begun::Closed => drop(self.open.swap_remove(self.current)),
@@ -224,7 +224,8 @@ impl ConnectionPool {
                 return Ok((UpstreamSession::http1(stream), reused));
             }
         }
-        let new = open(&self.protocols, to).await?;
+        // Boxed: many requests wait here at once for connections that others open.
+        let new = Box::pin(open(&self.protocols, to)).await?;
         if let New::Http2(connection) = &new {
             let connection = New::Http2(connection.clone());
             self.server(to, |server| server.add(connection));
@@ -261,7 +262,7 @@ impl ConnectionPool {
         match new {
             New::Http1(stream) => Ok(UpstreamSession::http1(stream)),
             New::Http2(connection) => match connection.begin(self.streams) {
-                Begun::Stream(stream, _) => Ok(UpstreamSession::H2(stream)),
+                Begun::Stream(stream, _) => Ok(UpstreamSession::http2(stream)),
                 Begun::Full | Begun::Closed => {
                     Error::e_explain(ErrorType::ConnectError, "closed before its first stream")
                 }

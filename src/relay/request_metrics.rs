@@ -226,6 +226,11 @@ impl<'a> RequestMeter<'a> {
         }
     }
 
+    /// Whether the request is sampled.
+    pub fn is_traced(&self) -> bool {
+        self.span.is_some()
+    }
+
     /// That server could not answer.
     pub fn attempt_failed(&self, failure: &ExchangeFailure) {
         if let Some(span) = &self.span {

@@ -69,7 +69,13 @@ pub enum Action {
     /// The proxy answers.
     Answer(Refusal),
     /// An apiserver answers.
-    Forward(Route),
+    Forward(Box<Route>),
+}
+
+impl Action {
+    pub fn forward(route: Route) -> Self {
+        Self::Forward(Box::new(route))
+    }
 }
 
 /// Which kind of server a request is sent to.

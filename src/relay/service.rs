@@ -16,8 +16,9 @@ use pingora_core::server::ShutdownWatch;
 use pingora_http::RequestHeader;
 use rand::Rng as _;
 
+use super::access_log::{AccessEntry, WatchRequest};
 use super::answer::{self, Refusal, ResponseOptions};
-use super::client_session::{ClientSession, ClientStream};
+use super::client_session::ClientSession;
 use super::downstream::Downstream;
 use super::framing::{RedactedError, has_one_length, is_hosted, names_a_path};
 use super::head::{self, Head, HeadError};
@@ -32,6 +33,7 @@ use super::tokens::Tokens;
 use super::unread::{AnswerWriter, SEND_BUFFER};
 use super::upload::Upload;
 use super::upstream::{RequestKind, Upstreams};
+use crate::metrics::Open;
 use crate::relay::failover::{ForwardedRequest, Refused};
 use crate::relay::keepalive::{FIRST_REQUEST_TIMEOUT, idle, linger, linger_unread};
 use crate::request::caller::Caller;
@@ -79,9 +81,14 @@ impl RelayService {
     }
 
     /// Serves one HTTP/2 request.
-    pub async fn process_stream(&self, stream: ClientStream) {
-        let mut session = ClientSession::H2(stream);
-        let served = self.serve(&mut session).await;
+    pub async fn process_stream(&self, mut session: ClientSession, downstream: Arc<Downstream>) {
+        // Boxed, so that its memory is given back before a watch waits for hours.
+        let mut served = Box::pin(self.serve(&mut session)).await;
+        if let Some(rest) = session.rest().and_then(Option::take) {
+            let rest = rest.run(&self.shared, &downstream, &mut session);
+            // Boxed, because tokio copies the future of every request when it begins.
+            served = Box::pin(rest).await;
+        }
         end(session, served).await;
     }
 
@@ -323,18 +330,26 @@ impl RelayService {
             }
         };
         meter.ended(refusal);
-        tracing::info!(
-            target: "access",
-            client = ?connection.address,
-            caller = caller.name(),
-            user = user.as_ref().map(tracing::field::debug),
+        if let Some(rest) = session.rest().and_then(Option::as_mut) {
+            let path = path.into();
+            rest.request = Some(WatchRequest {
+                user,
+                decision,
+                method,
+                path,
+            });
+            return result;
+        }
+        let entry = AccessEntry {
+            client: connection,
+            caller: &caller,
+            user: user.as_ref(),
             decision,
             refusal,
-            %method,
+            method: &method,
             path,
-            ?result,
-            "request"
-        );
+        };
+        entry.log(result);
         result
     }
 
@@ -485,22 +500,6 @@ async fn parse(session: &mut ServerSession, head: Head) -> Result<bool, Refusal>
     Ok(true)
 }
 
-/// Increments a gauge while it lives.
-struct Open<'a>(&'a prometheus::IntGauge);
-
-impl<'a> Open<'a> {
-    fn new(gauge: &'a prometheus::IntGauge) -> Self {
-        gauge.inc();
-        Self(gauge)
-    }
-}
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
-}
-
 /// Ends a session after its last request.
 async fn end(mut session: ClientSession, served: Outcome) {
     match served {
@@ -516,7 +515,9 @@ async fn end(mut session: ClientSession, served: Outcome) {
             };
         }
         Outcome::Upgraded => {}
-        Outcome::Broken => session.abort(h2::Reason::INTERNAL_ERROR).await,
+        Outcome::Broken | Outcome::Continues { .. } => {
+            session.abort(h2::Reason::INTERNAL_ERROR).await
+        }
         Outcome::Declined => session.abort(h2::Reason::REFUSED_STREAM).await,
     }
 }

@@ -1,6 +1,6 @@
 //! Passes an answer to the client: its header at once, then both bodies, each piece as it arrives.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 
 use bytes::Bytes;
 use http::header::HeaderValue;
@@ -9,8 +9,10 @@ use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
 
 use super::client_session::ClientSession;
+use super::destination::Destination;
 use super::download::Download;
 use super::framing::{RedactedError, frame_for_http1, says_close, strip_hop_by_hop};
+use super::revalidate::Revalidation;
 use super::unread::AnswerWriter;
 use super::upgraded::splice;
 use super::upload::{Upload, UploadInterest};
@@ -108,12 +110,7 @@ impl Exchange<'_> {
         mut start: AnswerStart,
     ) -> Result<Outcome, ExchangeFailure> {
         let revalidation = self.revalidation();
-        let turn = async {
-            tokio::select! {
-                () = final_bookmark.turn() => {}
-                () = revalidation.ended() => final_bookmark.whole_frame().await,
-            }
-        };
+        let turn = ends(final_bookmark, &revalidation);
         if code == SWITCHING {
             Box::pin(splice(down, up, turn)).await;
             return Ok(Outcome::Upgraded);
@@ -124,12 +121,23 @@ impl Exchange<'_> {
             reusable: false,
         };
         let long = self.kind != RequestKind::Short;
-        tokio::pin!(turn);
+        // Only a long-running request waits for it, and a short one has no place for it.
+        let mut turn = long.then(|| Box::pin(turn));
         // A watch has no request body, and [`FinalBookmark`] ends it.
         let duplex = upload.is_expected() && !final_bookmark.is_watch();
         let mut answer_writer = self.answer_writer(up.content_length());
         let mut download = Download::new(down, duplex);
         loop {
+            if start.is_none()
+                && !download.is_pending()
+                && !upload.is_expected()
+                && !self.meter.is_traced()
+                && let (Some(watch), UpstreamSession::H2(_)) = (final_bookmark.rest(), &up)
+                && let Some(rest) = down.rest()
+            {
+                *rest = Some(Box::new(self.watch_rest(up, code, watch)));
+                return Ok(Outcome::Continues { code });
+            }
             let UploadInterest {
                 pending,
                 followed,
@@ -172,17 +180,9 @@ impl Exchange<'_> {
                     }
                     Err(PieceError::Failed(failure)) => return Err(failure),
                     Err(PieceError::BrokeOff(error)) => {
-                        static PACE: LogRateLimit = LogRateLimit::new();
-                        if let Some(left_out) = PACE.admit() {
-                            let (destination, error) = (&self.destination, RedactedError(&error));
-                            tracing::info!(%destination, %error, left_out, "answer broke off");
-                        }
-                        // A reset would make a client list again. A peer's proxy ends its own client's watch, or asks others.
-                        if *self.caller == Caller::Peer {
-                            return Ok(Outcome::Broken);
-                        }
                         let ending = async {
-                            final_bookmark.after_break(down).await?;
+                            break_off(final_bookmark, self.caller, &self.destination, &error, down)
+                                .await?;
                             download.end(None, down).await
                         };
                         return Ok(Box::pin(ending).await.map_or(Outcome::Broken, |()| cut));
@@ -200,7 +200,7 @@ impl Exchange<'_> {
                         return Ok(Outcome::Broken);
                     }
                 }
-                () = &mut turn, if long && !full => {
+                () = ended(&mut turn), if long && !full => {
                     let ending = async {
                         final_bookmark.write(down).await?;
                         download.end(None, down).await
@@ -218,9 +218,45 @@ impl Exchange<'_> {
     }
 }
 
+/// Resolves when a long-running request is to end.
+pub(super) async fn ends(final_bookmark: &FinalBookmark<'_>, revalidation: &Revalidation<'_>) {
+    tokio::select! {
+        () = final_bookmark.turn() => {}
+        () = revalidation.ended() => final_bookmark.whole_frame().await,
+    }
+}
+
+/// The connection to the server broke. A watch may end as if its apiserver had ended it: a reset would make the client
+/// list again. A peer's proxy ends its own client's watch, or asks others.
+pub(super) async fn break_off(
+    final_bookmark: &FinalBookmark<'_>,
+    caller: &Caller,
+    destination: &Destination,
+    error: &Error,
+    down: &mut ClientSession,
+) -> pingora_core::Result<()> {
+    static PACE: LogRateLimit = LogRateLimit::new();
+    if let Some(left_out) = PACE.admit() {
+        let error = RedactedError(error);
+        tracing::info!(%destination, %error, left_out, "answer broke off");
+    }
+    match caller {
+        Caller::Peer => Error::e_explain(ErrorType::ConnectionClosed, "a peer ends the watch"),
+        _ => final_bookmark.after_break(down).await,
+    }
+}
+
+/// Resolves when a future that is there has resolved.
+async fn ended<F: Future<Output = ()>>(turn: &mut Option<Pin<Box<F>>>) {
+    match turn {
+        Some(turn) => turn.await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Passes a piece on in parts: each part that the client reads counts as progress. Returns whether it was the last
 /// piece.
-async fn pass(
+pub(super) async fn pass(
     final_bookmark: &FinalBookmark<'_>,
     down: &mut ClientSession,
     mut data: Bytes,

@@ -139,7 +139,7 @@ impl UpstreamGroup {
     }
 
     /// The trust and certificate of its connections.
-    pub fn trust(&self) -> &Trust {
+    pub fn trust(&self) -> &Arc<Trust> {
         &self.trust
     }
 

@@ -21,10 +21,11 @@ use super::framing::lengths_agree;
 const SENDING: &str = "while sending a request";
 const READING: &str = "while reading an answer";
 
-/// A request to a server. The futures of HTTP/1.1 are boxed, as in [`super::client_session`].
+/// A request to a server. It is boxed, because it is handed through many futures. The futures of HTTP/1.1 are boxed, too,
+/// as in [`super::client_session`].
 pub enum UpstreamSession {
     H1(Box<Http1Session>),
-    H2(UpstreamStream),
+    H2(Box<UpstreamStream>),
 }
 
 /// A request on a shared connection. Dropping it before the end of the answer resets the stream.
@@ -47,6 +48,10 @@ impl UpstreamSession {
         // A long-running request may be silent for any time.
         session.read_timeout = None;
         Self::H1(Box::new(session))
+    }
+
+    pub fn http2(stream: UpstreamStream) -> Self {
+        Self::H2(Box::new(stream))
     }
 
     /// Reads the final answer's header. Cancel safe.

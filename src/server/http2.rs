@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::closing::becomes_true;
-use crate::relay::client_session::ClientStream;
+use crate::relay::client_session::{ClientSession, ClientStream};
 use crate::relay::downstream::Downstream;
 use crate::relay::framing::lengths_agree;
 use crate::relay::keepalive::{FIRST_REQUEST_TIMEOUT, IDLE_TIMEOUT};
@@ -93,13 +93,14 @@ pub async fn serve(
             }
             continue;
         }
+        let downstream = downstream.clone();
         let stream = ClientStream::new(request, respond, downstream.clone());
+        let session = ClientSession::http2(stream);
         let (service, running) = (service.clone(), running.clone().begin());
-        // Boxed, because tokio copies a future several times while it starts and ends it.
-        tokio::spawn(Box::pin(async move {
-            service.process_stream(stream).await;
+        tokio::spawn(async move {
+            service.process_stream(session, downstream).await;
             drop(running);
-        }));
+        });
     }
 }
 

@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
 
-use crate::metrics::{counter, counter_vec, gauge_vec, int_gauge};
+use crate::metrics::{Open, counter, counter_vec, gauge_vec, int_gauge};
 use crate::watches::proof::Withheld;
 
 #[derive(Debug)]
@@ -58,9 +58,9 @@ impl WatchMetrics {
     }
 
     /// Counts an open watch until the result is dropped. `followed`: a final bookmark is prepared for it.
-    pub fn open(&self, followed: bool) -> OpenWatch<'_> {
+    pub fn open(&self, followed: bool) -> Open<'_> {
         let [other, bookmarks] = &self.open;
-        OpenWatch::new(if followed { bookmarks } else { other })
+        Open::new(if followed { bookmarks } else { other })
     }
 
     /// A watch ended with a final bookmark.
@@ -113,23 +113,6 @@ impl ExpiredResult {
             Self::Avoided => "avoided",
             Self::Passed => "passed",
         }
-    }
-}
-
-/// Counts as open until it is dropped.
-#[derive(Debug)]
-pub struct OpenWatch<'a>(&'a IntGauge);
-
-impl<'a> OpenWatch<'a> {
-    pub fn new(gauge: &'a IntGauge) -> Self {
-        gauge.inc();
-        Self(gauge)
-    }
-}
-
-impl Drop for OpenWatch<'_> {
-    fn drop(&mut self) {
-        self.0.dec();
     }
 }
 
