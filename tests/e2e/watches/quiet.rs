@@ -22,6 +22,8 @@ const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
 const PODS: &str = "/api/v1/pods";
 const GADGETS: &str = "/apis/example.test/v1/gadgets";
 const JSON: &str = "application/json";
+/// Kept where those of networking.k8s.io are.
+const OLD_INGRESSES: (&str, &str) = ("/apis/extensions/v1beta1/ingresses", JSON);
 const CBOR: &str = "application/cbor";
 const AS_METADATA: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
 const AS_METADATA_PROTOBUF: &str =
@@ -100,8 +102,14 @@ async fn a_watch_that_saw_nothing_is_told_the_newest_revision() {
         (GADGETS, AS_METADATA),
         ("/apis/batch/v1/jobs", JSON),
         ("/apis/networking.k8s.io/v1/ingresses", PROTOBUF),
-        ("/apis/extensions/v1beta1/ingresses", JSON),
-    ] {
+    ]
+    .into_iter()
+    .chain(
+        server
+            .abilities()
+            .serves("extensions/v1beta1")
+            .then_some(OLD_INGRESSES),
+    ) {
         watches.push(Quiet::open(&client, asked, from).await);
     }
     let newest = write(
