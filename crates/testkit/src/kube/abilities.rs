@@ -5,20 +5,23 @@ use std::fmt;
 
 /// From which 1.x on, and before which, those group versions are served that tests name and that not every version from
 /// 1.20 on serves. A starting apiserver refuses `--runtime-config` with a group version that it does not know.
-const SPANS: [(&str, u32, u32); 6] = [
+const SPANS: [(&str, u32, u32); 7] = [
     ("autoscaling/v2", 23, LAST),
     ("autoscaling/v2beta1", 0, 25),
     ("autoscaling/v2beta2", 0, 26),
     ("batch/v1beta1", 0, 25),
     ("extensions/v1beta1", 0, 22),
+    ("policy/v1", 21, LAST),
     ("policy/v1beta1", 0, 25),
 ];
 const LAST: u32 = u32::MAX;
 
 /// All versions that the groups had from 1.20 on that tests switch off.
-const VERSIONS: [(&str, &[&str]); 2] = [
+const VERSIONS: [(&str, &[&str]); 4] = [
+    ("apps", &["v1"]),
     ("autoscaling", &["v1", "v2", "v2beta1", "v2beta2"]),
     ("batch", &["v1", "v1beta1"]),
+    ("policy", &["v1", "v1beta1"]),
 ];
 
 /// The version in which feature gates came that tests set.
