@@ -1,4 +1,5 @@
-# Sourced by the scripts that build real apiservers once and keep them: messages, one build at a time, bounded commands.
+# Sourced by the scripts that build or fetch real servers once and keep them: messages, one build at a time, bounded
+# commands, packages of other suites of Debian.
 #
 # Before it is sourced: `name`, of the script, and `cache`, the directory that it fills. `log` is in there.
 # shellcheck shell=bash disable=SC2154  # `name` and `cache` are the caller's
@@ -58,3 +59,36 @@ failed() {
     tail -n 15 "$log" | sed 's/^/    /' >&2
     die "$@" "All of the output: $log"
 }
+
+# ---- packages of other suites of Debian --------------------------------------------------------------------------------
+
+# Debian's archive among this machine's package sources, as a URI without the slash at the end.
+archive() {
+    # shellcheck disable=SC2016  # apt fills these in
+    apt-get indextargets --format '$(ORIGIN) $(LABEL) $(COMPONENT) $(REPO_URI)' 'Identifier: Packages' 2>>"$log" |
+        awk '$1 == "Debian" && $2 == "Debian" && $3 == "main" { sub("/+$", "", $4); print $4; exit }'
+}
+# Without package lists, as images for containers come.
+usual_archive() { grep -rhoE 'https?://[^ ]+/debian' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | head -n 1; }
+
+# SUITE: fills `options` for apt, which then knows this suite of Debian, and of this machine nothing.
+know_suite() {
+    local suite=$1 apt=$tmp/apt uri keys=/usr/share/keyrings/debian-archive-keyring.gpg
+    mkdir -p "$apt"/{sources,lists/partial,archives/partial}
+    : >"$apt/status"
+    uri=$(archive)
+    [ -n "$uri" ] || uri=$(usual_archive) || true
+    [ -n "$uri" ] || die "no Debian archive is among this machine's package sources"
+    printf '%s\n' 'Types: deb' "URIs: $uri" "Suites: $suite" 'Components: main' >"$apt/sources/suite.sources"
+    [ ! -r "$keys" ] || echo "Signed-By: $keys" >>"$apt/sources/suite.sources"
+    options=(
+        -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$apt/sources"
+        -o "Dir::State::lists=$apt/lists" -o "Dir::State::status=$apt/status" -o "Dir::Cache=$apt"
+        -o APT::Sandbox::User=root -o Acquire::Languages=none -o Acquire::Retries=3
+        -o Acquire::http::Timeout=30 -o Acquire::https::Timeout=30
+    )
+    bounded 300 apt-get -q "${options[@]}" update || failed "cannot fetch the package list of Debian's $suite"
+}
+
+# PACKAGE: the version that this suite has.
+candidate() { apt-cache "${options[@]}" policy "$1" 2>>"$log" | awk '$1 == "Candidate:" && $2 != "(none)" { print $2 }'; }

@@ -39,37 +39,6 @@ begin done_meanwhile
 
 # ---- the source -----------------------------------------------------------------------------------------------------
 
-# Debian's archive among this machine's package sources, as a URI without the slash at the end.
-archive() {
-    # shellcheck disable=SC2016  # apt fills these in
-    apt-get indextargets --format '$(ORIGIN) $(LABEL) $(COMPONENT) $(REPO_URI)' 'Identifier: Packages' 2>>"$log" |
-        awk '$1 == "Debian" && $2 == "Debian" && $3 == "main" { sub("/+$", "", $4); print $4; exit }'
-}
-# Without package lists, as images for containers come.
-usual_archive() { grep -rhoE 'https?://[^ ]+/debian' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | head -n 1; }
-
-# Fills `options` for apt, which then knows sid, and of this machine nothing.
-know_sid() {
-    local apt=$tmp/apt uri keys=/usr/share/keyrings/debian-archive-keyring.gpg
-    mkdir -p "$apt"/{sources,lists/partial,archives/partial}
-    : >"$apt/status"
-    uri=$(archive)
-    [ -n "$uri" ] || uri=$(usual_archive) || true
-    [ -n "$uri" ] || die "no Debian archive is among this machine's package sources"
-    printf '%s\n' 'Types: deb' "URIs: $uri" 'Suites: sid' 'Components: main' >"$apt/sources/sid.sources"
-    [ ! -r "$keys" ] || echo "Signed-By: $keys" >>"$apt/sources/sid.sources"
-    options=(
-        -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$apt/sources"
-        -o "Dir::State::lists=$apt/lists" -o "Dir::State::status=$apt/status" -o "Dir::Cache=$apt"
-        -o APT::Sandbox::User=root -o Acquire::Languages=none -o Acquire::Retries=3
-        -o Acquire::http::Timeout=30 -o Acquire::https::Timeout=30
-    )
-    bounded 300 apt-get -q "${options[@]}" update || failed "cannot fetch the package list of Debian's sid"
-}
-
-# PACKAGE: the version that sid has.
-candidate() { apt-cache "${options[@]}" policy "$1" 2>>"$log" | awk '$1 == "Candidate:" && $2 != "(none)" { print $2 }'; }
-
 # The Go wanted, else the next newer one.
 choose_go() {
     apt-cache "${options[@]}" pkgnames golang-1. 2>>"$log" | sed -n 's/^golang-\(1\.[0-9]*\)-go$/\1/p' | sort -V |
@@ -78,8 +47,8 @@ choose_go() {
 
 # Leaves $cache/prefix with Go, k8s.io/apiserver, and all that it needs.
 fetch() {
-    local options have go prefix=$tmp/prefix package
-    know_sid
+    local have go prefix=$tmp/prefix package
+    know_suite sid
     have=$(candidate "$api")
     [ -n "$have" ] || failed "Debian's sid has no $api any more (wanted: $oldest or newer)"
     dpkg --compare-versions "$have" ge "$oldest" || failed "Debian's sid has $api $have (wanted: $oldest or newer)"

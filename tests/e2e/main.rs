@@ -16,6 +16,7 @@ mod failover;
 mod http;
 mod identity;
 mod limits;
+mod mixed;
 mod observing;
 mod readiness;
 mod routing;

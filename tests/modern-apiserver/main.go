@@ -1,7 +1,8 @@
 // A small apiserver of today's machinery, k8s.io/apiserver as it is: TLS, HTTP/2, authentication, priority and
 // fairness, audit, storage in etcd and shutdown are those of kube-apiserver. What kube-apiserver adds is left out, but for
 // what its clients and proxies need: ConfigMaps, among them the one that tells the --requestheader-… flags, a file of
-// tokens, and a few rules in place of RBAC. The flags have kube-apiserver's names.
+// tokens or another apiserver that knows them, and a few rules in place of RBAC. The flags have the names that they have
+// in kube-apiserver and in other programs on k8s.io/apiserver.
 package main
 
 import (
@@ -10,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authentication/group"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
 	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
@@ -38,9 +42,11 @@ import (
 	"k8s.io/apiserver/pkg/storage/names"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
+	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/component-base/version"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
 	openapiutil "k8s.io/kube-openapi/pkg/util"
@@ -79,6 +85,7 @@ type flags struct {
 	clientCert    options.ClientCertAuthenticationOptions
 	requestHeader options.RequestHeaderAuthenticationOptions
 	tokens        string
+	delegate      string
 	fairness      bool
 	version       bool
 }
@@ -99,6 +106,7 @@ func parse() flags {
 	f.clientCert.AddFlags(set)
 	f.requestHeader.AddFlags(set)
 	set.StringVar(&f.tokens, "token-auth-file", "", "file of tokens, as kube-apiserver's")
+	set.StringVar(&f.delegate, "authentication-kubeconfig", "", "of an apiserver that reviews tokens, in place of the file")
 	set.BoolVar(&f.fairness, "enable-priority-and-fairness", true, "as kube-apiserver's, with its suggested configuration")
 	set.BoolVar(&f.version, "version", false, "print the version")
 	must(set.Parse(os.Args[1:]))
@@ -170,7 +178,7 @@ func authentication(f flags, config *server.Config) error {
 	if err != nil {
 		return err
 	}
-	tokens, err := tokenfile.NewCSV(f.tokens)
+	tokens, err := tokens(f)
 	if err != nil {
 		return err
 	}
@@ -193,6 +201,26 @@ func authentication(f flags, config *server.Config) error {
 	)
 	info.Authenticator = union.NewFailOnError(group.NewAuthenticatedGroupAdder(known), anonymous.NewAuthenticator(nil))
 	return nil
+}
+
+func tokens(f flags) (authenticator.Token, error) {
+	if f.delegate == "" {
+		return tokenfile.NewCSV(f.tokens)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", f.delegate)
+	if err != nil {
+		return nil, err
+	}
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	metrics := webhook.AuthenticatorMetrics{
+		RecordRequestTotal:   authenticatorfactory.RecordRequestTotal,
+		RecordRequestLatency: authenticatorfactory.RecordRequestLatency,
+	}
+	backoff := *options.DefaultAuthWebhookRetryBackoff()
+	return webhook.NewFromInterface(clients.AuthenticationV1(), nil, backoff, 10*time.Second, metrics)
 }
 
 // As the roles that RBAC bootstraps, and everybody who is known may use what is in the namespace `default`.

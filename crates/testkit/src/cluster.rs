@@ -16,7 +16,7 @@ use crate::addr::Loopback;
 use crate::client::Client;
 use crate::double::tls::server_config;
 use crate::double::{Double, DoubleOptions, Preset, v1_20, v1_36};
-use crate::etcd::Etcd;
+use crate::etcd::{Etcd, EtcdOptions};
 use crate::pki::Pki;
 use crate::process::program;
 use crate::proxy::{Proxy, ProxyOptions, Until};
@@ -45,9 +45,13 @@ pub struct Ground {
 
 impl Ground {
     pub async fn new() -> Self {
+        Self::with(EtcdOptions::default()).await
+    }
+
+    pub async fn with(etcd: EtcdOptions) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let pki = Pki::new(&dir.path().join("pki"));
-        let etcd = Etcd::start(dir.path(), &pki).await;
+        let etcd = Etcd::start_with(dir.path(), &pki, etcd).await;
         Self { dir, pki, etcd }
     }
 

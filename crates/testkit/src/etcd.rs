@@ -11,6 +11,7 @@ use etcd_client::{
 };
 
 use super::addr::Loopback;
+use super::kube::caches;
 use super::pki::{LeafOptions, Pki};
 use super::process::{NotFound, Process, Signal};
 
@@ -27,6 +28,22 @@ pub struct EtcdOptions {
     pub args: Vec<String>,
     /// Further addresses that its certificate is good for.
     pub also: Vec<IpAddr>,
+}
+
+impl EtcdOptions {
+    /// Version 3.5 from the cache of `tests/fetch-etcd.sh`, which tells its progress at etcd's own default, or if asked.
+    pub fn v3_5() -> Self {
+        let binary = caches().join("etcd-3.5/etcd");
+        if !binary.is_file() {
+            let what = format!("etcd 3.5 ({})", binary.display());
+            super::missing(&what, "run tests/fetch-etcd.sh");
+        }
+        Self {
+            binary,
+            progress_notify: Duration::from_mins(10),
+            ..Self::default()
+        }
+    }
 }
 
 impl Default for EtcdOptions {

@@ -13,6 +13,7 @@
 
 pub mod addr;
 pub mod attacker;
+pub mod audit;
 pub mod balancer;
 pub mod chromium;
 pub mod client;
@@ -29,6 +30,7 @@ pub mod ledger;
 pub mod modern;
 pub mod network;
 pub mod nodes;
+pub mod notes;
 pub mod openssl;
 pub mod pki;
 pub mod process;

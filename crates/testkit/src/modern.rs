@@ -4,12 +4,14 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use super::addr::Loopback;
 use super::client::Client;
 use super::etcd::Etcd;
 use super::kube::{caches, until_ready};
+use super::notes;
 use super::pki::Pki;
 use super::process::{NotFound, Process};
 
@@ -25,6 +27,7 @@ pub struct ModernApiServer {
 impl ModernApiServer {
     /// `more`: further flags, with kube-apiserver's names. Returns when `/readyz` is 200; the log goes into `dir`.
     pub async fn start(dir: &Path, pki: &Pki, etcd: &Etcd, more: &[&str]) -> Self {
+        notes::started(name());
         let address = Loopback::new();
         let log = dir.join(format!("modern-apiserver-{}.log", address.ip()));
         let mut command = Command::new(binary());
@@ -57,6 +60,20 @@ impl ModernApiServer {
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
+}
+
+/// With its version.
+fn name() -> &'static str {
+    static NAME: LazyLock<String> = LazyLock::new(|| {
+        let output = Command::new(binary()).arg("--version").output();
+        let said = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+        let version = said.unwrap_or_default();
+        format!(
+            "modern-apiserver {}",
+            version.trim_start_matches("Kubernetes").trim()
+        )
+    });
+    &NAME
 }
 
 fn binary() -> PathBuf {

@@ -30,7 +30,10 @@ pub fn runs_inside(test: &str) -> bool {
             std::env::var_os("CI").is_none(),
             "this CI job may not make network namespaces: {why}"
         );
-        println!("skipped: no network namespace can be made here: {why}");
+        super::notes::skipped(&format!(
+            "no network namespace can be made here: {}",
+            why.trim()
+        ));
         return false;
     }
     let own = std::env::current_exe().expect("own path");

@@ -11,22 +11,20 @@ use crate::routing::real_apiservers::{options, without_autoscaling};
 use testkit::client::Client;
 use testkit::cluster::{Ground, REROUTED, lists};
 use testkit::kcm::ControllerManager;
-use testkit::kube::KubeApiServer;
+use testkit::kube::{self, KubeApiServer, KubeOptions, Need};
 use testkit::proxy::{Proxy, Until};
 use testkit::registry::Registry;
 use testkit::wait::eventually;
 
 /// The garbage collector looks at discovery every 30 seconds.
 const LONG: Duration = Duration::from_secs(120);
-/// Added by a newer server: a group, whole.
-const ADDED: [&str; 3] = [
-    "autoscaling/v1",
-    "autoscaling/v2beta1",
-    "autoscaling/v2beta2",
-];
 /// Removed by a newer server: a version of a group that goes on.
-const REMOVED: [&str; 1] = ["batch/v1beta1"];
+const REMOVED: &str = "batch/v1beta1";
 const NAMESPACES: &str = "/api/v1/namespaces";
+
+fn without_removed(options: KubeOptions) -> KubeOptions {
+    options.runtime_config(&format!("{REMOVED}=false"))
+}
 
 struct World {
     a: KubeApiServer,
@@ -79,16 +77,12 @@ fn config_map() -> Kind {
 }
 
 impl World {
-    /// A serves none of `lacking`.
-    async fn where_a_lacks(lacking: &[&str]) -> Self {
+    /// A as `change` says; B serves everything.
+    async fn where_a_is(change: impl Fn(KubeOptions) -> KubeOptions) -> Self {
         let ground = Ground::new().await;
         // B first: then A deletes the APIService objects of what it does not know, and B's own group list forgets it.
         let b = KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await;
-        let without = |options: testkit::kube::KubeOptions, version: &&str| {
-            options.runtime_config(&format!("{version}=false"))
-        };
-        let options = lacking.iter().fold(options(&ground, "cp-a"), without);
-        let a = KubeApiServer::start(options, &ground.pki).await;
+        let a = KubeApiServer::start(change(options(&ground, "cp-a")), &ground.pki).await;
         let proxy_b = Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)).await;
         Self::with_a_proxy_before_a(ground, a, b, Some(proxy_b), "b").await
     }
@@ -302,7 +296,7 @@ fn revision(object: &Value) -> i64 {
 
 #[tokio::test]
 async fn a_namespace_takes_along_what_a_newer_server_added() {
-    let world = World::where_a_lacks(&ADDED).await;
+    let world = World::where_a_is(without_autoscaling).await;
     let kind = autoscaler();
     // Without the proxy: the namespace goes, what was in it stays behind.
     world.create_namespace("lost").await;
@@ -332,7 +326,10 @@ async fn a_namespace_takes_along_what_a_newer_server_added() {
 
 #[tokio::test]
 async fn a_namespace_takes_along_what_a_newer_server_removed() {
-    let world = World::where_a_lacks(&REMOVED).await;
+    if kube::lacks(&[Need::Serves(REMOVED)]) {
+        return;
+    }
+    let world = World::where_a_is(without_removed).await;
     let controllers = world.controllers().await;
     world
         .a_namespace_goes_after_its_object(&cron_job(), &controllers)
@@ -342,7 +339,7 @@ async fn a_namespace_takes_along_what_a_newer_server_removed() {
 
 #[tokio::test]
 async fn a_namespace_takes_along_what_every_server_serves() {
-    let world = World::where_a_lacks(&[]).await;
+    let world = World::where_a_is(|options| options).await;
     let controllers = world.controllers().await;
     world
         .a_namespace_goes_after_its_object(&autoscaler(), &controllers)
@@ -355,7 +352,7 @@ async fn a_namespace_takes_along_what_every_server_serves() {
 
 #[tokio::test]
 async fn what_a_newer_server_added_is_collected_with_its_owner() {
-    let world = World::where_a_lacks(&ADDED).await;
+    let world = World::where_a_is(without_autoscaling).await;
     let controllers = world.controllers().await;
     world
         .what_is_owned_goes_with_its_owner(&config_map(), &autoscaler(), &controllers)
@@ -365,7 +362,10 @@ async fn what_a_newer_server_added_is_collected_with_its_owner() {
 #[tokio::test]
 async fn what_belongs_to_something_that_a_newer_server_removed_is_collected_with_it_and_not_before()
 {
-    let world = World::where_a_lacks(&REMOVED).await;
+    if kube::lacks(&[Need::Serves(REMOVED)]) {
+        return;
+    }
+    let world = World::where_a_is(without_removed).await;
     let controllers = world.controllers().await;
     world
         .what_is_owned_goes_with_its_owner(&cron_job(), &config_map(), &controllers)
@@ -374,7 +374,7 @@ async fn what_belongs_to_something_that_a_newer_server_removed_is_collected_with
 
 #[tokio::test]
 async fn what_every_server_serves_is_collected_with_its_owner() {
-    let world = World::where_a_lacks(&[]).await;
+    let world = World::where_a_is(|options| options).await;
     let controllers = world.controllers().await;
     world
         .what_is_owned_goes_with_its_owner(&autoscaler(), &config_map(), &controllers)

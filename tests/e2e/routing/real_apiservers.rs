@@ -1,4 +1,4 @@
-//! Rerouting between real kube-apiservers v1.20.2: A without the autoscaling group, B with it, one etcd.
+//! Rerouting between real kube-apiservers: A without the autoscaling group, B with it, one etcd.
 
 use std::time::Duration;
 
@@ -26,11 +26,7 @@ pub fn options(ground: &Ground, host: &str) -> KubeOptions {
 }
 
 pub fn without_autoscaling(options: KubeOptions) -> KubeOptions {
-    ["v1", "v2beta1", "v2beta2"]
-        .iter()
-        .fold(options, |options, version| {
-            options.runtime_config(&format!("autoscaling/{version}=false"))
-        })
+    options.without_group("autoscaling")
 }
 
 async fn world() -> World {

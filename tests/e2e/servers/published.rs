@@ -33,6 +33,8 @@ impl World {
 
     async fn on(ground: Ground) -> Self {
         let options = KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, "cp-a");
+        // The test writes the Leases.
+        let options = options.without_identity();
         let api = KubeApiServer::start(options, &ground.pki).await;
         Self { api, ground }
     }

@@ -2,7 +2,7 @@
 
 pub mod drain;
 mod in_turn;
-mod rebalancing;
+pub mod rebalancing;
 pub mod sigterm;
 pub mod successor;
 pub mod tied;

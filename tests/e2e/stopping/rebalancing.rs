@@ -218,15 +218,10 @@ async fn only_short_requests_of_clients_over_http2_end_a_connection_and_what_run
     assert!(end.is_err(), "what runs goes on: {end:?}");
 }
 
-/// Reads, and writes of all sizes, through a proxy before an apiserver that ends one connection in fifty requests.
-async fn nothing_is_lost(proxy: &Proxy, ground: &Ground) {
+/// Reads, and writes of all sizes, by a client of `proxy` at an apiserver that ends one connection in fifty requests.
+pub async fn nothing_is_lost(proxy: &Proxy, client: &Client) {
     const WRITERS: usize = 16;
     const EACH: usize = 60;
-    let client = proxy
-        .client(&ground.pki)
-        .cert("admin")
-        .http2()
-        .timeout(LONGER);
     let writers = (0..WRITERS).map(async |writer| {
         let client = client.fresh();
         for index in 0..EACH {
@@ -249,13 +244,18 @@ async fn nothing_is_lost(proxy: &Proxy, ground: &Ground) {
     assert_eq!(proxy.metric(refusals, &[]).await, 0.0);
 }
 
+fn admin(proxy: &Proxy, ground: &Ground) -> Client {
+    let client = proxy.client(&ground.pki).cert("admin");
+    client.http2().timeout(LONGER)
+}
+
 #[tokio::test]
 async fn goaways_of_a_real_apiserver_cost_no_request() {
     let ground = Ground::new().await;
     let chance = options(&ground, "cp-a").arg("--goaway-chance=0.02");
     let server = KubeApiServer::start(chance, &ground.pki).await;
     let proxy = Proxy::start(ground.proxy("a", server.addr()).until(Until::Ready)).await;
-    nothing_is_lost(&proxy, &ground).await;
+    nothing_is_lost(&proxy, &admin(&proxy, &ground)).await;
 }
 
 #[tokio::test]
@@ -264,5 +264,5 @@ async fn goaways_of_an_apiserver_of_today_cost_no_request() {
     let (dir, pki, etcd) = (ground.dir.path(), &ground.pki, &ground.etcd);
     let server = ModernApiServer::start(dir, pki, etcd, &["--goaway-chance=0.02"]).await;
     let proxy = Proxy::start(ground.proxy("a", server.addr()).until(Until::Ready)).await;
-    nothing_is_lost(&proxy, &ground).await;
+    nothing_is_lost(&proxy, &admin(&proxy, &ground)).await;
 }

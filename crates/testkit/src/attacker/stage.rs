@@ -48,11 +48,7 @@ impl Stage {
                 "--audit-log-path={}",
                 audit_log(dir.path()).display()
             ));
-        let options = ["v1", "v2beta1", "v2beta2"]
-            .iter()
-            .fold(options, |options, version| {
-                options.runtime_config(&format!("autoscaling/{version}=false"))
-            });
+        let options = options.without_group("autoscaling");
         let apiserver = KubeApiServer::start(options, &pki).await;
         let proxy = ProxyOptions::new(binary, dir.path(), &pki, apiserver.addr(), &etcd.endpoint());
         let proxy = Proxy::start(proxy.server_id("a").until(Until::Ready)).await;

@@ -42,8 +42,7 @@ async fn two_real_apiservers_on_one_etcd_serve_different_groups() {
     let etcd = Etcd::start(dir.path(), &pki).await;
     let with = KubeOptions::new(dir.path(), &pki, &etcd, "cp-a");
     let without = KubeOptions::new(dir.path(), &pki, &etcd, "cp-b")
-        .runtime_config("autoscaling/v1=false")
-        .runtime_config("autoscaling/v2beta1=false,autoscaling/v2beta2=false")
+        .without_group("autoscaling")
         .feature_gate("APIServerIdentity=true");
     let (with, mut without) = tokio::join!(
         KubeApiServer::start(with, &pki),

@@ -1,4 +1,4 @@
-//! One proxy among three real kube-apiservers v1.20.2, which write their keys below `masterleases/` themselves. A has the
+//! One proxy among three real kube-apiservers, which write their keys below `masterleases/` themselves. A has the
 //! proxy and lacks two groups; only B serves the one, only C the other.
 //!
 //! kube-apiserver refuses Endpoints on loopback, where all traffic of tests is: the test writes them.
@@ -18,7 +18,7 @@ use testkit::registry::Registry;
 use testkit::steady::Steady;
 use testkit::wait::{eventually, holds};
 
-const CRON_JOBS: &str = "/apis/batch/v1beta1/cronjobs";
+const JOBS: &str = "/apis/batch/v1/jobs";
 const PEERS: &str = "kube_interop_proxy_peers";
 
 /// A control plane node: its address, and one that plays its 127.0.0.1.
@@ -123,7 +123,7 @@ async fn everybody_is_served(proxy: &Proxy, ground: &Ground) {
     let kubectl = kubectl.cert(&ground.pki, "admin");
     let listed = kubectl.run(&["get", "hpa", "--output=name"]).await;
     assert_eq!(listed.trim(), "horizontalpodautoscaler.autoscaling/web");
-    kubectl.run(&["get", "cronjobs"]).await;
+    kubectl.run(&["get", "jobs"]).await;
 }
 
 #[tokio::test]
@@ -131,12 +131,12 @@ async fn one_proxy_is_enough_for_a_cluster_and_another_one_can_be_added() {
     let ground = Ground::new().await;
     let [a, b, c] = ["cp-a", "cp-b", "cp-c"].map(Node::new);
     let registry = Registry::new(ground.etcd.client().await, "/registry");
-    let lacking_cron_jobs = |options: KubeOptions| options.runtime_config("batch/v1beta1=false");
-    let of_a = lacking_cron_jobs(without_autoscaling(a.options(&ground, true)));
+    let lacking_jobs = |options: KubeOptions| options.without_group("batch");
+    let of_a = lacking_jobs(without_autoscaling(a.options(&ground, true)));
     let of_c = without_autoscaling(c.options(&ground, false));
     let (mut on_a, mut on_b, mut on_c) = (
         start(of_a, &ground).await,
-        start(lacking_cron_jobs(b.options(&ground, false)), &ground).await,
+        start(lacking_jobs(b.options(&ground, false)), &ground).await,
         start(of_c, &ground).await,
     );
     registry.put_kubernetes_port(6443).await;
@@ -150,22 +150,22 @@ async fn one_proxy_is_enough_for_a_cluster_and_another_one_can_be_added() {
     let proxy_a = a.proxy(&ground, &on_a).await;
     let admin = proxy_a.client(&ground.pki).cert("admin");
     until_served(&admin, HPAS).await;
-    until_served(&admin, CRON_JOBS).await;
+    until_served(&admin, JOBS).await;
     proxy_a
         .until_metric(PEERS, &[("state", "bare")], |count| count == 2.0)
         .await;
     everybody_is_served(&proxy_a, &ground).await;
 
-    let asking = [HPAS, CRON_JOBS].map(|path| never_a_404(&admin, path));
+    let asking = [HPAS, JOBS].map(|path| never_a_404(&admin, path));
     on_b.process().terminate(Duration::from_secs(20)).await;
-    let mut behind_b = start(lacking_cron_jobs(b.options(&ground, true)), &ground).await;
+    let mut behind_b = start(lacking_jobs(b.options(&ground, true)), &ground).await;
     behind_b.wait_ready().await;
     let proxy_b = b.proxy(&ground, &behind_b).await;
     proxy_a
         .until_metric(PEERS, &[("state", "target")], |count| count == 1.0)
         .await;
     until_served(&admin, HPAS).await;
-    until_served(&proxy_b.client(&ground.pki).cert("admin"), CRON_JOBS).await;
+    until_served(&proxy_b.client(&ground.pki).cert("admin"), JOBS).await;
 
     on_c.kill();
     let key = registry.master_lease(c.address.ip());
@@ -176,7 +176,7 @@ async fn one_proxy_is_enough_for_a_cluster_and_another_one_can_be_added() {
     holds(
         "C is gone, and not what it served",
         Duration::from_secs(2),
-        async || admin.get(CRON_JOBS).await.code() == 503,
+        async || admin.get(JOBS).await.code() == 503,
     )
     .await;
     for asked in asking {

@@ -107,11 +107,14 @@ impl Stage {
     }
 
     pub fn introduce(&self, terminal: &Terminal) {
-        let what = match self.a.api_server {
-            ApiServer::Double(_) => {
-                "The apiservers are doubles, which answer as kube-apiservers do (--real takes real ones)."
-            }
-            ApiServer::Real(_) => "The apiservers are real: kube-apiserver v1.20.2, on one etcd.",
+        let what = match (&self.a.api_server, &self.b.api_server) {
+            (ApiServer::Real(a), ApiServer::Real(b)) => format!(
+                "The apiservers are real, on one etcd: kube-apiserver {} and {}.",
+                a.abilities().version,
+                b.abilities().version
+            ),
+            _ => "The apiservers are doubles, which answer as kube-apiservers do (--real takes real ones)."
+                .to_owned(),
         };
         let columns = |a: &str, b: &str| terminal.plain(format!("    {a:38}{b}"));
         let named = |name: &str, address: SocketAddr| format!("{name} {address}");
@@ -188,11 +191,7 @@ async fn doubles(pki: &Pki, preset: Preset) -> (ApiServer, ApiServer) {
 
 async fn real(dir: &Path, pki: &Pki, etcd: &Etcd) -> (ApiServer, ApiServer) {
     let options = |host: &str| KubeOptions::new(dir, pki, etcd, host).do_not_wait();
-    let without = ["v1", "v2beta1", "v2beta2"]
-        .iter()
-        .fold(options("cp-a"), |options, version| {
-            options.runtime_config(&format!("{GROUP}/{version}=false"))
-        });
+    let without = options("cp-a").without_group(GROUP);
     let mut a = KubeApiServer::start(without, pki).await;
     let mut b = KubeApiServer::start(options("cp-b"), pki).await;
     a.wait_ready().await;

@@ -127,6 +127,8 @@ async fn ground() -> Ground {
 fn options(ground: &Ground, id: &str) -> KubeOptions {
     let (dir, host) = (ground.dir.path(), format!("cp-{id}"));
     KubeOptions::new(dir, &ground.pki, &ground.etcd, &host)
+        // Whose kubectl it is.
+        .cached()
         .without("service-cluster-ip-range")
         .arg("--service-cluster-ip-range=10.0.0.0/24")
         .arg("--enable-admission-plugins=LimitRanger,ResourceQuota")

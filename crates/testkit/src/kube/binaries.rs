@@ -1,0 +1,152 @@
+//! Which kube-apiservers the tests run: v1.20.2 from the cache of `tests/build-kubernetes.sh`, or those that
+//! [`VARIABLE`] names.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
+
+use super::abilities::{Abilities, Need};
+use crate::notes;
+
+/// Paths with `:` between them. [`CACHED`] stands for the cached one.
+pub const VARIABLE: &str = "KUBE_INTEROP_APISERVERS";
+const CACHED: &str = "1.20.2";
+
+#[derive(Debug)]
+pub(super) struct Binary {
+    pub path: PathBuf,
+    pub abilities: Abilities,
+}
+
+impl Binary {
+    /// For people.
+    pub fn name(&self) -> String {
+        format!("kube-apiserver {}", self.abilities.version)
+    }
+}
+
+/// Those that the servers of a test run in turn.
+fn all() -> &'static [Binary] {
+    static ALL: LazyLock<Vec<Binary>> = LazyLock::new(|| {
+        let given = std::env::var(VARIABLE).unwrap_or_default();
+        let all: Vec<_> = paths(&given).into_iter().map(look_at).collect();
+        let named: Vec<_> = all.iter().map(Binary::name).collect();
+        notes::given(&named.join(" + "));
+        all
+    });
+    &ALL
+}
+
+fn paths(given: &str) -> Vec<PathBuf> {
+    let path = |element: &str| match element {
+        CACHED => cached_path(),
+        path => PathBuf::from(path),
+    };
+    let elements = given.split(':').map(str::trim);
+    let mut paths: Vec<_> = elements.filter(|it| !it.is_empty()).map(path).collect();
+    if paths.is_empty() {
+        paths.push(cached_path());
+    }
+    paths
+}
+
+/// v1.20.2, whatever the variable says.
+pub(super) fn cached() -> &'static Binary {
+    static CACHED: OnceLock<Binary> = OnceLock::new();
+    CACHED.get_or_init(|| look_at(cached_path()))
+}
+
+/// The binary of the server with this host name: those of one test, which are those of one directory, take them in
+/// turn, and each keeps its own.
+pub(super) fn of(dir: &Path, host_name: &str) -> &'static Binary {
+    static HOSTS: LazyLock<Mutex<HashMap<PathBuf, Vec<String>>>> = LazyLock::new(Mutex::default);
+    let mut hosts = HOSTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = turn(hosts.entry(dir.to_owned()).or_default(), host_name);
+    let all = all();
+    &all[turn % all.len()]
+}
+
+fn turn(hosts: &mut Vec<String>, host_name: &str) -> usize {
+    let known = hosts.iter().position(|host| host == host_name);
+    known.unwrap_or_else(|| {
+        hosts.push(host_name.to_owned());
+        hosts.len() - 1
+    })
+}
+
+fn cached_path() -> PathBuf {
+    cache().join("kube-apiserver")
+}
+
+fn look_at(path: PathBuf) -> Binary {
+    if !path.is_file() {
+        let what = format!("kube-apiserver ({})", path.display());
+        let remedy = match path == cached_path() {
+            true => "run tests/build-kubernetes.sh".to_owned(),
+            false => format!("{VARIABLE} names it: paths with \":\" between them, or {CACHED}"),
+        };
+        crate::missing(&what, &remedy);
+    }
+    let said = |flag: &str| {
+        let output = Command::new(&path).arg(flag).output();
+        let output =
+            output.unwrap_or_else(|error| panic!("{} does not run: {error}", path.display()));
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let abilities = Abilities::new(&said("--version=raw"), &said("--help"));
+    let abilities = abilities.unwrap_or_else(|why| panic!("{}: {why}", path.display()));
+    Binary { path, abilities }
+}
+
+/// Whether the test that calls it is skipped, because a kube-apiserver that is given lacks something. It is then
+/// counted, by its name. v1.20.2 alone lacks nothing that a test needs.
+pub fn lacks(needs: &[Need]) -> bool {
+    let all = all();
+    let lacking = all.iter().find_map(|binary| {
+        let need = needs.iter().find(|need| !binary.abilities.meets(**need))?;
+        Some((binary, need))
+    });
+    let Some((binary, need)) = lacking else {
+        return false;
+    };
+    let reason = format!("{} lacks {need}", binary.name());
+    let given = all.iter().any(|other| other.path != cached_path());
+    assert!(given, "not for this alone: {reason}");
+    notes::skipped(&reason);
+    true
+}
+
+/// Where `tests/build-kubernetes.sh` puts its results.
+pub fn cache() -> PathBuf {
+    caches().join("kubernetes-1.20.2")
+}
+
+/// The cache for everything that is built only once.
+pub fn caches() -> PathBuf {
+    let base = match std::env::var_os("XDG_CACHE_HOME") {
+        Some(dir) if !dir.is_empty() => PathBuf::from(dir),
+        _ => PathBuf::from(std::env::var_os("HOME").expect("HOME")).join(".cache"),
+    };
+    base.join("kube-interop-proxy")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{cached_path, paths, turn};
+
+    #[test]
+    fn the_variable_names_paths_and_the_cached_one() {
+        assert_eq!(paths(""), [cached_path()]);
+        assert_eq!(paths(" : "), [cached_path()]);
+        let both = paths("/opt/new/kube-apiserver: 1.20.2");
+        assert_eq!(both, ["/opt/new/kube-apiserver".into(), cached_path()]);
+    }
+
+    #[test]
+    fn servers_take_turns_and_keep_theirs() {
+        let mut hosts = Vec::new();
+        let turns = ["a", "b", "a", "c", "b"].map(|host| turn(&mut hosts, host));
+        assert_eq!(turns, [0, 1, 0, 2, 1]);
+    }
+}

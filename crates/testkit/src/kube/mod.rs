@@ -1,0 +1,162 @@
+//! A real kube-apiserver: v1.20.2 from the cache of `tests/build-kubernetes.sh`, or of the versions that the variable
+//! [`VARIABLE`] names.
+//!
+//! Several run on one machine: each has a unique host name (in a UTS namespace) and address, and leaves the Endpoints
+//! of the `kubernetes` Service alone.
+
+mod abilities;
+mod binaries;
+mod options;
+
+use std::net::{IpAddr, SocketAddr};
+use std::process::Command;
+use std::time::Duration;
+
+use super::addr::Loopback;
+use super::client::Client;
+use super::notes;
+use super::pki::Pki;
+use super::process::{NotFound, Process};
+use super::wait::eventually;
+pub use abilities::{Abilities, Need};
+pub use binaries::{VARIABLE, cache, caches, lacks};
+pub use options::KubeOptions;
+
+const PORT: u16 = 6443;
+const START: Duration = Duration::from_secs(120);
+/// Between SIGTERM and SIGKILL.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub struct KubeApiServer {
+    address: SocketAddr,
+    /// Held for as long as it may listen there; `None` if the address was given.
+    _own: Option<Loopback>,
+    process: Process,
+    options: KubeOptions,
+    admin: Client,
+}
+
+impl KubeApiServer {
+    /// Returns when `/readyz` is 200, and the namespace `default` is there.
+    pub async fn start(options: KubeOptions, pki: &Pki) -> Self {
+        notes::started(&options.binary().name());
+        let own = options.bind.is_none().then(Loopback::new);
+        let ip = own.as_ref().map(Loopback::ip).or(options.bind);
+        let address = SocketAddr::new(ip.expect("one of both"), PORT);
+        let admin = Client::new(address, pki).cert("admin");
+        let process = spawn(&options, address.ip());
+        let mut server = Self {
+            address,
+            _own: own,
+            process,
+            options,
+            admin,
+        };
+        if server.options.wait {
+            server.wait_ready().await;
+            server.wait_for_default_namespace().await;
+        }
+        server
+    }
+
+    /// The first apiserver of an etcd creates it, a little after it is ready.
+    async fn wait_for_default_namespace(&self) {
+        eventually("the namespace default is there", START, async || {
+            let admin = self.admin.fresh();
+            let answer = admin.try_get("/api/v1/namespaces/default").await;
+            answer.is_ok_and(|answer| answer.code() != 404)
+        })
+        .await;
+    }
+
+    pub fn addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Asks the server itself, as the cluster's administrator.
+    pub fn admin(&self) -> &Client {
+        &self.admin
+    }
+
+    /// Of this server's version.
+    pub fn abilities(&self) -> &Abilities {
+        &self.options.binary().abilities
+    }
+
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    pub async fn wait_ready(&mut self) {
+        until_ready(&mut self.process, &self.admin, START).await;
+    }
+
+    /// SIGTERM, and up again at the same address. A server that an open watch holds back (with the gate
+    /// `APIServerIdentity` its own) is not given its 60 seconds.
+    pub async fn restart(&mut self) {
+        self.process.terminate(PATIENCE).await;
+        self.start_again();
+        self.wait_ready().await;
+    }
+
+    /// SIGKILL, and it stays down.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Starts it again without waiting; see [`KubeApiServer::wait_ready`].
+    pub fn start_again(&mut self) {
+        self.process.kill();
+        self.process = spawn(&self.options, self.address.ip());
+    }
+}
+
+/// Waits until `/readyz` is 200, on a new connection of this client.
+pub(crate) async fn until_ready(process: &mut Process, admin: &Client, patience: Duration) {
+    let admin = admin.fresh();
+    process
+        .ready(patience, async || match admin.try_get("/readyz").await {
+            Ok(answer) if answer.code() == 200 => Ok(()),
+            Ok(answer) => Err(format!("/readyz: {} {}", answer.status, answer.text())),
+            Err(error) => Err(format!("/readyz: {error:#}")),
+        })
+        .await;
+}
+
+fn spawn(options: &KubeOptions, address: IpAddr) -> Process {
+    let binary = options.binary();
+    // -U -r: without root, the namespace of host names needs one of users around it.
+    let user: &[&str] = if is_root() {
+        &[]
+    } else {
+        &["--user", "--map-root-user"]
+    };
+    let mut command = Command::new("unshare");
+    command
+        .args(user)
+        .args([
+            "--uts",
+            "sh",
+            "-c",
+            "hostname \"$1\" && shift && exec \"$@\"",
+            "sh",
+        ])
+        .arg(&options.host_name)
+        .arg(&binary.path)
+        .args(options.flags(binary, address));
+    let log = options
+        .dir
+        .join(format!("kube-apiserver-{}.log", options.host_name));
+    match Process::spawn("kube-apiserver", &mut command, &log) {
+        Ok(process) => process,
+        Err(NotFound) => super::missing("unshare", "apt-get install util-linux"),
+    }
+}
+
+/// Whether namespaces need none of users around them.
+pub fn is_root() -> bool {
+    Command::new("id")
+        .arg("-u")
+        .output()
+        .is_ok_and(|output| output.stdout == b"0\n")
+}

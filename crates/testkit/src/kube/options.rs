@@ -1,0 +1,175 @@
+//! How a kube-apiserver is started.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use super::PORT;
+use super::abilities::{self, Wanted};
+use super::binaries::{self, Binary};
+use crate::etcd::Etcd;
+use crate::pki::Pki;
+
+#[derive(Clone, Debug)]
+pub struct KubeOptions {
+    pub(super) dir: PathBuf,
+    pki: PathBuf,
+    etcd: String,
+    pub(super) host_name: String,
+    pub(super) bind: Option<IpAddr>,
+    advertise: Option<SocketAddr>,
+    authorization: String,
+    runtime_config: Vec<String>,
+    feature_gates: Vec<String>,
+    args: Vec<String>,
+    left_out: Vec<String>,
+    pub(super) wait: bool,
+    cached: bool,
+}
+
+impl KubeOptions {
+    /// `host_name`: the server's host name; must differ between servers. The log goes below `dir`.
+    pub fn new(dir: &Path, pki: &Pki, etcd: &Etcd, host_name: &str) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            pki: pki.dir().to_owned(),
+            etcd: etcd.endpoint(),
+            host_name: host_name.to_owned(),
+            bind: None,
+            advertise: None,
+            authorization: "RBAC".to_owned(),
+            runtime_config: Vec::new(),
+            feature_gates: Vec::new(),
+            args: Vec::new(),
+            left_out: Vec::new(),
+            wait: true,
+            cached: false,
+        }
+    }
+
+    /// `autoscaling/v1=false` for example.
+    pub fn runtime_config(mut self, setting: &str) -> Self {
+        self.runtime_config.push(setting.to_owned());
+        self
+    }
+
+    /// It serves no version of this group.
+    pub fn without_group(self, group: &str) -> Self {
+        let versions = abilities::all_versions(group);
+        versions.fold(self, |options, version| {
+            options.runtime_config(&format!("{group}/{version}=false"))
+        })
+    }
+
+    /// It keeps no identity Lease, as none did before 1.26.
+    pub fn without_identity(self) -> Self {
+        self.feature_gate("APIServerIdentity=false")
+    }
+
+    /// v1.20.2, whatever the variable says.
+    pub fn cached(mut self) -> Self {
+        self.cached = true;
+        self
+    }
+
+    pub(super) fn binary(&self) -> &'static Binary {
+        match self.cached {
+            true => binaries::cached(),
+            false => binaries::of(&self.dir, &self.host_name),
+        }
+    }
+
+    /// `APIServerIdentity=true` for example.
+    pub fn feature_gate(mut self, gate: &str) -> Self {
+        self.feature_gates.push(gate.to_owned());
+        self
+    }
+
+    /// `--authorization-mode`.
+    pub fn authorization(mut self, mode: &str) -> Self {
+        mode.clone_into(&mut self.authorization);
+        self
+    }
+
+    /// `--bind-address`, in place of an address of its own.
+    pub fn bind(mut self, address: IpAddr) -> Self {
+        self.bind = Some(address);
+        self
+    }
+
+    /// `--advertise-address`; its port is not published.
+    pub fn advertise(mut self, address: SocketAddr) -> Self {
+        self.advertise = Some(address);
+        self
+    }
+
+    pub fn arg(mut self, arg: &str) -> Self {
+        self.args.push(arg.to_owned());
+        self
+    }
+
+    /// None of the usual flags that begin so, `requestheader-` for example.
+    pub fn without(mut self, flags: &str) -> Self {
+        self.left_out.push(format!("--{flags}"));
+        self
+    }
+
+    /// [`KubeApiServer::start`](super::KubeApiServer::start) returns at once.
+    pub fn do_not_wait(mut self) -> Self {
+        self.wait = false;
+        self
+    }
+
+    /// Panics if the version cannot do what a test wants: such a test asks before whether it can.
+    pub(super) fn flags(&self, binary: &Binary, address: IpAddr) -> Vec<String> {
+        let plan = binary.abilities.plan(&self.wanted(address));
+        assert!(
+            plan.lacking.is_empty(),
+            "kube-apiserver {} lacks {:?}; what a test needs it says with `kube::lacks`",
+            binary.abilities.version,
+            plan.lacking
+        );
+        plan.flags
+    }
+
+    fn wanted(&self, address: IpAddr) -> Wanted {
+        let file = |flag: &str, name: &str| format!("--{flag}={}", self.pki.join(name).display());
+        let advertise = self.advertise.map_or(address, |advertised| advertised.ip());
+        let mut flags = vec![
+            format!("--bind-address={address}"),
+            format!("--secure-port={PORT}"),
+            format!("--advertise-address={advertise}"),
+            "--endpoint-reconciler-type=none".to_owned(),
+            "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
+            format!("--authorization-mode={}", self.authorization),
+            format!("--etcd-servers={}", self.etcd),
+            file("etcd-cafile", "etcd-ca.crt"),
+            file("etcd-certfile", "etcd-client.crt"),
+            file("etcd-keyfile", "etcd-client.key"),
+            file("tls-cert-file", "apiserver.crt"),
+            file("tls-private-key-file", "apiserver.key"),
+            file("client-ca-file", "ca.crt"),
+            file("token-auth-file", "tokens.csv"),
+            file("requestheader-client-ca-file", "front-proxy-ca.crt"),
+            "--requestheader-allowed-names=front-proxy-client".to_owned(),
+            "--requestheader-username-headers=X-Remote-User".to_owned(),
+            "--requestheader-group-headers=X-Remote-Group".to_owned(),
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+            file("proxy-client-cert-file", "front-proxy-client.crt"),
+            file("proxy-client-key-file", "front-proxy-client.key"),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+            file("service-account-key-file", "sa.pub"),
+            file("service-account-signing-key-file", "sa.key"),
+        ];
+        let mut optional = vec!["--requestheader-uid-headers=X-Remote-Uid".to_owned()];
+        for flags in [&mut flags, &mut optional] {
+            flags.retain(|flag| !self.left_out.iter().any(|start| flag.starts_with(start)));
+        }
+        flags.extend(self.args.iter().cloned());
+        Wanted {
+            flags,
+            optional,
+            runtime_config: self.runtime_config.clone(),
+            gates: self.feature_gates.clone(),
+        }
+    }
+}

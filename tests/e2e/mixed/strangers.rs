@@ -1,0 +1,132 @@
+//! The front door: who is not known ends connections at the new apiserver, and has streams of few; through the proxies
+//! that harms nobody else.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::timeout;
+
+use super::{CONFIG_MAPS, Mixed, create};
+use testkit::client::{Client, Streaming};
+use testkit::cluster::LONG;
+use testkit::wait::eventually;
+use testkit::wire::{Pieces, Wire, request};
+
+const HOST: &str = "kubernetes.default.svc";
+
+/// Whether an HTTP/2 connection ends after this request, and its answer's code.
+async fn ends(client: &Client, token: Option<&str>) -> (u16, bool) {
+    let mut wire = Wire::http2(client).await;
+    let mut get = request("GET", CONFIG_MAPS, Pieces::default());
+    if let Some(token) = token {
+        let value = format!("Bearer {token}").parse().unwrap();
+        get.headers_mut().insert("authorization", value);
+    }
+    let answer = wire.send(HOST, get).await.unwrap();
+    // A GOAWAY comes with the answer, or never.
+    let soon = Duration::from_secs(1);
+    let gone = timeout(soon, eventually("it ends", LONG, async || !wire.is_open()));
+    (answer.code(), gone.await.is_ok())
+}
+
+#[tokio::test]
+async fn connections_of_strangers_end_at_a_proxy_as_at_its_own_apiserver() {
+    let mixed = Mixed::new().await;
+    let pki = &mixed.ground.pki;
+    for (proxy, server) in [
+        (mixed.at_new.addr(), mixed.new.addr()),
+        (mixed.at_old.addr(), mixed.old.addr()),
+    ] {
+        let of_new = server == mixed.new.addr();
+        for (what, token, code) in [
+            ("nobody", None, 403),
+            ("an invented token", Some("invented"), 401),
+            ("the administrator", Some("tok-admin"), 200),
+        ] {
+            let through = ends(&Client::new(proxy, pki), token).await;
+            let straight = ends(&Client::new(server, pki), token).await;
+            let what = format!("{what}, new: {of_new}");
+            assert_eq!((through.0, straight.0), (code, code), "{what}");
+            // Of an old apiserver the proxy ends what is 401, too.
+            let expected = straight.1 || code == 401;
+            assert_eq!(through.1, expected, "{what}: straight {}", straight.1);
+            assert_eq!(straight.1, of_new && code != 200, "{what}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn strangers_who_are_sent_on_to_the_new_apiserver_cost_nobody_a_request() {
+    let mixed = Mixed::new().await;
+    let of_all = mixed.rerouted();
+    let kinds = [
+        (of_all.fresh(), 403),
+        (of_all.token("invented"), 401),
+        (of_all.token("tok-bob"), 200),
+        (of_all.cert("alice"), 200),
+        (of_all.cert("admin"), 200),
+    ];
+    let asking = kinds.iter().flat_map(|(client, code)| {
+        // Four at once, fifty after each other.
+        (0..4).map(async move |_| {
+            let client = client.fresh().http2();
+            for index in 0..50 {
+                let client = match code {
+                    200 => client.clone(),
+                    _ => client.fresh(),
+                };
+                let answer = client.get(CONFIG_MAPS).await;
+                assert_eq!(answer.code(), *code, "{index}: {}", answer.text());
+            }
+        })
+    });
+    join_all(asking).await;
+    for proxy in [&mixed.at_old, &mixed.at_new] {
+        assert_eq!(
+            proxy.metric("kube_interop_proxy_refusals_total", &[]).await,
+            0.0
+        );
+    }
+}
+
+#[tokio::test]
+async fn more_watches_than_an_apiserver_allows_streams_all_get_their_events() {
+    // An apiserver of today allows 250 streams on a connection, and a proxy its clients as many.
+    const CLIENTS: usize = 3;
+    const EACH: usize = 200;
+    let mixed = Mixed::new().await;
+    let rerouted = mixed.rerouted();
+    let watch = format!("{CONFIG_MAPS}?watch=true&resourceVersion=0");
+    let mut clients = Vec::new();
+    for client in [
+        rerouted.cert("admin"),
+        rerouted.token("tok-bob"),
+        rerouted.cert("alice"),
+    ] {
+        clients.push(client.http2());
+    }
+    assert_eq!(clients.len(), CLIENTS);
+    let mut watches: Vec<Streaming> = Vec::new();
+    for client in &clients {
+        let opened = (0..EACH).map(|_| client.open(&watch));
+        watches.extend(join_all(opened).await);
+    }
+    assert!(watches.iter().all(|watch| watch.status == 200));
+    let admin = mixed.rerouted().cert("admin");
+    create(&admin, "seen-by-all").await;
+    for (number, watch) in watches.iter_mut().enumerate() {
+        loop {
+            let event = watch.next_event(LONG).await;
+            let event = event.unwrap_or_else(|why| panic!("{number}: {why:#}"));
+            let event = event.unwrap_or_else(|| panic!("{number} ended"));
+            if event["object"]["metadata"]["name"] == "seen-by-all" {
+                break;
+            }
+        }
+    }
+    let all = (CLIENTS * EACH) as f64;
+    let open = mixed
+        .at_new
+        .metric("kube_interop_proxy_long_running_requests", &[]);
+    assert!(open.await >= all, "they are at the new apiserver");
+}
