@@ -1,0 +1,125 @@
+//! What all clients and faults write down while the cluster runs.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crate::exchange::Outcome;
+use crate::rules::Verdict;
+use crate::table::{Request, Seen, Window};
+use crate::writes::Write;
+
+/// Requests that take longer are named, with what their attempts were answered.
+const SLOW: Duration = Duration::from_secs(10);
+
+pub struct Book {
+    start: Instant,
+    stopped: AtomicBool,
+    seen: Mutex<Seen>,
+    /// With the number of the kind.
+    writes: Mutex<Vec<(usize, Write)>>,
+    violations: Mutex<Vec<String>>,
+}
+
+/// A request with all its attempts.
+pub struct Exchange {
+    pub what: String,
+    pub from: Duration,
+    pub attempts: Vec<Outcome>,
+}
+
+impl Exchange {
+    fn describe(&self) -> String {
+        let attempts: Vec<_> = self.attempts.iter().map(Outcome::describe).collect();
+        format!(
+            "{} from {:.1?}: {}",
+            self.what,
+            self.from,
+            attempts.join(", then ")
+        )
+    }
+}
+
+impl Book {
+    pub fn new() -> Self {
+        Self {
+            start: Instant::now(),
+            stopped: AtomicBool::new(false),
+            seen: Mutex::default(),
+            writes: Mutex::default(),
+            violations: Mutex::default(),
+        }
+    }
+
+    pub fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    pub fn say(&self, line: &str) {
+        println!("[{:6.1} s] {line}", self.now().as_secs_f64());
+    }
+
+    /// Clients begin nothing new.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    pub fn violation(&self, what: String) {
+        self.say(&format!("VIOLATION {what}"));
+        self.violations.lock().unwrap().push(what);
+    }
+
+    pub fn request(&self, client: &str, exchange: &Exchange, verdict: Verdict) {
+        if let Verdict::Violation(why) = &verdict {
+            let attempts: Vec<_> = exchange.attempts.iter().map(Outcome::describe).collect();
+            let what = &exchange.what;
+            let from = exchange.from;
+            self.violation(format!(
+                "{client}: {what} from {from:.1?}: {why} ({attempts:?})"
+            ));
+        }
+        let until = self.now();
+        if until - exchange.from > SLOW {
+            self.say(&format!("slow: {client}: {}", exchange.describe()));
+        }
+        self.seen().requests.push(Request {
+            client: client.to_owned(),
+            from: exchange.from,
+            until,
+            attempts: exchange.attempts.len(),
+            verdict,
+        });
+    }
+
+    pub fn write(&self, kind: usize, write: Write) {
+        self.writes.lock().unwrap().push((kind, write));
+    }
+
+    pub fn window(&self, kind: String, from: Duration) {
+        let until = self.now();
+        self.seen().windows.push(Window { kind, from, until });
+    }
+
+    pub fn relist(&self) {
+        let now = self.now();
+        self.seen().relists.push(now);
+    }
+
+    pub fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap()
+    }
+
+    pub fn writes_to(&self, kind: usize) -> Vec<Write> {
+        let writes = self.writes.lock().unwrap();
+        let of_kind = writes.iter().filter(|(of, _)| *of == kind);
+        of_kind.map(|(_, write)| write.clone()).collect()
+    }
+
+    pub fn violations(&self) -> usize {
+        self.violations.lock().unwrap().len()
+    }
+}

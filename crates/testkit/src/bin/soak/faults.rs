@@ -1,0 +1,128 @@
+//! Injects one fault, mends it, and waits until everything is ready again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use testkit::process::Signal;
+use tokio::time::sleep;
+
+use crate::book::Book;
+use crate::clients::{Session, definitions};
+use crate::plan::{Fault, Files, Kind, Part};
+use crate::world::{Node, World, runtime_config};
+
+/// Between an apiserver's SIGTERM and SIGKILL: open watches would hold it for a minute.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LOADED: &str = "kube_interop_proxy_certificates_loaded_total";
+const DELAY: Duration = Duration::from_millis(150);
+
+pub async fn inject(world: &World, book: &Arc<Book>, number: usize, fault: &Fault) {
+    let from = book.now();
+    book.say(&fault.to_string());
+    match fault.kind {
+        Kind::Killed(part) | Kind::Terminated(part) | Kind::Frozen(part) => match part {
+            Part::Apiserver => apiserver(world, fault).await,
+            Part::Proxy => proxy(world, book, fault).await,
+            Part::Etcd => etcd(world, fault).await,
+        },
+        Kind::Switched => apiserver(world, fault).await,
+        Kind::Cut(link) | Kind::Delayed(link) | Kind::Silent(link) => {
+            let links = world.links[fault.node].of(link);
+            for link in links {
+                match fault.kind {
+                    Kind::Cut(_) => link.cut(),
+                    Kind::Delayed(_) => link.delay(DELAY),
+                    _ => link.silence(),
+                }
+            }
+            sleep(fault.lasts).await;
+            links.iter().for_each(testkit::cut::Cut::restore);
+        }
+        Kind::Rotated(files) => rotate(world, fault.node, files).await,
+        Kind::Defined => {
+            let name = format!("definitions-{number}");
+            let mut session = Session::new(name, &world.admin(), Arc::clone(book));
+            definitions::churn(&mut session, number).await;
+        }
+    }
+    ready(&mut *world.nodes[fault.node].lock().await).await;
+    book.window(fault.kind.to_string(), from);
+}
+
+async fn ready(node: &mut Node) {
+    node.server.wait_ready().await;
+    node.proxy.wait_ready().await;
+}
+
+async fn apiserver(world: &World, fault: &Fault) {
+    let server = &mut world.nodes[fault.node].lock().await.server;
+    match fault.kind {
+        Kind::Frozen(_) => {
+            server.process().signal(Signal::Stop);
+            sleep(fault.lasts).await;
+            server.process().signal(Signal::Cont);
+            return;
+        }
+        Kind::Killed(_) => server.kill(),
+        _ => _ = server.process().terminate(PATIENCE).await,
+    }
+    sleep(fault.lasts).await;
+    server.set_runtime_config(runtime_config(&fault.without));
+    server.start_again();
+}
+
+async fn proxy(world: &World, book: &Book, fault: &Fault) {
+    let proxy = &mut world.nodes[fault.node].lock().await.proxy;
+    if let Some(status) = proxy.process().exited() {
+        book.violation(format!(
+            "proxy {} has ended by itself: {status}",
+            fault.node
+        ));
+    }
+    match fault.kind {
+        Kind::Frozen(_) => {
+            proxy.process().signal(Signal::Stop);
+            sleep(fault.lasts).await;
+            proxy.process().signal(Signal::Cont);
+            return;
+        }
+        Kind::Killed(_) => proxy.kill(),
+        _ => {
+            let status = proxy.terminate().await;
+            if !status.success() {
+                book.violation(format!(
+                    "proxy {} did not stop cleanly: {status}",
+                    fault.node
+                ));
+            }
+        }
+    }
+    sleep(fault.lasts).await;
+    proxy.start_again().await;
+}
+
+async fn etcd(world: &World, fault: &Fault) {
+    let member = &mut *world.etcds[fault.node].lock().await;
+    match fault.kind {
+        Kind::Frozen(_) => {
+            member.stop();
+            sleep(fault.lasts).await;
+            member.cont();
+            member.wait_until_it_answers().await;
+            return;
+        }
+        Kind::Killed(_) => member.kill(),
+        _ => _ = member.process().terminate(PATIENCE).await,
+    }
+    sleep(fault.lasts).await;
+    member.start_again().await;
+}
+
+async fn rotate(world: &World, node: usize, files: Files) {
+    let proxy = &world.nodes[node].lock().await.proxy;
+    let before = proxy.metric(LOADED, &[]).await;
+    world.rotate(node, files);
+    proxy
+        .until_metric(LOADED, &[], |loaded| loaded > before)
+        .await;
+}

@@ -1,0 +1,169 @@
+//! What clients saw during each fault and shortly after it, as a table. Pure.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
+use std::time::Duration;
+
+use crate::rules::Verdict;
+
+/// What still counts as seen during a fault.
+const AFTERWARDS: Duration = Duration::from_secs(10);
+
+/// A request with all its attempts. Times are since the start.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub client: String,
+    pub from: Duration,
+    pub until: Duration,
+    pub attempts: usize,
+    pub verdict: Verdict,
+}
+
+/// A fault from its injection until everything is ready again.
+#[derive(Clone, Debug)]
+pub struct Window {
+    pub kind: String,
+    pub from: Duration,
+    pub until: Duration,
+}
+
+/// What the table is made of.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    pub requests: Vec<Request>,
+    pub windows: Vec<Window>,
+    /// When informers listed again.
+    pub relists: Vec<Duration>,
+    /// When upgraded streams ended.
+    pub ended_streams: Vec<Duration>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Row {
+    pub times: usize,
+    pub requests: usize,
+    pub repeated: usize,
+    pub failed: usize,
+    pub violations: usize,
+    pub relists: usize,
+    pub ended_streams: usize,
+    /// The longest time of one client without a good answer.
+    pub gap: Duration,
+    pub reasons: BTreeMap<String, usize>,
+}
+
+pub struct Table(pub BTreeMap<String, Row>);
+
+impl Window {
+    fn covers(&self, from: Duration, until: Duration) -> bool {
+        from <= self.until + AFTERWARDS && until >= self.from
+    }
+}
+
+impl Seen {
+    /// Whether anything was broken then, or shortly before.
+    pub fn is_disturbed(&self, at: Duration) -> bool {
+        self.windows.iter().any(|window| window.covers(at, at))
+    }
+
+    pub fn table(&self) -> Table {
+        let gaps = self.gaps();
+        let mut rows: BTreeMap<String, Row> = BTreeMap::new();
+        for window in &self.windows {
+            let row = rows.entry(window.kind.clone()).or_default();
+            row.times += 1;
+            let during = |request: &&Request| window.covers(request.from, request.until);
+            for request in self.requests.iter().filter(during) {
+                row.count(request);
+            }
+            let moments =
+                |all: &[Duration]| all.iter().filter(|at| window.covers(**at, **at)).count();
+            row.relists += moments(&self.relists);
+            row.ended_streams += moments(&self.ended_streams);
+            for (from, until) in gaps
+                .iter()
+                .filter(|(from, until)| window.covers(*from, *until))
+            {
+                row.gap = row.gap.max(*until - *from);
+            }
+        }
+        let mut quiet = Row::default();
+        let undisturbed = |request: &&Request| {
+            let covered = |window: &Window| window.covers(request.from, request.until);
+            !self.windows.iter().any(covered)
+        };
+        for request in self.requests.iter().filter(undisturbed) {
+            quiet.count(request);
+        }
+        rows.insert("(nothing)".to_owned(), quiet);
+        Table(rows)
+    }
+
+    /// Of each client, from one good answer to the next.
+    fn gaps(&self) -> Vec<(Duration, Duration)> {
+        let mut last: BTreeMap<&str, Duration> = BTreeMap::new();
+        let mut gaps = Vec::new();
+        for request in &self.requests {
+            if request.verdict == Verdict::Fine {
+                let before = last.insert(&request.client, request.until);
+                gaps.push((before.unwrap_or(request.from), request.until));
+            }
+        }
+        gaps
+    }
+}
+
+impl Row {
+    fn count(&mut self, request: &Request) {
+        self.requests += 1;
+        self.repeated += usize::from(request.attempts > 1);
+        match &request.verdict {
+            Verdict::Fine => {}
+            Verdict::Failed(why) => {
+                self.failed += 1;
+                let why = why.chars().take(60).collect();
+                *self.reasons.entry(why).or_default() += 1;
+            }
+            Verdict::Violation(_) => self.violations += 1,
+        }
+    }
+}
+
+impl Display for Table {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<32}{:>6}{:>10}{:>10}{:>8}{:>11}{:>9}{:>9}{:>9}",
+            "fault",
+            "times",
+            "requests",
+            "repeated",
+            "failed",
+            "violations",
+            "relists",
+            "streams",
+            "gap"
+        )?;
+        for (kind, row) in &self.0 {
+            writeln!(
+                f,
+                "{kind:<32}{:>6}{:>10}{:>10}{:>8}{:>11}{:>9}{:>9}{:>7.1} s",
+                row.times,
+                row.requests,
+                row.repeated,
+                row.failed,
+                row.violations,
+                row.relists,
+                row.ended_streams,
+                row.gap.as_secs_f64()
+            )?;
+            for (why, times) in &row.reasons {
+                writeln!(f, "{:>38} x {why}", times)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
