@@ -19,12 +19,16 @@ pub struct Book {
     /// With the number of the kind.
     writes: Mutex<Vec<(usize, Write)>>,
     violations: Mutex<Vec<String>>,
+    /// From when until when an apiserver was starting.
+    starts: Mutex<Vec<(Duration, Option<Duration>)>>,
 }
 
 /// A request with all its attempts.
 pub struct Exchange {
     pub what: String,
     pub from: Duration,
+    /// When the last attempt began.
+    pub last: Duration,
     pub attempts: Vec<Outcome>,
 }
 
@@ -48,6 +52,7 @@ impl Book {
             seen: Mutex::default(),
             writes: Mutex::default(),
             violations: Mutex::default(),
+            starts: Mutex::default(),
         }
     }
 
@@ -87,12 +92,31 @@ impl Book {
             self.say(&format!("slow: {client}: {}", exchange.describe()));
         }
         self.seen().requests.push(Request {
-            client: client.to_owned(),
             from: exchange.from,
             until,
             attempts: exchange.attempts.len(),
             verdict,
         });
+    }
+
+    /// An apiserver starts; the start's number.
+    pub fn starts(&self) -> usize {
+        let now = self.now();
+        let mut starts = self.starts.lock().unwrap();
+        starts.push((now, None));
+        starts.len() - 1
+    }
+
+    pub fn has_started(&self, number: usize) {
+        let now = self.now();
+        self.starts.lock().unwrap()[number].1 = Some(now);
+    }
+
+    /// Whether an apiserver was starting at some time since then.
+    pub fn was_starting_since(&self, from: Duration) -> bool {
+        let starts = self.starts.lock().unwrap();
+        let lasts = |until: Option<Duration>| until.is_none_or(|until| until >= from);
+        starts.iter().any(|(_, until)| lasts(*until))
     }
 
     pub fn write(&self, kind: usize, write: Write) {
@@ -104,9 +128,16 @@ impl Book {
         self.seen().windows.push(Window { kind, from, until });
     }
 
-    pub fn relist(&self) {
+    pub fn relist(&self, informer: &str, from: i64) {
         let now = self.now();
+        self.say(&format!("410: {informer} from {from}"));
         self.seen().relists.push(now);
+    }
+
+    /// An upgraded stream ended, or did not begin.
+    pub fn stream_ended(&self, why: &str) {
+        let now = self.now();
+        self.seen().ended_streams.push((now, why.to_owned()));
     }
 
     pub fn seen(&self) -> MutexGuard<'_, Seen> {

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use crate::book::Book;
 use crate::clients::{Session, definitions};
 use crate::plan::{Fault, Files, Kind, Part};
-use crate::world::{Node, World, runtime_config};
+use crate::world::{World, runtime_config};
 
 /// Between an apiserver's SIGTERM and SIGKILL: open watches would hold it for a minute.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -21,11 +21,11 @@ pub async fn inject(world: &World, book: &Arc<Book>, number: usize, fault: &Faul
     book.say(&fault.to_string());
     match fault.kind {
         Kind::Killed(part) | Kind::Terminated(part) | Kind::Frozen(part) => match part {
-            Part::Apiserver => apiserver(world, fault).await,
+            Part::Apiserver => apiserver(world, book, fault).await,
             Part::Proxy => proxy(world, book, fault).await,
             Part::Etcd => etcd(world, fault).await,
         },
-        Kind::Switched => apiserver(world, fault).await,
+        Kind::Switched => apiserver(world, book, fault).await,
         Kind::Cut(link) | Kind::Delayed(link) | Kind::Silent(link) => {
             let links = world.links[fault.node].of(link);
             for link in links {
@@ -45,16 +45,13 @@ pub async fn inject(world: &World, book: &Arc<Book>, number: usize, fault: &Faul
             definitions::churn(&mut session, number).await;
         }
     }
-    ready(&mut *world.nodes[fault.node].lock().await).await;
+    let node = &mut *world.nodes[fault.node].lock().await;
+    node.server.wait_ready().await;
+    node.proxy.wait_ready().await;
     book.window(fault.kind.to_string(), from);
 }
 
-async fn ready(node: &mut Node) {
-    node.server.wait_ready().await;
-    node.proxy.wait_ready().await;
-}
-
-async fn apiserver(world: &World, fault: &Fault) {
+async fn apiserver(world: &World, book: &Book, fault: &Fault) {
     let server = &mut world.nodes[fault.node].lock().await.server;
     match fault.kind {
         Kind::Frozen(_) => {
@@ -68,7 +65,10 @@ async fn apiserver(world: &World, fault: &Fault) {
     }
     sleep(fault.lasts).await;
     server.set_runtime_config(runtime_config(&fault.without));
+    let start = book.starts();
     server.start_again();
+    server.wait_ready().await;
+    book.has_started(start);
 }
 
 async fn proxy(world: &World, book: &Book, fault: &Fault) {

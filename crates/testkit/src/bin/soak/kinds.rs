@@ -47,6 +47,8 @@ pub struct User {
     pub name: &'static str,
     /// `None`: it shows the certificate of its name.
     pub token: Option<&'static str>,
+    /// The same as a line of a request.
+    pub authorization: &'static str,
     pub namespace: &'static str,
 }
 
@@ -54,21 +56,25 @@ pub const USERS: [User; 4] = [
     User {
         name: "alice",
         token: None,
+        authorization: "",
         namespace: "of-alice",
     },
     User {
         name: "bob",
         token: Some("tok-bob"),
+        authorization: "Authorization: Bearer tok-bob\r\n",
         namespace: "of-bob",
     },
     User {
         name: "carol",
         token: None,
+        authorization: "",
         namespace: "of-carol",
     },
     User {
         name: "dave",
         token: Some("tok-dave"),
+        authorization: "Authorization: Bearer tok-dave\r\n",
         namespace: "of-dave",
     },
 ];

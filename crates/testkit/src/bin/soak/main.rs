@@ -21,6 +21,7 @@ mod informed;
 mod kinds;
 mod memory;
 mod plan;
+mod prepare;
 mod random;
 mod reference;
 mod rules;
@@ -33,6 +34,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Parser)]
 struct Args {
@@ -53,9 +55,24 @@ async fn main() -> ExitCode {
     let seed = args.seed.unwrap_or_else(now);
     println!("soak: {} seconds, --seed {seed}", args.seconds);
     testkit::install_crypto_provider();
-    match run::run(seed, Duration::from_secs(args.seconds), args.keep).await {
+    let run = run::run(seed, Duration::from_secs(args.seconds), args.keep);
+    let clean = tokio::select! {
+        clean = run => clean,
+        // What was started ends with its handles.
+        () = told_to_stop() => false,
+    };
+    match clean {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
+    }
+}
+
+async fn told_to_stop() {
+    let mut terminate = signal(SignalKind::terminate()).expect("a signal handler");
+    let mut interrupt = signal(SignalKind::interrupt()).expect("a signal handler");
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
     }
 }
 

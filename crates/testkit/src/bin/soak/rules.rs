@@ -1,6 +1,6 @@
 //! What a client may be answered. Pure.
 //!
-//! Allowed are only: a 500 or 504 of an apiserver that lost its etcd; and for a write, an unknown outcome (its
+//! Allowed are only: a 403 of an apiserver that starts, to a client that does not ask for readiness; a 500 or 504 of an apiserver that lost its etcd; and for a write, an unknown outcome (its
 //! connection broke, or a 503 without `Retry-After`). Everything else that is not what was asked for is a violation.
 
 use crate::exchange::{Answer, Outcome};
@@ -70,6 +70,16 @@ pub fn read(expected: &Expected, attempts: &[Outcome]) -> Verdict {
         (401 | 403, _) => violation(format!("refused who has the right: {}", said())),
         (500 | 504, _) => Verdict::Failed(said()),
         _ => violation(format!("{} after {} attempts", said(), attempts.len())),
+    }
+}
+
+/// What a violation is if it was a client that did not ask for readiness, while an apiserver was starting: it answers
+/// 403 before it knows all rights, and if no other server can be asked, its proxy passes that on.
+pub fn unless_early(verdict: Verdict, attempts: &[Outcome]) -> Verdict {
+    let answer = attempts.last().and_then(Outcome::answer);
+    match (verdict, answer.map(|answer| answer.code)) {
+        (Verdict::Violation(_), Some(403)) => Verdict::Failed("403, early".to_owned()),
+        (verdict, _) => verdict,
     }
 }
 

@@ -10,6 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::book::Book;
 use crate::clients::informer::Informer;
+use crate::clients::stream::Streams;
 use crate::clients::writer::Writer;
 use crate::clients::{Session, reader};
 use crate::exchange::Outcome;
@@ -25,9 +26,10 @@ use crate::writes;
 
 /// Of each kind.
 const INFORMERS: usize = 3;
-const IF_READY: &str = "X-Kubernetes-If-Ready";
 /// Between two looks at the proxies' memory.
 const LOOK: Duration = Duration::from_secs(5);
+const TICK: Duration = Duration::from_millis(200);
+const STALL: Duration = Duration::from_secs(2);
 /// Until every client has ended what it began.
 const LAST: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -53,6 +55,7 @@ pub async fn run(seed: u64, time: Duration, keep: bool) -> bool {
     tokio::select! {
         () = break_things(&world, &book, seed, time) => {}
         () = look(&world, &book, &samples) => {}
+        () = notice_stalls(&book) => {}
     }
     book.say("no more faults");
     book.stop();
@@ -65,6 +68,8 @@ pub async fn run(seed: u64, time: Duration, keep: bool) -> bool {
         book.violation("a client has not ended".to_owned());
     }
     compare(&world, &book, &reference, &stories).await;
+    let ended = book.seen().ended_for_nothing();
+    ended.into_iter().for_each(|ended| book.violation(ended));
     examine_proxies(&world, &book, &samples).await;
     report(world, &book, keep, &stories)
 }
@@ -79,7 +84,7 @@ async fn start_informers(world: &World, book: &Arc<Book>, tasks: &mut JoinSet<()
             let client = match number {
                 0 => admin.http2(),
                 1 => by_token.http1(),
-                _ => by_token.http2().header(IF_READY, "true"),
+                _ => by_token.http2(),
             };
             let name = format!("informer-{number} of {}", of.plural);
             let story = Arc::new(Mutex::new(Story {
@@ -88,6 +93,10 @@ async fn start_informers(world: &World, book: &Arc<Book>, tasks: &mut JoinSet<()
             }));
             stories.push((kind, Arc::clone(&story)));
             let session = Session::new(name, &client, Arc::clone(book));
+            let session = match number {
+                0 | 1 => session,
+                _ => session.asking_readiness(),
+            };
             tasks.spawn(
                 Informer {
                     session,
@@ -106,7 +115,7 @@ async fn start_informers(world: &World, book: &Arc<Book>, tasks: &mut JoinSet<()
     stories
 }
 
-/// Two readers, with and without the question for readiness, and a writer for each user.
+/// For each user two readers, with and without the question for readiness, a writer, and upgraded streams.
 fn start_clients(world: &World, book: &Arc<Book>, seed: u64) -> JoinSet<()> {
     let mut clients = JoinSet::new();
     for (number, user) in USERS.into_iter().enumerate() {
@@ -118,7 +127,7 @@ fn start_clients(world: &World, book: &Arc<Book>, seed: u64) -> JoinSet<()> {
         };
         let plain = session("reader", client.http2());
         clients.spawn(reader::run(plain, user, random(1)));
-        let asking = session("asking", client.http1().header(IF_READY, "true"));
+        let asking = session("asking", client.http1()).asking_readiness();
         clients.spawn(reader::run(asking, user, random(2)));
         let client = if number % 2 == 0 {
             client.http2()
@@ -127,6 +136,15 @@ fn start_clients(world: &World, book: &Arc<Book>, seed: u64) -> JoinSet<()> {
         };
         let writer = Writer::new(session("writer", client), user, random(3));
         clients.spawn(writer.run());
+        let streams = Streams {
+            name: format!("stream-{}", user.name),
+            client: world.user(&user),
+            authorization: user.authorization,
+            namespace: user.namespace,
+            book: Arc::clone(book),
+            random: random(4),
+        };
+        clients.spawn(streams.run());
     }
     clients
 }
@@ -171,6 +189,18 @@ async fn look(world: &World, book: &Book, samples: &Samples) {
             samples.lock().unwrap()[number].push(sample);
         }
         sleep(LOOK).await;
+    }
+}
+
+/// On a busy machine nothing is answered in time; this says when that was.
+async fn notice_stalls(book: &Book) {
+    loop {
+        let before = book.now();
+        sleep(TICK).await;
+        let late = book.now() - before - TICK;
+        if late > STALL {
+            book.say(&format!("this program itself had to wait for {late:.1?}"));
+        }
     }
 }
 

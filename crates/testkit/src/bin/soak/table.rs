@@ -12,7 +12,6 @@ const AFTERWARDS: Duration = Duration::from_secs(10);
 /// A request with all its attempts. Times are since the start.
 #[derive(Clone, Debug)]
 pub struct Request {
-    pub client: String,
     pub from: Duration,
     pub until: Duration,
     pub attempts: usize,
@@ -34,8 +33,8 @@ pub struct Seen {
     pub windows: Vec<Window>,
     /// When informers listed again.
     pub relists: Vec<Duration>,
-    /// When upgraded streams ended.
-    pub ended_streams: Vec<Duration>,
+    /// When upgraded streams ended, and how.
+    pub ended_streams: Vec<(Duration, String)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,8 +46,8 @@ pub struct Row {
     pub violations: usize,
     pub relists: usize,
     pub ended_streams: usize,
-    /// The longest time of one client without a good answer.
-    pub gap: Duration,
+    /// The longest request, from its first attempt to the end of its last.
+    pub longest: Duration,
     pub reasons: BTreeMap<String, usize>,
 }
 
@@ -61,13 +60,16 @@ impl Window {
 }
 
 impl Seen {
-    /// Whether anything was broken then, or shortly before.
-    pub fn is_disturbed(&self, at: Duration) -> bool {
-        self.windows.iter().any(|window| window.covers(at, at))
+    /// Streams that ended while nothing was broken, nor shortly before.
+    pub fn ended_for_nothing(&self) -> Vec<String> {
+        let covered = |at: Duration| self.windows.iter().any(|window| window.covers(at, at));
+        let ended = self.ended_streams.iter().filter(|(at, _)| !covered(*at));
+        ended
+            .map(|(at, why)| format!("a stream ended at {at:.1?} while nothing was broken: {why}"))
+            .collect()
     }
 
     pub fn table(&self) -> Table {
-        let gaps = self.gaps();
         let mut rows: BTreeMap<String, Row> = BTreeMap::new();
         for window in &self.windows {
             let row = rows.entry(window.kind.clone()).or_default();
@@ -76,16 +78,10 @@ impl Seen {
             for request in self.requests.iter().filter(during) {
                 row.count(request);
             }
-            let moments =
-                |all: &[Duration]| all.iter().filter(|at| window.covers(**at, **at)).count();
-            row.relists += moments(&self.relists);
-            row.ended_streams += moments(&self.ended_streams);
-            for (from, until) in gaps
-                .iter()
-                .filter(|(from, until)| window.covers(*from, *until))
-            {
-                row.gap = row.gap.max(*until - *from);
-            }
+            let during = |at: Duration| window.covers(at, at);
+            row.relists += self.relists.iter().filter(|at| during(**at)).count();
+            let ended = self.ended_streams.iter().filter(|(at, _)| during(*at));
+            row.ended_streams += ended.count();
         }
         let mut quiet = Row::default();
         let undisturbed = |request: &&Request| {
@@ -98,24 +94,12 @@ impl Seen {
         rows.insert("(nothing)".to_owned(), quiet);
         Table(rows)
     }
-
-    /// Of each client, from one good answer to the next.
-    fn gaps(&self) -> Vec<(Duration, Duration)> {
-        let mut last: BTreeMap<&str, Duration> = BTreeMap::new();
-        let mut gaps = Vec::new();
-        for request in &self.requests {
-            if request.verdict == Verdict::Fine {
-                let before = last.insert(&request.client, request.until);
-                gaps.push((before.unwrap_or(request.from), request.until));
-            }
-        }
-        gaps
-    }
 }
 
 impl Row {
     fn count(&mut self, request: &Request) {
         self.requests += 1;
+        self.longest = self.longest.max(request.until - request.from);
         self.repeated += usize::from(request.attempts > 1);
         match &request.verdict {
             Verdict::Fine => {}
@@ -142,7 +126,7 @@ impl Display for Table {
             "violations",
             "relists",
             "streams",
-            "gap"
+            "longest"
         )?;
         for (kind, row) in &self.0 {
             writeln!(
@@ -155,7 +139,7 @@ impl Display for Table {
                 row.violations,
                 row.relists,
                 row.ended_streams,
-                row.gap.as_secs_f64()
+                row.longest.as_secs_f64()
             )?;
             for (why, times) in &row.reasons {
                 writeln!(f, "{:>38} x {why}", times)?;

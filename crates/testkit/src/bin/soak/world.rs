@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use tempfile::TempDir;
 use testkit::addr::Loopback;
 use testkit::balancer::Balancer;
@@ -18,8 +17,10 @@ use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::wait::eventually;
 use tokio::sync::Mutex;
 
-use crate::kinds::{ANCHOR, DEFINITIONS, KINDS, USERS, User, definition};
+use crate::clients::stream::Kubelet;
+use crate::kinds::User;
 use crate::plan::{Files, Group, Link, NODES, at_first};
+use crate::prepare::prepare;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -28,6 +29,8 @@ pub struct World {
     pub nodes: Vec<Mutex<Node>>,
     pub links: Vec<Links>,
     pub etcds: Vec<Mutex<Etcd>>,
+    /// Of all pods.
+    _kubelet: Kubelet,
     pub pki: Pki,
     pub dir: TempDir,
 }
@@ -76,7 +79,8 @@ impl World {
                 .push(KubeApiServer::start(server_options(&dir, &pki, &etcds, node), &pki).await);
         }
         let (mut nodes, mut links) = (Vec::new(), Vec::new());
-        prepare(&servers).await;
+        let kubelet = Kubelet::start(&pki).await;
+        prepare(&servers, &kubelet).await;
         for (node, server) in servers.into_iter().enumerate() {
             let (own, peers) = (Loopback::new(), Loopback::new());
             let of_proxy = std::net::SocketAddr::new(own.ip(), 6443);
@@ -116,6 +120,7 @@ impl World {
             nodes,
             links,
             etcds: etcds.into_iter().map(Mutex::new).collect(),
+            _kubelet: kubelet,
             pki,
             dir,
         }
@@ -157,6 +162,7 @@ fn pki(dir: &TempDir) -> Pki {
 fn server_options(dir: &TempDir, pki: &Pki, etcds: &[Etcd], node: usize) -> KubeOptions {
     let members: Vec<_> = etcds.iter().map(Etcd::endpoint).collect();
     let options = KubeOptions::new(dir.path(), pki, &etcds[0], &format!("cp-{node}"))
+        .arg("--disable-admission-plugins=ServiceAccount")
         .without("etcd-servers")
         .arg(&format!("--etcd-servers={}", members.join(",")));
     let settings = runtime_config(&at_first()[node]);
@@ -214,82 +220,4 @@ fn rotate(pki: &Pki, node: usize, files: Files) {
             pki.leaf(&format!("front-{node}"), "front-proxy-ca", &options);
         }
     }
-}
-
-/// Namespaces, rights, and an object of each kind in each namespace. Returns when every server knows of them.
-async fn prepare(servers: &[KubeApiServer]) {
-    let admin = servers[0].admin();
-    create(
-        admin,
-        DEFINITIONS,
-        &definition("soak.test", "widgets", "Widget"),
-    )
-    .await;
-    for user in USERS {
-        let (namespace, meta) = (user.namespace, |name: &str| json!({"name": name}));
-        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": meta(namespace)});
-        create(admin, "/api/v1/namespaces", &object).await;
-        let rbac = |plural: &str| {
-            format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/{plural}")
-        };
-        let version = "rbac.authorization.k8s.io/v1";
-        let rules = json!([{"apiGroups": ["", "autoscaling", "batch", "soak.test"], "verbs": ["*"],
-            "resources": KINDS.iter().map(|kind| kind.plural).collect::<Vec<_>>()}]);
-        let role =
-            json!({"apiVersion": version, "kind": "Role", "metadata": meta("own"), "rules": rules});
-        create(admin, &rbac("roles"), &role).await;
-        let subject =
-            json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user.name});
-        let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "own"});
-        let binding = json!({"apiVersion": version, "kind": "RoleBinding", "metadata": meta("own"),
-            "subjects": [subject], "roleRef": role});
-        create(admin, &rbac("rolebindings"), &binding).await;
-        for kind in &KINDS {
-            let object = kind.object(&json!({"name": ANCHOR, "labels": {"owner": user.name}}));
-            create_anywhere(servers, &kind.collection(namespace), &object).await;
-        }
-    }
-    let last = USERS[NODES].namespace;
-    for server in servers {
-        let admin = server.admin();
-        let path = format!(
-            "/apis/rbac.authorization.k8s.io/v1/namespaces/{last}/rolebindings?resourceVersion=0"
-        );
-        eventually("rights are known", PATIENCE, async || {
-            admin.get(&path).await.text().contains("own")
-        })
-        .await;
-        let path = format!("{}?resourceVersion=0", KINDS[3].collection(last));
-        eventually("the definition is known", PATIENCE, async || {
-            admin.get(&path).await.code() == 200
-        })
-        .await;
-    }
-}
-
-async fn create(admin: &Client, path: &str, object: &Value) {
-    eventually("an object is created", PATIENCE, async || {
-        let answer = admin.request("POST", path, object.to_string()).await;
-        matches!(answer.code(), 201 | 409)
-            .then_some(())
-            .ok_or(answer.text())
-    })
-    .await;
-}
-
-/// At the first server that serves it.
-async fn create_anywhere(servers: &[KubeApiServer], path: &str, object: &Value) {
-    eventually("an object is created", PATIENCE, async || {
-        for server in servers {
-            let answer = server
-                .admin()
-                .request("POST", path, object.to_string())
-                .await;
-            if matches!(answer.code(), 201 | 409) {
-                return true;
-            }
-        }
-        false
-    })
-    .await;
 }

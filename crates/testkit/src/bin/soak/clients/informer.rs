@@ -36,7 +36,7 @@ impl Informer {
             while let Some(newer) = self.watch(position).await {
                 position = newer;
             }
-            self.session.book.relist();
+            self.session.book.relist(&self.session.name, position);
         }
     }
 
@@ -128,6 +128,7 @@ fn exchange(path: &str, from: Duration, answer: Answer) -> Exchange {
     Exchange {
         what: format!("GET {path}"),
         from,
+        last: from,
         attempts: vec![Outcome::Answered(answer)],
     }
 }

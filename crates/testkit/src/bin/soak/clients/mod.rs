@@ -3,6 +3,7 @@
 pub mod definitions;
 pub mod informer;
 pub mod reader;
+pub mod stream;
 pub mod writer;
 
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::book::{Book, Exchange};
 use crate::exchange::{Answer, Outcome, again};
-use crate::rules::{Expected, Verdict, read};
+use crate::rules::{Expected, Verdict, read, unless_early};
 
 /// In which every attempt is answered: a frozen server is noticed after 15 s, the next may be one too, and the machine
 /// may be busy.
@@ -28,6 +29,7 @@ pub struct Session {
     pub name: String,
     pub client: Client,
     pub book: Arc<Book>,
+    asks_readiness: bool,
     asked: usize,
 }
 
@@ -37,7 +39,17 @@ impl Session {
             name,
             client: client.timeout(BOUND),
             book,
+            asks_readiness: false,
             asked: 0,
+        }
+    }
+
+    /// Every request carries the header of KEP-3028.
+    pub fn asking_readiness(self) -> Self {
+        Self {
+            client: self.client.header("X-Kubernetes-If-Ready", "true"),
+            asks_readiness: true,
+            ..self
         }
     }
 
@@ -49,7 +61,9 @@ impl Session {
         }
         let from = self.book.now();
         let mut attempts = Vec::new();
+        let mut last;
         loop {
+            last = self.book.now();
             let outcome = self.attempt(method, path, body).await;
             let pause = again(method == "GET", &outcome, attempts.len() + 1);
             attempts.push(outcome);
@@ -61,6 +75,7 @@ impl Session {
         Exchange {
             what: format!("{method} {path}"),
             from,
+            last,
             attempts,
         }
     }
@@ -97,6 +112,11 @@ impl Session {
     }
 
     pub fn note(&self, exchange: &Exchange, verdict: Verdict) {
+        let may_be_early = !self.asks_readiness && self.book.was_starting_since(exchange.last);
+        let verdict = match may_be_early {
+            true => unless_early(verdict, &exchange.attempts),
+            false => verdict,
+        };
         self.book.request(&self.name, exchange, verdict);
     }
 }

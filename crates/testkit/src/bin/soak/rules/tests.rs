@@ -135,3 +135,14 @@ fn a_write_that_is_always_refused_is_not_done_and_found() {
     let (_, verdict) = write(Verb::Create, &[message(403, "")]);
     assert_violation(&verdict, "who has the right");
 }
+
+#[test]
+fn only_a_403_can_be_early() {
+    let early = |code| {
+        let attempts = [message(code, "")];
+        unless_early(read(&alices(), &attempts), &attempts)
+    };
+    assert_eq!(early(403), Verdict::Failed("403, early".to_owned()));
+    assert_violation(&early(404), "a false 404");
+    assert_violation(&early(401), "who has the right");
+}

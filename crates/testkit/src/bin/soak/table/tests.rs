@@ -4,9 +4,8 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn request(client: &str, from: u64, until: u64, verdict: Verdict) -> Request {
+fn request(from: u64, until: u64, verdict: Verdict) -> Request {
     Request {
-        client: client.to_owned(),
         from: seconds(from),
         until: seconds(until),
         attempts: 1,
@@ -18,12 +17,12 @@ fn seen() -> Seen {
     let failed = || Verdict::Failed("broken off: reset".to_owned());
     Seen {
         requests: vec![
-            request("a", 1, 2, Verdict::Fine),
-            request("b", 1, 2, Verdict::Fine),
-            request("a", 60, 61, failed()),
-            request("a", 63, 64, Verdict::Fine),
-            request("b", 76, 77, Verdict::Violation("404".to_owned())),
-            request("b", 90, 91, Verdict::Fine),
+            request(1, 2, Verdict::Fine),
+            request(1, 2, Verdict::Fine),
+            request(60, 61, failed()),
+            request(63, 64, Verdict::Fine),
+            request(76, 77, Verdict::Violation("404".to_owned())),
+            request(90, 91, Verdict::Fine),
         ],
         windows: vec![Window {
             kind: "proxy: SIGKILL".to_owned(),
@@ -31,7 +30,9 @@ fn seen() -> Seen {
             until: seconds(66),
         }],
         relists: vec![seconds(62), seconds(99)],
-        ended_streams: vec![seconds(76), seconds(77)],
+        ended_streams: [76, 77]
+            .map(|at| (seconds(at), "reset".to_owned()))
+            .to_vec(),
     }
 }
 
@@ -47,7 +48,7 @@ fn a_fault_has_what_clients_saw_during_it_and_ten_seconds_after() {
         violations: 1,
         relists: 1,
         ended_streams: 1,
-        gap: seconds(89),
+        longest: seconds(1),
         reasons: BTreeMap::from([("broken off: reset".to_owned(), 1)]),
     };
     assert_eq!(*row, expected);
@@ -57,9 +58,9 @@ fn a_fault_has_what_clients_saw_during_it_and_ten_seconds_after() {
 }
 
 #[test]
-fn what_is_disturbed() {
-    let seen = seen();
-    for (at, disturbed) in [(59, false), (60, true), (76, true), (77, false)] {
-        assert_eq!(seen.is_disturbed(seconds(at)), disturbed, "{at}");
-    }
+fn a_stream_that_ends_while_nothing_is_broken_is_found() {
+    assert_eq!(
+        seen().ended_for_nothing(),
+        ["a stream ended at 77.0s while nothing was broken: reset"]
+    );
 }
