@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::exchange::Outcome;
 use crate::rules::Verdict;
-use crate::table::{Request, Seen, Window};
+use crate::table::{Request, Seen, Trouble, Window};
 use crate::writes::Write;
 
 /// Requests that take longer are named, with what their attempts were answered.
@@ -128,16 +128,24 @@ impl Book {
         self.seen().windows.push(Window { kind, from, until });
     }
 
-    pub fn relist(&self, informer: &str, from: i64) {
-        let now = self.now();
-        self.say(&format!("410: {informer} from {from}"));
+    /// What may only be while something is broken.
+    pub fn trouble(&self, from: Duration, what: String) {
+        let until = self.now();
+        self.seen().troubles.push(Trouble { from, until, what });
+    }
+
+    pub fn relist(&self, informer: &str, revision: i64) {
+        let (now, what) = (self.now(), format!("410: {informer} from {revision}"));
+        self.say(&what);
         self.seen().relists.push(now);
+        self.trouble(now, what);
     }
 
     /// An upgraded stream ended, or did not begin.
-    pub fn stream_ended(&self, why: &str) {
+    pub fn stream_ended(&self, why: String) {
         let now = self.now();
-        self.seen().ended_streams.push((now, why.to_owned()));
+        self.seen().ended_streams.push(now);
+        self.trouble(now, why);
     }
 
     pub fn seen(&self) -> MutexGuard<'_, Seen> {

@@ -65,6 +65,12 @@ impl Outcome {
         }
     }
 
+    /// What no client should see while nothing is broken.
+    pub fn is_trouble(&self) -> bool {
+        self.answer()
+            .is_none_or(|answer| answer.code == 429 || answer.code >= 500)
+    }
+
     pub fn describe(&self) -> String {
         match self {
             Self::NotSent(why) => format!("not sent: {why}"),

@@ -75,10 +75,13 @@ pub struct Step {
 
 pub struct Plan {
     random: Random,
+    steps: usize,
     round: VecDeque<Kind>,
     without: [BTreeSet<Group>; NODES],
 }
 
+/// Before every so many steps everything is left alone for longer, until no trouble is explained any more.
+const LONG_PAUSE: usize = 4;
 const PARTS: [Part; 3] = [Part::Apiserver, Part::Proxy, Part::Etcd];
 const LINKS: [Link; 4] = [Link::Clients, Link::Peers, Link::Apiserver, Link::Etcd];
 const GROUPS: [Group; 2] = [Group::Autoscaling, Group::Batch];
@@ -96,6 +99,7 @@ impl Plan {
     pub fn new(seed: u64) -> Self {
         Self {
             random: Random::new(seed),
+            steps: 0,
             round: VecDeque::new(),
             without: at_first(),
         }
@@ -149,7 +153,11 @@ impl Iterator for Plan {
     type Item = Step;
 
     fn next(&mut self) -> Option<Step> {
-        let pause = self.random.millis(500..4_000);
+        self.steps += 1;
+        let pause = match self.steps.is_multiple_of(LONG_PAUSE) {
+            true => self.random.millis(13_000..16_000),
+            false => self.random.millis(500..4_000),
+        };
         let kind = self.kind();
         let first = self.fault(kind, None);
         let mut faults = vec![first];

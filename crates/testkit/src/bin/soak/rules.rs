@@ -1,7 +1,8 @@
 //! What a client may be answered. Pure.
 //!
-//! Allowed are only: a 403 of an apiserver that starts, to a client that does not ask for readiness; a 500 or 504 of an apiserver that lost its etcd; and for a write, an unknown outcome (its
-//! connection broke, or a 503 without `Retry-After`). Everything else that is not what was asked for is a violation.
+//! A client may be refused, and its connections may break, but only while something is broken: that is judged for each
+//! attempt, elsewhere. And an apiserver that starts may give a 403 to a client that does not ask for readiness. Everything
+//! else that is not what was asked for is a violation.
 
 use crate::exchange::{Answer, Outcome};
 
@@ -68,8 +69,8 @@ pub fn read(expected: &Expected, attempts: &[Outcome]) -> Verdict {
         }
         (404, _) => violation(format!("a false 404: {}", said())),
         (401 | 403, _) => violation(format!("refused who has the right: {}", said())),
-        (500 | 504, _) => Verdict::Failed(said()),
-        _ => violation(format!("{} after {} attempts", said(), attempts.len())),
+        (429 | 500.., _) => Verdict::Failed(said()),
+        _ => violation(said()),
     }
 }
 
@@ -91,52 +92,46 @@ pub fn write(verb: Verb, attempts: &[Outcome]) -> (Effect, Verdict) {
         return (Effect::NotDone, unanswered(attempts));
     };
     let said = last.describe();
-    let Some(answer) = last.answer() else {
-        let (effect, verdict) = match last {
-            Outcome::Silent => (Effect::Unknown, violation(said)),
-            Outcome::Broken(_) => (Effect::Unknown, Verdict::Failed(said)),
-            _ if may_have => (Effect::Unknown, unanswered(attempts)),
-            _ => (Effect::NotDone, unanswered(attempts)),
-        };
-        return (effect, verdict);
+    let not_by_this = match may_have {
+        true => Effect::Unknown,
+        false => Effect::NotDone,
     };
-    match answer.code {
-        200..300 => (Effect::Done(revision(verb, answer)), Verdict::Fine),
+    let code = match last {
+        Outcome::Answered(answer) => answer.code,
+        Outcome::NotSent(_) => return (not_by_this, unanswered(attempts)),
+        Outcome::Broken(_) | Outcome::Silent => return (Effect::Unknown, unanswered(attempts)),
+    };
+    match code {
+        200..300 => (Effect::Done(revision(verb, last)), Verdict::Fine),
         // An earlier attempt was it, or its own traces are in the way.
         404 | 409 if may_have && verb != Verb::Create => (Effect::Unknown, Verdict::Failed(said)),
-        404 | 409 => (
-            Effect::NotDone,
-            violation(format!("a write that nobody else does: {said}")),
-        ),
-        _ if last.is_uncertain() => (Effect::Unknown, Verdict::Failed(said)),
-        code => {
-            let what = match code {
-                401 | 403 => "refused who has the right",
-                _ => "refused",
-            };
-            let effect = if may_have {
-                Effect::Unknown
-            } else {
-                Effect::NotDone
-            };
-            let verdict = violation(format!("{what} after {} attempts: {said}", attempts.len()));
-            (effect, verdict)
+        404 | 409 => {
+            let twice = format!("a write that nobody else does: {said}");
+            (Effect::NotDone, violation(twice))
         }
+        429 | 500.. if last.is_uncertain() => (Effect::Unknown, Verdict::Failed(said)),
+        429 | 500.. => (not_by_this, Verdict::Failed(said)),
+        401 | 403 => (
+            not_by_this,
+            violation(format!("refused who has the right: {said}")),
+        ),
+        _ => (not_by_this, violation(said)),
     }
 }
 
-fn revision(verb: Verb, answer: &Answer) -> Option<i64> {
+fn revision(verb: Verb, last: &Outcome) -> Option<i64> {
     match verb {
         Verb::Delete => None,
-        Verb::Create | Verb::Update => answer.revision(),
+        Verb::Create | Verb::Update => last.answer().and_then(Answer::revision),
     }
 }
 
 fn unanswered(attempts: &[Outcome]) -> Verdict {
-    let last = attempts
-        .last()
-        .map_or("never asked".to_owned(), Outcome::describe);
-    violation(format!("{last}, after {} attempts", attempts.len()))
+    match attempts.last() {
+        Some(last @ (Outcome::NotSent(_) | Outcome::Broken(_))) => Verdict::Failed(last.describe()),
+        Some(last) => violation(last.describe()),
+        None => violation("never asked".to_owned()),
+    }
 }
 
 fn violation(what: String) -> Verdict {

@@ -68,8 +68,10 @@ pub async fn run(seed: u64, time: Duration, keep: bool) -> bool {
         book.violation("a client has not ended".to_owned());
     }
     compare(&world, &book, &reference, &stories).await;
-    let ended = book.seen().ended_for_nothing();
-    ended.into_iter().for_each(|ended| book.violation(ended));
+    let troubles = book.seen().trouble_for_nothing();
+    troubles
+        .into_iter()
+        .for_each(|trouble| book.violation(trouble));
     examine_proxies(&world, &book, &samples).await;
     report(world, &book, keep, &stories)
 }

@@ -26,6 +26,14 @@ pub struct Window {
     pub until: Duration,
 }
 
+/// An attempt that failed, a stream that ended, a watch that could not go on.
+#[derive(Clone, Debug)]
+pub struct Trouble {
+    pub from: Duration,
+    pub until: Duration,
+    pub what: String,
+}
+
 /// What the table is made of.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
@@ -33,8 +41,10 @@ pub struct Seen {
     pub windows: Vec<Window>,
     /// When informers listed again.
     pub relists: Vec<Duration>,
-    /// When upgraded streams ended, and how.
-    pub ended_streams: Vec<(Duration, String)>,
+    /// When upgraded streams ended.
+    pub ended_streams: Vec<Duration>,
+    /// What clients may see only while something is broken.
+    pub troubles: Vec<Trouble>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,12 +70,17 @@ impl Window {
 }
 
 impl Seen {
-    /// Streams that ended while nothing was broken, nor shortly before.
-    pub fn ended_for_nothing(&self) -> Vec<String> {
-        let covered = |at: Duration| self.windows.iter().any(|window| window.covers(at, at));
-        let ended = self.ended_streams.iter().filter(|(at, _)| !covered(*at));
-        ended
-            .map(|(at, why)| format!("a stream ended at {at:.1?} while nothing was broken: {why}"))
+    /// Trouble while nothing was broken, nor shortly before.
+    pub fn trouble_for_nothing(&self) -> Vec<String> {
+        let explained = |trouble: &&Trouble| {
+            let mut windows = self.windows.iter();
+            windows.any(|window| window.covers(trouble.from, trouble.until))
+        };
+        let unexplained = self.troubles.iter().filter(|trouble| !explained(trouble));
+        unexplained
+            .map(|Trouble { from, until, what }| {
+                format!("while nothing was broken, {from:.1?} to {until:.1?}: {what}")
+            })
             .collect()
     }
 
@@ -78,10 +93,12 @@ impl Seen {
             for request in self.requests.iter().filter(during) {
                 row.count(request);
             }
-            let during = |at: Duration| window.covers(at, at);
-            row.relists += self.relists.iter().filter(|at| during(**at)).count();
-            let ended = self.ended_streams.iter().filter(|(at, _)| during(*at));
-            row.ended_streams += ended.count();
+            let moments = |all: &[Duration]| {
+                let during = all.iter().filter(|at| window.covers(**at, **at));
+                during.count()
+            };
+            row.relists += moments(&self.relists);
+            row.ended_streams += moments(&self.ended_streams);
         }
         let mut quiet = Row::default();
         let undisturbed = |request: &&Request| {

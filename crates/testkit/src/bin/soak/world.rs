@@ -202,7 +202,7 @@ fn proxy_options(dir: &TempDir, pki: &Pki, node: usize, links: &Links) -> ProxyO
         &file(format!("front-{node}.key")),
     )
     .set("watch.bookmarkOnShutdown", "true")
-    .set("peer.leaseTTL", "5s")
+    .set("peer.leaseTTL", "10s")
     .set("shutdown.delay", "1s")
     .set("shutdown.drain", "3s")
     .until(Until::Ready)

@@ -94,6 +94,14 @@ impl Informer {
             _ => Verdict::Violation(format!("a watch is refused: {said}")),
         };
         let exchange = exchange(path, begun, answer);
+        if exchange.attempts.iter().any(Outcome::is_trouble) {
+            let what = format!(
+                "{}: {path}: {}",
+                self.session.name,
+                exchange.attempts[0].describe()
+            );
+            self.session.book.trouble(begun, what);
+        }
         self.session.note(&exchange, verdict);
         sleep(pause).await;
     }

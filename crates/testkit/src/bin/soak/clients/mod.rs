@@ -65,6 +65,10 @@ impl Session {
         loop {
             last = self.book.now();
             let outcome = self.attempt(method, path, body).await;
+            if outcome.is_trouble() {
+                let what = format!("{}: {method} {path}: {}", self.name, outcome.describe());
+                self.book.trouble(last, what);
+            }
             let pause = again(method == "GET", &outcome, attempts.len() + 1);
             attempts.push(outcome);
             match pause {

@@ -118,7 +118,7 @@ impl Streams {
                     continue;
                 }
                 Ok(Err(error)) if has_ended(&error, &line) => {
-                    return self.book.stream_ended(&format!("{}: {error:#}", self.name));
+                    return self.book.stream_ended(format!("{}: {error:#}", self.name));
                 }
                 Ok(Err(error)) => format!("not its own echo: {error:#}"),
                 Err(_) => "no echo within the bound".to_owned(),
@@ -132,7 +132,7 @@ impl Streams {
         let why = format!("{}: {}", self.name, why.escape_debug());
         match why.contains("HTTP/1.1 40") {
             true => self.book.violation(why),
-            false => self.book.stream_ended(&why),
+            false => self.book.stream_ended(why),
         }
     }
 }

@@ -37,3 +37,19 @@ fn what_may_have_been_executed() {
     assert!(!answered(409, None).is_uncertain());
     assert!(!Outcome::NotSent("refused".to_owned()).is_uncertain());
 }
+
+#[test]
+fn what_no_client_should_see_while_nothing_is_broken() {
+    let refused = Outcome::NotSent("refused".to_owned());
+    for trouble in [
+        broken(),
+        refused,
+        Outcome::Silent,
+        answered(503, Some(5)),
+        answered(429, None),
+    ] {
+        assert!(trouble.is_trouble(), "{trouble:?}");
+    }
+    assert!(!answered(200, None).is_trouble());
+    assert!(!answered(404, None).is_trouble());
+}

@@ -30,8 +30,13 @@ fn seen() -> Seen {
             until: seconds(66),
         }],
         relists: vec![seconds(62), seconds(99)],
-        ended_streams: [76, 77]
-            .map(|at| (seconds(at), "reset".to_owned()))
+        ended_streams: vec![seconds(76), seconds(77)],
+        troubles: [(50, 60), (76, 80), (77, 90), (58, 59)]
+            .map(|(from, until)| Trouble {
+                from: seconds(from),
+                until: seconds(until),
+                what: "503".to_owned(),
+            })
             .to_vec(),
     }
 }
@@ -58,9 +63,12 @@ fn a_fault_has_what_clients_saw_during_it_and_ten_seconds_after() {
 }
 
 #[test]
-fn a_stream_that_ends_while_nothing_is_broken_is_found() {
+fn trouble_while_nothing_is_broken_is_found() {
     assert_eq!(
-        seen().ended_for_nothing(),
-        ["a stream ended at 77.0s while nothing was broken: reset"]
+        seen().trouble_for_nothing(),
+        [
+            "while nothing was broken, 77.0s to 90.0s: 503",
+            "while nothing was broken, 58.0s to 59.0s: 503"
+        ]
     );
 }
