@@ -4,8 +4,8 @@
 #   tests/soak.sh [--seconds N] [--seed N] [--keep]     default: 600 seconds, another seed each time
 #
 # Three members of etcd, three kube-apiservers 1.20.2 that differ, and a proxy beside each. Clients read, write and watch
-# while parts are killed, stopped and frozen, connections cut, delayed and silenced, certificates replaced, groups switched
-# on and off, and CRDs created and deleted. Prints each fault, what clients saw during it, and everything that must not
+# while parts are killed, stopped and frozen, connections cut, delayed and silenced, certificates replaced, clocks stepped,
+# groups switched on and off, and CRDs created and deleted. Prints each fault, what clients saw during it, and everything that must not
 # have happened; fails if anything did. --seed repeats the faults of another run.
 #
 # First it installs the Debian packages that are missing (tests/install.sh --tests), and builds kube-apiserver, once

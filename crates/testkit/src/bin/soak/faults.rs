@@ -4,10 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use testkit::process::Signal;
+use testkit::proxy::Proxy;
+use testkit::wait::eventually;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc2822;
 use tokio::time::sleep;
 
 use crate::book::Book;
-use crate::clients::{Session, definitions};
+use crate::clients::{BOUND, Session, definitions};
 use crate::plan::{Fault, Files, Kind, Part};
 use crate::world::{World, runtime_config};
 
@@ -38,6 +42,7 @@ pub async fn inject(world: &World, book: &Arc<Book>, number: usize, fault: &Faul
             sleep(fault.lasts).await;
             links.iter().for_each(testkit::cut::Cut::restore);
         }
+        Kind::Stepped(minutes) => step_clock(world, fault, minutes).await,
         Kind::Rotated(files) => rotate(world, fault.node, files).await,
         Kind::Defined => {
             let name = format!("definitions-{number}");
@@ -116,6 +121,31 @@ async fn etcd(world: &World, fault: &Fault) {
     }
     sleep(fault.lasts).await;
     member.start_again().await;
+}
+
+async fn step_clock(world: &World, fault: &Fault, minutes: i64) {
+    let (clock, proxy) = (
+        &world.clocks[fault.node],
+        &world.nodes[fault.node].lock().await.proxy,
+    );
+    clock.set(minutes * 60);
+    until_it_is_off_by(proxy, minutes).await;
+    sleep(fault.lasts).await;
+    clock.set(0);
+    until_it_is_off_by(proxy, 0).await;
+}
+
+/// As the proxy's own answers say it.
+async fn until_it_is_off_by(proxy: &Proxy, minutes: i64) {
+    eventually("the proxy's clock is stepped", BOUND, async || {
+        let date = proxy.admin_get("/livez").await.header("date").to_owned();
+        let date = OffsetDateTime::parse(&date, &Rfc2822).map_err(|error| error.to_string())?;
+        let off = (date - OffsetDateTime::now_utc()).whole_seconds() - minutes * 60;
+        (off.abs() < 60)
+            .then_some(())
+            .ok_or(format!("off by {off} s"))
+    })
+    .await;
 }
 
 async fn rotate(world: &World, node: usize, files: Files) {

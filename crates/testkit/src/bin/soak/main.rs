@@ -15,6 +15,7 @@
 
 mod book;
 mod clients;
+mod clock;
 mod exchange;
 mod faults;
 mod informed;

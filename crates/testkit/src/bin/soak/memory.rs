@@ -4,6 +4,8 @@ use std::time::Duration;
 
 /// From here on a process is as large as it gets.
 const GROWN: Duration = Duration::from_secs(180);
+/// So much longer it has to be watched.
+const WATCHED: Duration = Duration::from_secs(60);
 /// Of memory, in KiB, and of files: what other clients at other moments make.
 const MEMORY: usize = 16 * 1024;
 const FILES: usize = 200;
@@ -27,7 +29,9 @@ pub fn growth(samples: &[Sample]) -> Option<Result<Duration, String>> {
     let (young, grown): (Vec<&Sample>, Vec<&Sample>) =
         own.into_iter().partition(|sample| sample.at < born + GROWN);
     let before = young.iter().map(|sample| sample.memory).max()?;
-    let after = grown.last()?;
+    let after = grown
+        .last()
+        .filter(|last| last.at >= born + GROWN + WATCHED)?;
     let files = young.iter().map(|sample| sample.files).max()?;
     if after.memory > before + before / 4 + MEMORY {
         let after = after.memory;

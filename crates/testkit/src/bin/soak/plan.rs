@@ -50,6 +50,8 @@ pub enum Kind {
     Delayed(Link),
     Silent(Link),
     Rotated(Files),
+    /// The proxy's clock, by so many minutes.
+    Stepped(i64),
     Switched,
     Defined,
 }
@@ -191,8 +193,10 @@ fn all_kinds() -> Vec<Kind> {
         .into_iter()
         .flat_map(|link| [Kind::Cut(link), Kind::Delayed(link), Kind::Silent(link)]);
     let files = [Files::Serving, Files::ProxyClient].map(Kind::Rotated);
+    let clocks = [Kind::Stepped(90), Kind::Stepped(-30)];
     let rest = [Kind::Switched, Kind::Switched, Kind::Defined];
-    parts.chain(links).chain(files).chain(rest).collect()
+    let all = parts.chain(links).chain(files).chain(clocks);
+    all.chain(rest).collect()
 }
 
 impl Group {
@@ -241,6 +245,7 @@ impl Display for Kind {
             Self::Silent(link) => write!(f, "{link}: silent"),
             Self::Rotated(Files::Serving) => f.write_str("serving certificate: new"),
             Self::Rotated(Files::ProxyClient) => f.write_str("proxy client certificate: new"),
+            Self::Stepped(minutes) => write!(f, "proxy's clock: {minutes:+} minutes"),
             Self::Switched => f.write_str("apiserver: other groups"),
             Self::Defined => f.write_str("CRD: created, deleted"),
         }

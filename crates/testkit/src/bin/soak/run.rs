@@ -263,7 +263,7 @@ async fn examine_proxies(world: &World, book: &Book, samples: &Samples) {
         }
         match growth(&samples.lock().unwrap()[number]) {
             None => println!(
-                "proxy {number}: memory and files not judged, its process was there for less than three minutes"
+                "proxy {number}: memory and files not judged, its process was there for less than four minutes"
             ),
             Some(Ok(time)) => println!("proxy {number}: memory and files are flat, for {time:.0?}"),
             Some(Err(why)) => book.violation(format!("proxy {number}: {why}")),

@@ -2,6 +2,7 @@
 //! around each proxy, and a balancer before the proxies.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -18,16 +19,20 @@ use testkit::wait::eventually;
 use tokio::sync::Mutex;
 
 use crate::clients::stream::Kubelet;
+use crate::clock::Clock;
 use crate::kinds::User;
 use crate::plan::{Files, Group, Link, NODES, at_first};
 use crate::prepare::prepare;
 
+/// Of each proxy.
+const PORT: u16 = 6443;
 const PATIENCE: Duration = Duration::from_secs(90);
 
 pub struct World {
     pub balancer: Balancer,
     pub nodes: Vec<Mutex<Node>>,
     pub links: Vec<Links>,
+    pub clocks: Vec<Clock>,
     pub etcds: Vec<Mutex<Etcd>>,
     /// Of all pods.
     _kubelet: Kubelet,
@@ -52,6 +57,23 @@ pub struct Links {
 }
 
 impl Links {
+    async fn start(
+        proxy: SocketAddr,
+        apiserver: SocketAddr,
+        etcds: impl Iterator<Item = (Loopback, &Etcd)>,
+    ) -> Self {
+        let mut etcd = Vec::new();
+        for (address, member) in etcds {
+            etcd.push(Cut::start(address, member.addr()).await);
+        }
+        Self {
+            clients: Cut::start(Loopback::new(), proxy).await,
+            peers: Cut::start(Loopback::new(), proxy).await,
+            apiserver: Cut::start(Loopback::new(), apiserver).await,
+            etcd,
+        }
+    }
+
     pub fn of(&self, link: Link) -> &[Cut] {
         let one = std::slice::from_ref;
         match link {
@@ -78,35 +100,27 @@ impl World {
             servers
                 .push(KubeApiServer::start(server_options(&dir, &pki, &etcds, node), &pki).await);
         }
-        let (mut nodes, mut links) = (Vec::new(), Vec::new());
+        let (mut nodes, mut links, mut clocks) = (Vec::new(), Vec::new(), Vec::new());
         let kubelet = Kubelet::start(&pki).await;
         prepare(&servers, &kubelet).await;
         for (node, server) in servers.into_iter().enumerate() {
-            let (own, peers) = (Loopback::new(), Loopback::new());
-            let of_proxy = std::net::SocketAddr::new(own.ip(), 6443);
-            let mut etcd = Vec::new();
-            for (address, member) in addresses.drain(..NODES).zip(&etcds) {
-                etcd.push(Cut::start(address, member.addr()).await);
-            }
-            let around = Links {
-                clients: Cut::start(Loopback::new(), of_proxy).await,
-                peers: Cut::start(peers, of_proxy).await,
-                apiserver: Cut::start(Loopback::new(), server.addr()).await,
-                etcd,
-            };
+            let own = Loopback::new();
+            let proxy = own.socket(PORT);
+            let to_etcd = addresses.drain(..NODES).zip(&etcds);
+            let around = Links::start(proxy, server.addr(), to_etcd).await;
             rotate(&pki, node, Files::Serving);
             rotate(&pki, node, Files::ProxyClient);
-            let proxy = Proxy::start(proxy_options(&dir, &pki, node, &around).at(of_proxy).set(
-                "peer.advertiseAddress",
-                &format!("\"{}\"", around.peers.addr()),
-            ));
-            let proxy = proxy.await;
+            let clock = Clock::new(dir.path(), node);
+            let options = proxy_options(&dir, &pki, node, &around).at(proxy);
+            let advertised = format!("\"{}\"", around.peers.addr());
+            let options = options.set("peer.advertiseAddress", &advertised);
             nodes.push(Mutex::new(Node {
                 server,
-                proxy,
+                proxy: Proxy::start(clock.given_to(options)).await,
                 _own: own,
             }));
             links.push(around);
+            clocks.push(clock);
         }
         let admin = |addr| Client::new(addr, &pki).cert("admin");
         let behind = links.iter().map(|links| links.clients.addr());
@@ -119,6 +133,7 @@ impl World {
             balancer,
             nodes,
             links,
+            clocks,
             etcds: etcds.into_iter().map(Mutex::new).collect(),
             _kubelet: kubelet,
             pki,

@@ -15,6 +15,7 @@ fn what_stays_as_it_was_is_no_growth() {
     let steady = samples(|second| 50_000 + second as usize % 7, |_| 100);
     assert_eq!(growth(&steady), Some(Ok(Duration::from_secs(295))));
     assert_eq!(growth(&steady[..20]), None);
+    assert_eq!(growth(&steady[..40]), None);
 }
 
 #[test]
