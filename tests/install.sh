@@ -48,6 +48,7 @@ systemd-analyze systemd
 ip iproute2
 nsenter util-linux
 valgrind valgrind
+faketime faketime
 c++ g++"
 kubernetes='/usr/lib/go/bin/go golang-go
 /usr/share/gocode/src/github.com/modern-go/reflect2 golang-github-modern-go-reflect2-dev

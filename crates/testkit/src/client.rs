@@ -149,6 +149,17 @@ impl Client {
         *self.connection.lock().await = None;
     }
 
+    /// Opens the connection, unless there is one. After an error nothing was sent.
+    pub async fn connect_first(&self) -> anyhow::Result<()> {
+        let connection = timeout(self.settings.timeout, self.take())
+            .await
+            .context("no connection")??;
+        if let Connection::Http1(_) = connection {
+            *self.connection.lock().await = Some(connection);
+        }
+        Ok(())
+    }
+
     pub async fn get(&self, path: &str) -> Response {
         self.request("GET", path, "").await
     }

@@ -1,20 +1,33 @@
-//! A TCP forwarder that can be cut and restored.
+//! A TCP forwarder that can be cut, delayed and silenced, and restored.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf, split};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::sleep;
 
 use super::addr::Loopback;
 
 const PORT: u16 = 2379;
+const CHUNK: usize = 64 * 1024;
 
 pub struct Cut {
     address: Loopback,
-    whole: watch::Sender<bool>,
+    state: watch::Sender<State>,
     task: JoinHandle<()>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Whole,
+    Cut,
+    /// What is read is written so much later.
+    Delayed(Duration),
+    /// Connections stay open, and nothing passes.
+    Silent,
 }
 
 impl Cut {
@@ -23,7 +36,7 @@ impl Cut {
         let listener = TcpListener::bind(address.socket(PORT))
             .await
             .expect("the forwarder's port");
-        let (whole, seen) = watch::channel(true);
+        let (state, seen) = watch::channel(State::Whole);
         let task = tokio::spawn(async move {
             let mut pipes = JoinSet::new();
             while let Ok((near, _)) = listener.accept().await {
@@ -33,7 +46,7 @@ impl Cut {
         });
         Self {
             address,
-            whole,
+            state,
             task,
         }
     }
@@ -44,11 +57,21 @@ impl Cut {
 
     /// Closes every connection, and new ones at once.
     pub fn cut(&self) {
-        self.whole.send_replace(false);
+        self.state.send_replace(State::Cut);
+    }
+
+    /// Each piece of what passes takes so much longer, in both directions.
+    pub fn delay(&self, by: Duration) {
+        self.state.send_replace(State::Delayed(by));
+    }
+
+    /// Nothing passes any more, and nobody is told.
+    pub fn silence(&self) {
+        self.state.send_replace(State::Silent);
     }
 
     pub fn restore(&self) {
-        self.whole.send_replace(true);
+        self.state.send_replace(State::Whole);
     }
 }
 
@@ -58,16 +81,45 @@ impl Drop for Cut {
     }
 }
 
-async fn forward(mut near: TcpStream, target: SocketAddr, mut whole: watch::Receiver<bool>) {
-    if !*whole.borrow_and_update() {
+async fn forward(near: TcpStream, target: SocketAddr, mut state: watch::Receiver<State>) {
+    if *state.borrow_and_update() == State::Cut {
         return;
     }
-    let Ok(mut far) = TcpStream::connect(target).await else {
+    let Ok(far) = TcpStream::connect(target).await else {
         return;
     };
+    // Small pieces that wait for each other would make a delay of their own.
+    let _ = (near.set_nodelay(true), far.set_nodelay(true));
+    let (near_read, near_write) = split(near);
+    let (far_read, far_write) = split(far);
+    let there = copy(near_read, far_write, state.clone());
+    let back = copy(far_read, near_write, state.clone());
+    let both = async { tokio::try_join!(there, back) };
     // Whichever way it ends, both connections are closed.
     tokio::select! {
-        _ = copy_bidirectional(&mut near, &mut far) => {}
-        _ = whole.wait_for(|whole| !whole) => {}
+        _ = both => {}
+        _ = state.wait_for(|state| *state == State::Cut) => {}
+    }
+}
+
+/// One direction, to its end. An error ends both.
+async fn copy(
+    mut from: ReadHalf<TcpStream>,
+    mut to: WriteHalf<TcpStream>,
+    mut state: watch::Receiver<State>,
+) -> std::io::Result<()> {
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        let length = from.read(&mut buffer).await?;
+        if length == 0 {
+            return to.shutdown().await;
+        }
+        let passes = state.wait_for(|state| *state != State::Silent).await;
+        // An error means that the forwarder is gone, and this with it.
+        let state = passes.map(|state| *state).unwrap_or(State::Whole);
+        if let State::Delayed(by) = state {
+            sleep(by).await;
+        }
+        to.write_all(&buffer[..length]).await?;
     }
 }

@@ -74,10 +74,25 @@ struct ServerFiles {
     key: String,
 }
 
+#[derive(Clone)]
 struct ClientFiles {
     ca: PathBuf,
     cert: PathBuf,
     key: PathBuf,
+}
+
+/// How to reach a member while others hold its handle.
+#[derive(Clone)]
+pub struct Access {
+    endpoint: String,
+    files: ClientFiles,
+}
+
+impl Access {
+    /// A client with the certificate `etcd-client`.
+    pub async fn client(&self) -> Result<Client, String> {
+        connect(&self.endpoint, &self.files).await
+    }
 }
 
 impl Etcd {
@@ -96,13 +111,19 @@ impl Etcd {
 
     /// `count` members of one etcd.
     pub async fn start_cluster(dir: &Path, pki: &Pki, count: usize) -> Vec<Self> {
+        Self::start_cluster_with(dir, pki, count, &EtcdOptions::default()).await
+    }
+
+    pub async fn start_cluster_with(
+        dir: &Path,
+        pki: &Pki,
+        count: usize,
+        options: &EtcdOptions,
+    ) -> Vec<Self> {
         let addresses: Vec<_> = (0..count).map(|_| Loopback::new()).collect();
         let members: Vec<_> = addresses.iter().map(member).collect();
         let members = members.join(",");
-        let spawned = |address| {
-            let options = EtcdOptions::default();
-            Self::spawned(dir, pki, options, address, members.clone())
-        };
+        let spawned = |address| Self::spawned(dir, pki, options.clone(), address, members.clone());
         // None answers before most of them run.
         let mut etcds: Vec<_> = addresses.into_iter().map(spawned).collect();
         for etcd in &mut etcds {
@@ -163,11 +184,17 @@ impl Etcd {
         &mut self.process
     }
 
+    pub fn access(&self) -> Access {
+        Access {
+            endpoint: self.endpoint(),
+            files: self.client.clone(),
+        }
+    }
+
     /// A client with the certificate `etcd-client`.
     pub async fn client(&self) -> Client {
-        connect(&self.endpoint(), &self.client)
-            .await
-            .expect("a connection to etcd")
+        let client = self.access().client().await;
+        client.expect("a connection to etcd")
     }
 
     /// All keys that begin with `prefix`.

@@ -36,7 +36,7 @@ impl Upgraded {
                 });
             }
             let length = stream.read_buf(&mut read).await.context("the header")?;
-            ensure!(length > 0, "it ended after {:?}", read.escape_ascii());
+            ensure!(length > 0, "it ended after \"{}\"", read.escape_ascii());
         }
     }
 
@@ -50,10 +50,10 @@ impl Upgraded {
         let mut read = std::mem::take(&mut self.early);
         while read.len() < bytes.len() {
             let length = self.stream.read_buf(&mut read).await?;
-            ensure!(length > 0, "it ended after {:?}", read.escape_ascii());
+            ensure!(length > 0, "it ended after \"{}\"", read.escape_ascii());
         }
         self.early = read.split_off(bytes.len());
-        ensure!(read == bytes, "{:?}", read.escape_ascii());
+        ensure!(read == bytes, "it said \"{}\"", read.escape_ascii());
         Ok(())
     }
 

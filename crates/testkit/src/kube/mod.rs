@@ -104,6 +104,11 @@ impl KubeApiServer {
         self.process.kill();
     }
 
+    /// `--runtime-config` of later starts.
+    pub fn set_runtime_config(&mut self, settings: Vec<String>) {
+        self.options.runtime_config = settings;
+    }
+
     /// Starts it again without waiting; see [`KubeApiServer::wait_ready`].
     pub fn start_again(&mut self) {
         self.process.kill();

@@ -1,0 +1,164 @@
+//! What all clients and faults write down while the cluster runs.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crate::exchange::Outcome;
+use crate::rules::Verdict;
+use crate::table::{Request, Seen, Trouble, Window};
+use crate::writes::Write;
+
+/// Requests that take longer are named, with what their attempts were answered.
+const SLOW: Duration = Duration::from_secs(10);
+
+pub struct Book {
+    start: Instant,
+    stopped: AtomicBool,
+    seen: Mutex<Seen>,
+    /// With the number of the kind.
+    writes: Mutex<Vec<(usize, Write)>>,
+    violations: Mutex<Vec<String>>,
+    /// From when until when an apiserver was starting.
+    starts: Mutex<Vec<(Duration, Option<Duration>)>>,
+}
+
+/// A request with all its attempts.
+pub struct Exchange {
+    pub what: String,
+    pub from: Duration,
+    /// When the last attempt began.
+    pub last: Duration,
+    pub attempts: Vec<Outcome>,
+}
+
+impl Exchange {
+    fn describe(&self) -> String {
+        let attempts: Vec<_> = self.attempts.iter().map(Outcome::describe).collect();
+        format!(
+            "{} from {:.1?}: {}",
+            self.what,
+            self.from,
+            attempts.join(", then ")
+        )
+    }
+}
+
+impl Book {
+    pub fn new() -> Self {
+        Self {
+            start: Instant::now(),
+            stopped: AtomicBool::new(false),
+            seen: Mutex::default(),
+            writes: Mutex::default(),
+            violations: Mutex::default(),
+            starts: Mutex::default(),
+        }
+    }
+
+    pub fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    pub fn say(&self, line: &str) {
+        println!("[{:6.1} s] {line}", self.now().as_secs_f64());
+    }
+
+    /// Clients begin nothing new.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    pub fn violation(&self, what: String) {
+        self.say(&format!("VIOLATION {what}"));
+        self.violations.lock().unwrap().push(what);
+    }
+
+    pub fn request(&self, client: &str, exchange: &Exchange, verdict: Verdict) {
+        if let Verdict::Violation(why) = &verdict {
+            let attempts: Vec<_> = exchange.attempts.iter().map(Outcome::describe).collect();
+            let what = &exchange.what;
+            let from = exchange.from;
+            self.violation(format!(
+                "{client}: {what} from {from:.1?}: {why} ({attempts:?})"
+            ));
+        }
+        let until = self.now();
+        if until - exchange.from > SLOW {
+            self.say(&format!("slow: {client}: {}", exchange.describe()));
+        }
+        self.seen().requests.push(Request {
+            from: exchange.from,
+            until,
+            attempts: exchange.attempts.len(),
+            verdict,
+        });
+    }
+
+    /// An apiserver starts; the start's number.
+    pub fn starts(&self) -> usize {
+        let now = self.now();
+        let mut starts = self.starts.lock().unwrap();
+        starts.push((now, None));
+        starts.len() - 1
+    }
+
+    pub fn has_started(&self, number: usize) {
+        let now = self.now();
+        self.starts.lock().unwrap()[number].1 = Some(now);
+    }
+
+    /// Whether an apiserver was starting at some time since then.
+    pub fn was_starting_since(&self, from: Duration) -> bool {
+        let starts = self.starts.lock().unwrap();
+        let lasts = |until: Option<Duration>| until.is_none_or(|until| until >= from);
+        starts.iter().any(|(_, until)| lasts(*until))
+    }
+
+    pub fn write(&self, kind: usize, write: Write) {
+        self.writes.lock().unwrap().push((kind, write));
+    }
+
+    pub fn window(&self, kind: String, from: Duration) {
+        let until = self.now();
+        self.seen().windows.push(Window { kind, from, until });
+    }
+
+    /// What may only be while something is broken.
+    pub fn trouble(&self, from: Duration, what: String) {
+        let until = self.now();
+        self.seen().troubles.push(Trouble { from, until, what });
+    }
+
+    pub fn relist(&self, informer: &str, revision: i64) {
+        let (now, what) = (self.now(), format!("410: {informer} from {revision}"));
+        self.say(&what);
+        self.seen().relists.push(now);
+        self.trouble(now, what);
+    }
+
+    /// An upgraded stream ended, or did not begin.
+    pub fn stream_ended(&self, why: String) {
+        let now = self.now();
+        self.seen().ended_streams.push(now);
+        self.trouble(now, why);
+    }
+
+    pub fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap()
+    }
+
+    pub fn writes_to(&self, kind: usize) -> Vec<Write> {
+        let writes = self.writes.lock().unwrap();
+        let of_kind = writes.iter().filter(|(of, _)| *of == kind);
+        of_kind.map(|(_, write)| write.clone()).collect()
+    }
+
+    pub fn violations(&self) -> usize {
+        self.violations.lock().unwrap().len()
+    }
+}

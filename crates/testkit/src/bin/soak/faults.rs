@@ -1,0 +1,158 @@
+//! Injects one fault, mends it, and waits until everything is ready again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use testkit::process::Signal;
+use testkit::proxy::Proxy;
+use testkit::wait::eventually;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc2822;
+use tokio::time::sleep;
+
+use crate::book::Book;
+use crate::clients::{BOUND, Session, definitions};
+use crate::plan::{Fault, Files, Kind, Part};
+use crate::world::{World, runtime_config};
+
+/// Between an apiserver's SIGTERM and SIGKILL: open watches would hold it for a minute.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LOADED: &str = "kube_interop_proxy_certificates_loaded_total";
+const DELAY: Duration = Duration::from_millis(150);
+
+pub async fn inject(world: &World, book: &Arc<Book>, number: usize, fault: &Fault) {
+    let from = book.now();
+    book.say(&fault.to_string());
+    match fault.kind {
+        Kind::Killed(part) | Kind::Terminated(part) | Kind::Frozen(part) => match part {
+            Part::Apiserver => apiserver(world, book, fault).await,
+            Part::Proxy => proxy(world, book, fault).await,
+            Part::Etcd => etcd(world, fault).await,
+        },
+        Kind::Switched => apiserver(world, book, fault).await,
+        Kind::Cut(link) | Kind::Delayed(link) | Kind::Silent(link) => {
+            let links = world.links[fault.node].of(link);
+            for link in links {
+                match fault.kind {
+                    Kind::Cut(_) => link.cut(),
+                    Kind::Delayed(_) => link.delay(DELAY),
+                    _ => link.silence(),
+                }
+            }
+            sleep(fault.lasts).await;
+            links.iter().for_each(testkit::cut::Cut::restore);
+        }
+        Kind::Stepped(minutes) => step_clock(world, fault, minutes).await,
+        Kind::Rotated(files) => rotate(world, fault.node, files).await,
+        Kind::Defined => {
+            let name = format!("definitions-{number}");
+            let mut session = Session::new(name, &world.admin(), Arc::clone(book));
+            definitions::churn(&mut session, number).await;
+        }
+    }
+    let node = &mut *world.nodes[fault.node].lock().await;
+    node.server.wait_ready().await;
+    node.proxy.wait_ready().await;
+    book.window(fault.kind.to_string(), from);
+}
+
+async fn apiserver(world: &World, book: &Book, fault: &Fault) {
+    let server = &mut world.nodes[fault.node].lock().await.server;
+    match fault.kind {
+        Kind::Frozen(_) => {
+            server.process().signal(Signal::Stop);
+            sleep(fault.lasts).await;
+            server.process().signal(Signal::Cont);
+            return;
+        }
+        Kind::Killed(_) => server.kill(),
+        _ => _ = server.process().terminate(PATIENCE).await,
+    }
+    sleep(fault.lasts).await;
+    server.set_runtime_config(runtime_config(&fault.without));
+    let start = book.starts();
+    server.start_again();
+    server.wait_ready().await;
+    book.has_started(start);
+}
+
+async fn proxy(world: &World, book: &Book, fault: &Fault) {
+    let proxy = &mut world.nodes[fault.node].lock().await.proxy;
+    if let Some(status) = proxy.process().exited() {
+        book.violation(format!(
+            "proxy {} has ended by itself: {status}",
+            fault.node
+        ));
+    }
+    match fault.kind {
+        Kind::Frozen(_) => {
+            proxy.process().signal(Signal::Stop);
+            sleep(fault.lasts).await;
+            proxy.process().signal(Signal::Cont);
+            return;
+        }
+        Kind::Killed(_) => proxy.kill(),
+        _ => {
+            let status = proxy.terminate().await;
+            if !status.success() {
+                book.violation(format!(
+                    "proxy {} did not stop cleanly: {status}",
+                    fault.node
+                ));
+            }
+        }
+    }
+    sleep(fault.lasts).await;
+    proxy.start_again().await;
+}
+
+async fn etcd(world: &World, fault: &Fault) {
+    let member = &mut *world.etcds[fault.node].lock().await;
+    match fault.kind {
+        Kind::Frozen(_) => {
+            member.stop();
+            sleep(fault.lasts).await;
+            member.cont();
+            member.wait_until_it_answers().await;
+            return;
+        }
+        Kind::Killed(_) => member.kill(),
+        _ => _ = member.process().terminate(PATIENCE).await,
+    }
+    sleep(fault.lasts).await;
+    member.start_again().await;
+}
+
+async fn step_clock(world: &World, fault: &Fault, minutes: i64) {
+    let (clock, proxy) = (
+        &world.clocks[fault.node],
+        &world.nodes[fault.node].lock().await.proxy,
+    );
+    clock.set(minutes * 60);
+    until_it_is_off_by(proxy, minutes).await;
+    sleep(fault.lasts).await;
+    clock.set(0);
+    until_it_is_off_by(proxy, 0).await;
+}
+
+/// As the proxy's own answers say it.
+async fn until_it_is_off_by(proxy: &Proxy, minutes: i64) {
+    eventually("the proxy's clock is stepped", BOUND, async || {
+        let date = proxy.admin_get("/livez").await.header("date").to_owned();
+        let date = OffsetDateTime::parse(&date, &Rfc2822).map_err(|error| error.to_string())?;
+        let off = (date - OffsetDateTime::now_utc()).whole_seconds() - minutes * 60;
+        (off.abs() < 60)
+            .then_some(())
+            .ok_or(format!("off by {off} s"))
+    })
+    .await;
+}
+
+async fn rotate(world: &World, node: usize, files: Files) {
+    let proxy = &world.nodes[node].lock().await.proxy;
+    let before = proxy.metric(LOADED, &[]).await;
+    world.rotate(node, files);
+    proxy
+        .until_metric(LOADED, &[], |loaded| loaded > before)
+        .await;
+}

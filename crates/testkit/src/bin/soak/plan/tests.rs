@@ -1,0 +1,59 @@
+use super::*;
+
+const STEPS: usize = 2000;
+
+fn steps(seed: u64) -> Vec<Step> {
+    Plan::new(seed).take(STEPS).collect()
+}
+
+#[test]
+fn a_seed_repeats_the_plan_and_another_one_does_not() {
+    assert_eq!(steps(7), steps(7));
+    assert_ne!(steps(7), steps(8));
+}
+
+#[test]
+fn every_kind_of_fault_comes_in_every_round() {
+    let kinds: Vec<_> = steps(1)
+        .into_iter()
+        .flat_map(|step| step.faults)
+        .map(|fault| fault.kind)
+        .collect();
+    // What may not come beside its neighbour is put off, into the next round at most.
+    for round in kinds.chunks(2 * all_kinds().len()).take(10) {
+        assert_eq!(
+            BTreeSet::from_iter(round),
+            BTreeSet::from_iter(&all_kinds())
+        );
+    }
+}
+
+#[test]
+fn two_at_a_time_are_at_different_nodes_and_one_of_them_is_not_etcd() {
+    let steps = steps(2);
+    let pairs: Vec<_> = steps.iter().filter(|step| step.faults.len() > 1).collect();
+    assert!(pairs.len() > STEPS / 10);
+    for step in pairs {
+        let [one, other] = &step.faults[..] else {
+            panic!("three at a time");
+        };
+        assert_ne!(one.node, other.node);
+        assert!(!(touches_etcd(one.kind) && touches_etcd(other.kind)));
+    }
+}
+
+#[test]
+fn each_group_is_always_switched_on_somewhere_and_all_are_switched_off_sometimes() {
+    let mut now = at_first();
+    let mut seen = BTreeSet::new();
+    for fault in steps(3).into_iter().flat_map(|step| step.faults) {
+        if fault.kind == Kind::Switched {
+            now[fault.node] = fault.without.clone();
+            seen.extend(fault.without.into_iter().map(|group| (fault.node, group)));
+        }
+        for group in GROUPS {
+            assert!(now.iter().any(|without| !without.contains(&group)));
+        }
+    }
+    assert_eq!(seen.len(), NODES * GROUPS.len());
+}

@@ -1,0 +1,152 @@
+//! What a client may be answered. Pure.
+//!
+//! A client may be refused, and its connections may break, but only while something is broken: that is judged for each
+//! attempt, elsewhere. And an apiserver that starts may give a 403 to a client that does not ask for readiness. Everything
+//! else that is not what was asked for is a violation.
+
+use crate::exchange::{Answer, Outcome};
+
+/// What a read must get.
+#[derive(Clone, Debug)]
+pub enum Expected {
+    /// This user's object.
+    Object { owner: String },
+    /// A list with this object.
+    List { object: String },
+    /// A 403 that names this user.
+    Forbidden { user: String },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Fine,
+    /// It failed, as it may.
+    Failed(String),
+    Violation(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Create,
+    Update,
+    Delete,
+}
+
+/// What is known of a write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// With the revision, unless the answer does not say it.
+    Done(Option<i64>),
+    NotDone,
+    /// Once, or not at all.
+    Unknown,
+}
+
+pub fn read(expected: &Expected, attempts: &[Outcome]) -> Verdict {
+    let Some(answer) = attempts.last().and_then(Outcome::answer) else {
+        return unanswered(attempts);
+    };
+    let said = || format!("{} {}", answer.code, answer.message());
+    match (answer.code, expected) {
+        (200, Expected::Object { owner }) => {
+            match answer.body["metadata"]["labels"]["owner"] == **owner {
+                true => Verdict::Fine,
+                false => violation(format!("not {owner}'s object: {}", answer.body)),
+            }
+        }
+        (200, Expected::List { object }) => match lists(answer, object) {
+            true => Verdict::Fine,
+            false => violation(format!("a list without {object}")),
+        },
+        (200, Expected::Forbidden { user }) => {
+            violation(format!("{user} was given what is another's"))
+        }
+        (403, Expected::Forbidden { user }) => {
+            match answer.message().contains(&format!("User \"{user}\"")) {
+                true => Verdict::Fine,
+                false => violation(format!("{user} was answered as another: {}", said())),
+            }
+        }
+        (404, _) => violation(format!("a false 404: {}", said())),
+        (401 | 403, _) => violation(format!("refused who has the right: {}", said())),
+        (429 | 500.., _) => Verdict::Failed(said()),
+        _ => violation(said()),
+    }
+}
+
+/// What a violation is if it was a client that did not ask for readiness, while an apiserver was starting: it answers
+/// 403 before it knows all rights, and if no other server can be asked, its proxy passes that on.
+pub fn unless_early(verdict: Verdict, attempts: &[Outcome]) -> Verdict {
+    let answer = attempts.last().and_then(Outcome::answer);
+    match (verdict, answer.map(|answer| answer.code)) {
+        (Verdict::Violation(_), Some(403)) => Verdict::Failed("403, early".to_owned()),
+        (verdict, _) => verdict,
+    }
+}
+
+/// What happened, and whether it may.
+pub fn write(verb: Verb, attempts: &[Outcome]) -> (Effect, Verdict) {
+    let earlier = attempts.len().saturating_sub(1);
+    let may_have = attempts[..earlier].iter().any(Outcome::is_uncertain);
+    let Some(last) = attempts.last() else {
+        return (Effect::NotDone, unanswered(attempts));
+    };
+    let said = last.describe();
+    let not_by_this = match may_have {
+        true => Effect::Unknown,
+        false => Effect::NotDone,
+    };
+    let code = match last {
+        Outcome::Answered(answer) => answer.code,
+        Outcome::NotSent(_) => return (not_by_this, unanswered(attempts)),
+        Outcome::Broken(_) | Outcome::Silent => return (Effect::Unknown, unanswered(attempts)),
+    };
+    match code {
+        200..300 => (Effect::Done(revision(verb, last)), Verdict::Fine),
+        // An earlier attempt was it, or its own traces are in the way.
+        404 | 409 if may_have && verb != Verb::Create => (Effect::Unknown, Verdict::Failed(said)),
+        404 | 409 => {
+            let twice = format!("a write that nobody else does: {said}");
+            (Effect::NotDone, violation(twice))
+        }
+        429 | 500.. if last.is_uncertain() => (Effect::Unknown, Verdict::Failed(said)),
+        429 | 500.. => (not_by_this, Verdict::Failed(said)),
+        401 | 403 => (
+            not_by_this,
+            violation(format!("refused who has the right: {said}")),
+        ),
+        _ => (not_by_this, violation(said)),
+    }
+}
+
+fn revision(verb: Verb, last: &Outcome) -> Option<i64> {
+    match verb {
+        Verb::Delete => None,
+        Verb::Create | Verb::Update => last.answer().and_then(Answer::revision),
+    }
+}
+
+fn unanswered(attempts: &[Outcome]) -> Verdict {
+    match attempts.last() {
+        Some(last @ (Outcome::NotSent(_) | Outcome::Broken(_))) => Verdict::Failed(last.describe()),
+        Some(last) => violation(last.describe()),
+        None => violation("never asked".to_owned()),
+    }
+}
+
+fn violation(what: String) -> Verdict {
+    Verdict::Violation(what)
+}
+
+/// Whether a list has this object, by namespace and name.
+fn lists(answer: &Answer, object: &str) -> bool {
+    let items = answer.body["items"].as_array().into_iter().flatten();
+    let mut names = items.map(|item| {
+        let text = |field: &str| item["metadata"][field].as_str().unwrap_or_default();
+        format!("{}/{}", text("namespace"), text("name"))
+    });
+    names.any(|name| name == object)
+}
+
+#[cfg(test)]
+mod tests;

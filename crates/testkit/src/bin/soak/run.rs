@@ -1,0 +1,295 @@
+//! One run: starts everything, injects the faults, and compares what clients were told with what happened.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::json;
+use testkit::wait::{eventually, within};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::book::Book;
+use crate::clients::informer::Informer;
+use crate::clients::stream::Streams;
+use crate::clients::writer::Writer;
+use crate::clients::{Session, reader};
+use crate::exchange::Outcome;
+use crate::faults::inject;
+use crate::informed::{self, Story};
+use crate::kinds::{KINDS, USERS};
+use crate::memory::{Sample, growth};
+use crate::plan::{NODES, Plan};
+use crate::random::Random;
+use crate::reference::Reference;
+use crate::world::World;
+use crate::writes;
+
+/// Of each kind.
+const INFORMERS: usize = 3;
+/// Between two looks at the proxies' memory.
+const LOOK: Duration = Duration::from_secs(5);
+const TICK: Duration = Duration::from_millis(200);
+const STALL: Duration = Duration::from_secs(2);
+/// Until every client has ended what it began.
+const LAST: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// With the number of the kind.
+type Stories = Vec<(usize, Arc<Mutex<Story>>)>;
+type Samples = Mutex<[Vec<Sample>; NODES]>;
+
+/// Whether nothing was wrong.
+pub async fn run(seed: u64, time: Duration, keep: bool) -> bool {
+    let world = World::start().await;
+    let book = Arc::new(Book::new());
+    let mut members = Vec::new();
+    for member in &world.etcds {
+        members.push(member.lock().await.access());
+    }
+    let reference = Reference::start(members).await;
+    let mut informers = JoinSet::new();
+    let stories = start_informers(&world, &book, &mut informers).await;
+    let mut clients = start_clients(&world, &book, seed);
+    book.say("everything runs");
+    let samples = Samples::default();
+    tokio::select! {
+        () = break_things(&world, &book, seed, time) => {}
+        () = look(&world, &book, &samples) => {}
+        () = notice_stalls(&book) => {}
+    }
+    book.say("no more faults");
+    book.stop();
+    let ended = timeout(LAST, async {
+        while let Some(ended) = clients.join_next().await {
+            ended.expect("a client");
+        }
+    });
+    if ended.await.is_err() {
+        book.violation("a client has not ended".to_owned());
+    }
+    compare(&world, &book, &reference, &stories).await;
+    let troubles = book.seen().trouble_for_nothing();
+    troubles
+        .into_iter()
+        .for_each(|trouble| book.violation(trouble));
+    examine_proxies(&world, &book, &samples).await;
+    report(world, &book, keep, &stories)
+}
+
+/// Returns when all have listed.
+async fn start_informers(world: &World, book: &Arc<Book>, tasks: &mut JoinSet<()>) -> Stories {
+    let admin = world.admin();
+    let by_token = world.without_certificate().token("tok-admin");
+    let mut stories = Vec::new();
+    for (kind, of) in KINDS.iter().enumerate() {
+        for number in 0..INFORMERS {
+            let client = match number {
+                0 => admin.http2(),
+                1 => by_token.http1(),
+                _ => by_token.http2(),
+            };
+            let name = format!("informer-{number} of {}", of.plural);
+            let story = Arc::new(Mutex::new(Story {
+                name: name.clone(),
+                ..Story::default()
+            }));
+            stories.push((kind, Arc::clone(&story)));
+            let session = Session::new(name, &client, Arc::clone(book));
+            let session = match number {
+                0 | 1 => session,
+                _ => session.asking_readiness(),
+            };
+            tasks.spawn(
+                Informer {
+                    session,
+                    kind,
+                    story,
+                }
+                .run(),
+            );
+        }
+    }
+    eventually("all informers have listed", PATIENCE, async || {
+        let has_listed = |story: &Mutex<Story>| !story.lock().unwrap().lists.is_empty();
+        stories.iter().all(|(_, story)| has_listed(story))
+    })
+    .await;
+    stories
+}
+
+/// For each user two readers, with and without the question for readiness, a writer, and upgraded streams.
+fn start_clients(world: &World, book: &Arc<Book>, seed: u64) -> JoinSet<()> {
+    let mut clients = JoinSet::new();
+    for (number, user) in USERS.into_iter().enumerate() {
+        let client = world.user(&user);
+        let random = |of: u64| Random::new(seed ^ (1000 * of + number as u64));
+        let session = |what: &str, client| {
+            let name = format!("{what}-{}", user.name);
+            Session::new(name, &client, Arc::clone(book))
+        };
+        let plain = session("reader", client.http2());
+        clients.spawn(reader::run(plain, user, random(1)));
+        let asking = session("asking", client.http1()).asking_readiness();
+        clients.spawn(reader::run(asking, user, random(2)));
+        let client = if number % 2 == 0 {
+            client.http2()
+        } else {
+            client.http1()
+        };
+        let writer = Writer::new(session("writer", client), user, random(3));
+        clients.spawn(writer.run());
+        let streams = Streams {
+            name: format!("stream-{}", user.name),
+            client: world.user(&user),
+            authorization: user.authorization,
+            namespace: user.namespace,
+            book: Arc::clone(book),
+            random: random(4),
+        };
+        clients.spawn(streams.run());
+    }
+    clients
+}
+
+async fn break_things(world: &World, book: &Arc<Book>, seed: u64, time: Duration) {
+    for (number, step) in Plan::new(seed).enumerate() {
+        sleep(step.pause).await;
+        if book.now() >= time {
+            break;
+        }
+        match &step.faults[..] {
+            [one, other] => {
+                let one = inject(world, book, number, one);
+                tokio::join!(one, inject(world, book, number, other));
+            }
+            faults => {
+                for fault in faults {
+                    inject(world, book, number, fault).await;
+                }
+            }
+        }
+    }
+}
+
+async fn look(world: &World, book: &Book, samples: &Samples) {
+    loop {
+        for (number, node) in world.nodes.iter().enumerate() {
+            // Whom a fault has is not looked at.
+            let Ok(mut node) = node.try_lock() else {
+                continue;
+            };
+            let process = node.proxy.process();
+            let Some(memory) = process.memory() else {
+                continue;
+            };
+            let sample = Sample {
+                pid: process.pid(),
+                at: book.now(),
+                memory,
+                files: process.files(),
+            };
+            samples.lock().unwrap()[number].push(sample);
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// On a busy machine nothing is answered in time; this says when that was.
+async fn notice_stalls(book: &Book) {
+    loop {
+        let before = book.now();
+        sleep(TICK).await;
+        let late = book.now() - before - TICK;
+        if late > STALL {
+            book.say(&format!("this program itself had to wait for {late:.1?}"));
+        }
+    }
+}
+
+async fn compare(world: &World, book: &Arc<Book>, reference: &Reference, stories: &Stories) {
+    for (number, kind) in KINDS.iter().enumerate() {
+        let last = write_last(world, book, number).await;
+        let (start, changes) = reference.until(number, last).await;
+        for wrong in writes::check(&book.writes_to(number), &changes) {
+            book.violation(format!("{}: {wrong}", kind.plural));
+        }
+        let of_kind: Vec<_> = stories.iter().filter(|(of, _)| *of == number).collect();
+        let first = |(_, story): &&(usize, Arc<Mutex<Story>>)| story.lock().unwrap().lists[0].0;
+        let after = of_kind.iter().map(first).max().unwrap_or_default();
+        for (_, story) in of_kind {
+            let complete = within(PATIENCE, async || {
+                informed::is_complete(&story.lock().unwrap(), last)
+            });
+            if complete.await.is_err() {
+                let name = &story.lock().unwrap().name;
+                book.violation(format!("{name} was not told the last change, {last}"));
+            }
+            let story = story.lock().unwrap();
+            for wrong in informed::check(&story, after, &start, &changes) {
+                book.violation(wrong);
+            }
+        }
+    }
+}
+
+/// One object more, of which every informer has to be told; its revision.
+async fn write_last(world: &World, book: &Arc<Book>, kind: usize) -> i64 {
+    let mut session = Session::new("last".to_owned(), &world.admin(), Arc::clone(book));
+    let path = KINDS[kind].collection("default");
+    let object = KINDS[kind]
+        .object(&json!({"generateName": "last-"}))
+        .to_string();
+    eventually("a last object is written", PATIENCE, async || {
+        let exchange = session.ask("POST", &path, &object).await;
+        let last = exchange.attempts.last().map(Outcome::describe);
+        let answer = exchange.attempts.last().and_then(Outcome::answer);
+        answer
+            .filter(|answer| answer.code == 201)
+            .and_then(|answer| answer.revision())
+            .ok_or(last.unwrap_or_default())
+    })
+    .await
+}
+
+async fn examine_proxies(world: &World, book: &Book, samples: &Samples) {
+    for (number, node) in world.nodes.iter().enumerate() {
+        let mut node = node.lock().await;
+        if let Some(status) = node.proxy.process().exited() {
+            book.violation(format!("proxy {number} has ended by itself: {status}"));
+        }
+        let log = std::fs::read_to_string(node.proxy.process().log()).unwrap_or_default();
+        for line in log.lines().filter(|line| line.contains("panicked")) {
+            book.violation(format!("proxy {number}: {line}"));
+        }
+        match growth(&samples.lock().unwrap()[number]) {
+            None => println!(
+                "proxy {number}: memory and files not judged, its process was there for less than four minutes"
+            ),
+            Some(Ok(time)) => println!("proxy {number}: memory and files are flat, for {time:.0?}"),
+            Some(Err(why)) => book.violation(format!("proxy {number}: {why}")),
+        }
+    }
+}
+
+fn report(world: World, book: &Book, keep: bool, stories: &Stories) -> bool {
+    let seen = book.seen();
+    let told: usize = stories
+        .iter()
+        .map(|(_, story)| story.lock().unwrap().told.len())
+        .sum();
+    let writes: usize = (0..KINDS.len())
+        .map(|kind| book.writes_to(kind).len())
+        .sum();
+    println!("\n{}", seen.table());
+    let (requests, faults, relists) = (seen.requests.len(), seen.windows.len(), seen.relists.len());
+    let violations = book.violations();
+    println!(
+        "{faults} faults, {requests} requests ({writes} writes), {} informers told {told} events and bookmarks, \
+         {relists} relists: {violations} violations",
+        stories.len()
+    );
+    if keep || violations > 0 {
+        println!("kept: {}", world.dir.keep().display());
+    }
+    violations == 0
+}

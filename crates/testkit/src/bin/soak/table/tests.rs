@@ -1,0 +1,74 @@
+use super::*;
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn request(from: u64, until: u64, verdict: Verdict) -> Request {
+    Request {
+        from: seconds(from),
+        until: seconds(until),
+        attempts: 1,
+        verdict,
+    }
+}
+
+fn seen() -> Seen {
+    let failed = || Verdict::Failed("broken off: reset".to_owned());
+    Seen {
+        requests: vec![
+            request(1, 2, Verdict::Fine),
+            request(1, 2, Verdict::Fine),
+            request(60, 61, failed()),
+            request(63, 64, Verdict::Fine),
+            request(76, 77, Verdict::Violation("404".to_owned())),
+            request(90, 91, Verdict::Fine),
+        ],
+        windows: vec![Window {
+            kind: "proxy: SIGKILL".to_owned(),
+            from: seconds(60),
+            until: seconds(66),
+        }],
+        relists: vec![seconds(62), seconds(99)],
+        ended_streams: vec![seconds(76), seconds(77)],
+        troubles: [(50, 60), (76, 80), (77, 90), (58, 59)]
+            .map(|(from, until)| Trouble {
+                from: seconds(from),
+                until: seconds(until),
+                what: "503".to_owned(),
+            })
+            .to_vec(),
+    }
+}
+
+#[test]
+fn a_fault_has_what_clients_saw_during_it_and_ten_seconds_after() {
+    let table = seen().table();
+    let row = &table.0["proxy: SIGKILL"];
+    let expected = Row {
+        times: 1,
+        requests: 3,
+        repeated: 0,
+        failed: 1,
+        violations: 1,
+        relists: 1,
+        ended_streams: 1,
+        longest: seconds(1),
+        reasons: BTreeMap::from([("broken off: reset".to_owned(), 1)]),
+    };
+    assert_eq!(*row, expected);
+    assert_eq!(table.0["(nothing)"].requests, 3);
+    let text = table.to_string();
+    assert!(text.contains("1 x broken off: reset"), "{text}");
+}
+
+#[test]
+fn trouble_while_nothing_is_broken_is_found() {
+    assert_eq!(
+        seen().trouble_for_nothing(),
+        [
+            "while nothing was broken, 77.0s to 90.0s: 503",
+            "while nothing was broken, 58.0s to 59.0s: 503"
+        ]
+    );
+}
