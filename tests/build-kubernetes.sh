@@ -3,13 +3,14 @@
 #
 #   tests/build-kubernetes.sh [PROGRAM...]     default: kube-apiserver
 #
-# PROGRAM is kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubeadm or kubectl.
+# PROGRAM is kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubeadm, kubectl or e2e.test, Kubernetes'
+# own end-to-end tests.
 #
 # They end up in ${XDG_CACHE_HOME:-~/.cache}/kube-interop-proxy/kubernetes-1.20.2/ under their own names. A binary that
 # is there and runs is left alone. Each takes minutes on two cores. The unpacked source and Go's build cache stay
 # beside the binaries for the next one to build: 2.3 GB in the directories `source`, `download` and `go-build`, which
 # can be deleted at any time; but one test compiles a client in Go with `source` (tests/operators/clients.rs), and
-# tests/kubectl-suite.sh runs the tests that are in it. Callers at the same time wait for each other; an interrupted
+# tests/kubectl-suite.sh runs tests that are in it. Callers at the same time wait for each other; an interrupted
 # build is started again.
 #
 # Works on Debian 12 (bookworm), whose archive has this version. apt's own configuration is left as it is: the source
@@ -17,7 +18,7 @@
 set -Eeuo pipefail
 
 readonly version=1.20.2
-readonly programs='kube-apiserver kube-controller-manager kube-scheduler kubelet kubeadm kubectl'
+readonly programs='kube-apiserver kube-controller-manager kube-scheduler kubelet kubeadm kubectl e2e.test'
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 cache=${XDG_CACHE_HOME:-${HOME:?}/.cache}/kube-interop-proxy/kubernetes-$version
@@ -29,6 +30,7 @@ usable() { # FILE: is it a Kubernetes binary of this version that runs here?
     case $1 in
     */kubectl) [ "$(timeout 60 "$1" version --client --short 2>/dev/null)" = "Client Version: v$version" ] ;;
     */kubeadm) [ "$(timeout 60 "$1" version --output short 2>/dev/null)" = "v$version" ] ;;
+    */e2e.test) [ "$(timeout 60 "$1" --version 2>/dev/null)" = "v$version" ] ;;
     *) [ "$(timeout 60 "$1" --version 2>/dev/null)" = "Kubernetes v$version" ] ;;
     esac
 }
@@ -179,7 +181,8 @@ unpack() {
 
 # PROGRAM
 build() {
-    local source=$cache/source built=$cache/source/_output/bin/$1
+    local source=$cache/source built=$cache/source/_output/bin/$1 what=cmd/$1
+    [ "$1" != e2e.test ] || what=test/e2e/e2e.test
     # An interrupted build may leave generated code half written, so it starts from the package again.
     # Go's build cache makes that cheap.
     [ ! -e "$source/.building" ] || rm -rf "$source"
@@ -189,7 +192,7 @@ build() {
     bounded 3000 env -u GOROOT -u GOFLAGS -u GOBIN -u GOOS -u GOARCH -u MAKEFLAGS -u MAKELEVEL \
         PATH="/usr/lib/go/bin:$PATH" GOENV=off GOTOOLCHAIN=local GOPROXY=off \
         GOPATH="$source/.go" GO111MODULE=off CGO_ENABLED=0 KUBE_GIT_VERSION_FILE="$source/.kube-version" \
-        make WHAT="cmd/$1" || failed "building $1 failed"
+        make WHAT="$what" || failed "building $1 failed"
     cd /
     usable "$built" || failed "the $1 just built does not run as Kubernetes v$version"
     cp "$built" "$tmp/$1"

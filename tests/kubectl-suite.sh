@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Runs kubectl's own tests (test/cmd of Kubernetes 1.20.2) through proxies of a mixed cluster, and without proxies.
 #
-#   tests/kubectl-suite.sh [test …]     default: all; `create_job` is run_create_job_tests there
+#   tests/kubectl-suite.sh [--restarts] [--keep] [test …]     default: all; `create_job` is run_create_job_tests there
+#
+# --restarts restarts apiservers and proxies one after the other, every 30 s, while the tests run through the proxies.
+# --keep leaves the logs of all servers.
 #
 # Prints what failed in either, and fails if something failed only through the proxies, twice. First it installs the Debian
 # packages that are missing (tests/install.sh --tests), and builds kube-apiserver, kube-controller-manager and kubectl,
@@ -23,5 +26,5 @@ tests/build-kubernetes.sh kube-apiserver kube-controller-manager kubectl
 }
 ulimit -n "$(ulimit -Hn)" || echo "kubectl-suite: the limit of open files stays at $(ulimit -n)" >&2
 
-cargo build --locked --package kube-interop-proxy --bin kube-interop-proxy --package testkit --bin kubectl-suite
-exec "${CARGO_TARGET_DIR:-target}/debug/kubectl-suite" "$@"
+cargo build --locked --package kube-interop-proxy --bin kube-interop-proxy --package testkit --bin upstream-suites
+exec "${CARGO_TARGET_DIR:-target}/debug/upstream-suites" kubectl "$@"

@@ -31,6 +31,18 @@ impl ControllerManager {
         controllers: &[&str],
         feature_gates: &[&str],
     ) -> Self {
+        let gates = format!("--feature-gates={}", feature_gates.join(","));
+        Self::start_with(dir, pki, api_server, controllers, &[gates]).await
+    }
+
+    /// The same with further arguments.
+    pub async fn start_with(
+        dir: &Path,
+        pki: &Pki,
+        api_server: SocketAddr,
+        controllers: &[&str],
+        args: &[String],
+    ) -> Self {
         let binary = cache().join("kube-controller-manager");
         let address = Loopback::new();
         let kubeconfig = dir.join("kube-controller-manager.kubeconfig");
@@ -45,9 +57,9 @@ impl ControllerManager {
             format!("--tls-cert-file={}", pki.file("apiserver.crt")),
             format!("--tls-private-key-file={}", pki.file("apiserver.key")),
             format!("--controllers={}", controllers.join(",")),
-            format!("--feature-gates={}", feature_gates.join(",")),
             "--leader-elect=false".to_owned(),
         ]);
+        command.args(args);
         let log = dir.join("kube-controller-manager.log");
         let process = match Process::spawn("kube-controller-manager", &mut command, &log) {
             Ok(process) => process,

@@ -23,6 +23,7 @@ pub mod double;
 pub mod etcd;
 pub mod fake_etcd;
 pub mod flood;
+pub mod guarantees;
 pub mod kcm;
 pub mod kube;
 pub mod kubectl;

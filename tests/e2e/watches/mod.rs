@@ -5,6 +5,7 @@ pub mod bookmark_rounds;
 pub mod bookmarks;
 pub mod compaction;
 pub mod expired;
+pub mod guarantees;
 pub mod ledger;
 pub mod progress;
 pub mod quiet;

@@ -18,7 +18,7 @@ pub struct KubeOptions {
     pub(super) bind: Option<IpAddr>,
     advertise: Option<SocketAddr>,
     authorization: String,
-    runtime_config: Vec<String>,
+    pub(super) runtime_config: Vec<String>,
     feature_gates: Vec<String>,
     args: Vec<String>,
     left_out: Vec<String>,

@@ -1,4 +1,4 @@
-//! The tests, and how they are run.
+//! kubectl's own tests (`test/cmd` of Kubernetes 1.20.2), and how they are run.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 
 use testkit::kube::cache;
 
-use super::cluster::Cluster;
+use super::cluster::{self, Needs, Place};
+use super::outcome::Outcome;
 
 const RUN: &str = include_str!("run.sh");
 /// `runTests` calls them in the order of this script.
@@ -20,14 +21,30 @@ const LEFT_OUT: [&str; 4] = [
     "multi_resources",
 ];
 
+/// As the tests' own script starts the apiserver.
+pub const NEEDS: Needs = Needs {
+    apiserver: &[
+        "--enable-admission-plugins=LimitRanger,ResourceQuota",
+        "--disable-admission-plugins=ServiceAccount,PersistentVolumeLabel,DefaultStorageClass,\
+         DefaultTolerationSeconds,MutatingAdmissionWebhook,ValidatingAdmissionWebhook,StorageObjectInUseProtection",
+    ],
+    without: [
+        &[
+            "apps/v1",
+            "autoscaling/v1",
+            "autoscaling/v2beta1",
+            "autoscaling/v2beta2",
+            "policy/v1beta1",
+        ],
+        &["batch/v1", "batch/v1beta1", "extensions/v1beta1"],
+    ],
+    controllers: &["*"],
+    controller_manager: |_| Vec::new(),
+};
+
 pub struct Suite {
     source: PathBuf,
     tests: Vec<String>,
-}
-
-pub struct Outcome {
-    pub failed: BTreeSet<String>,
-    pub log: PathBuf,
 }
 
 impl Suite {
@@ -56,36 +73,26 @@ impl Suite {
         }
     }
 
-    pub fn len(&self) -> usize {
-        self.tests.len()
-    }
-
     /// Runs the tests one after the other.
-    pub async fn run(&self, cluster: &Cluster) -> Outcome {
-        let dir = tempfile::tempdir_in(cluster.dir())
-            .expect("a directory")
-            .keep();
+    pub async fn run(&self, place: &Place) -> Outcome {
+        let dir = place.run_dir();
         let root = dir.join("kubernetes");
         for name in ["home", "temp", "junit", "kubernetes"] {
             std::fs::create_dir_all(dir.join(name)).expect("a directory");
         }
         imitate(&self.source, &root);
         let certificate = dir.join("temp/apiserver.crt");
-        std::fs::copy(cluster.certificate(), certificate).expect("a certificate");
+        std::fs::copy(&place.certificate, certificate).expect("a certificate");
         let script = dir.join("run.sh");
         std::fs::write(&script, RUN).expect("a script");
-        let log = tempfile::Builder::new()
-            .prefix("kubectl-suite-")
-            .suffix(".log")
-            .tempfile();
-        let (out, log) = log.expect("a log").keep().expect("a log");
+        let (out, log) = cluster::log("kubectl-suite-");
         let mut command = Command::new("bash");
         command
             .arg(&script)
             .args(&self.tests)
             .current_dir(&root)
             .env("KUBECTL_DIR", cache())
-            .env("SECURE_API_PORT", cluster.port().to_string())
+            .env("SECURE_API_PORT", place.port.to_string())
             .env("HOME", dir.join("home"))
             .env("TMPDIR", dir.join("temp"))
             .env("KUBE_TEMP", dir.join("temp"))
@@ -109,8 +116,13 @@ impl Suite {
             "{status}, {missing:?} did not run: {}",
             log.display()
         );
+        let failed = named(&text, "Error when running ");
+        let passed = (self.tests.iter())
+            .filter(|test| !failed.contains(*test))
+            .cloned();
         Outcome {
-            failed: named(&text, "Error when running "),
+            passed: passed.collect(),
+            failed,
             log,
         }
     }

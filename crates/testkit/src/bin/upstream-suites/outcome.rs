@@ -1,0 +1,116 @@
+//! What came of the tests, and the comparison. Pure.
+
+use std::collections::BTreeSet;
+use std::fmt::{self, Display, Formatter};
+use std::path::PathBuf;
+
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    pub passed: BTreeSet<String>,
+    pub failed: BTreeSet<String>,
+    pub log: PathBuf,
+}
+
+impl Outcome {
+    /// What did not pass here and passed there.
+    pub fn worse_than(&self, other: &Self) -> BTreeSet<String> {
+        other.passed.difference(&self.passed).cloned().collect()
+    }
+
+    fn word(&self, test: &str) -> &'static str {
+        match (self.passed.contains(test), self.failed.contains(test)) {
+            (_, true) => "FAILED",
+            (true, false) => "ok",
+            (false, false) => "not run",
+        }
+    }
+}
+
+pub struct Comparison {
+    pub direct: Outcome,
+    pub proxied: Outcome,
+    /// Of what was worse, through proxies once more.
+    pub again: Option<Outcome>,
+}
+
+impl Comparison {
+    /// What passes without proxies, and not through proxies, both times.
+    pub fn only_proxied(&self) -> BTreeSet<String> {
+        let worse = self.proxied.worse_than(&self.direct);
+        match &self.again {
+            None => worse,
+            Some(again) => worse.difference(&again.passed).cloned().collect(),
+        }
+    }
+}
+
+/// What did not pass in all runs.
+impl Display for Comparison {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:<10}{:<10}{:<10}test", "direct", "proxied", "again")?;
+        let (direct, proxied) = (&self.direct, &self.proxied);
+        let runs = [direct, proxied];
+        let all: BTreeSet<_> = (runs.iter())
+            .flat_map(|run| run.passed.union(&run.failed))
+            .collect();
+        let differ =
+            |test: &&&String| !direct.passed.contains(**test) || !proxied.passed.contains(**test);
+        for test in all.iter().filter(differ) {
+            let again = match &self.again {
+                Some(again) if again.passed.contains(*test) => "ok",
+                Some(again) if again.failed.contains(*test) => "FAILED",
+                _ => "",
+            };
+            let (direct, proxied) = (direct.word(test), proxied.word(test));
+            writeln!(f, "{direct:<10}{proxied:<10}{again:<10}{test}")?;
+        }
+        let only = self.only_proxied();
+        writeln!(f, "{} tests; only through proxies: {only:#?}", all.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(passed: &[&str], failed: &[&str]) -> Outcome {
+        let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        Outcome {
+            passed: set(passed),
+            failed: set(failed),
+            log: PathBuf::new(),
+        }
+    }
+
+    #[test]
+    fn what_fails_or_does_not_run_only_through_proxies_is_named() {
+        let comparison = Comparison {
+            direct: outcome(&["a", "b", "c", "d"], &["e"]),
+            proxied: outcome(&["a"], &["b", "c", "e"]),
+            again: Some(outcome(&["b"], &["c"])),
+        };
+        assert_eq!(
+            comparison.only_proxied(),
+            ["c", "d"].map(str::to_owned).into()
+        );
+        let text = comparison.to_string();
+        let lines: Vec<Vec<_>> = (text.lines().skip(1))
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert_eq!(lines[0], ["ok", "FAILED", "ok", "b"]);
+        assert_eq!(lines[1], ["ok", "FAILED", "FAILED", "c"]);
+        assert_eq!(lines[2], ["ok", "not", "run", "d"]);
+        assert_eq!(lines[3], ["FAILED", "FAILED", "e"]);
+        assert!(lines[4].starts_with(&["5", "tests;"]), "{text}");
+    }
+
+    #[test]
+    fn what_fails_in_both_or_only_directly_is_no_difference() {
+        let comparison = Comparison {
+            direct: outcome(&["a"], &["b", "c"]),
+            proxied: outcome(&["a", "c"], &["b"]),
+            again: None,
+        };
+        assert!(comparison.only_proxied().is_empty());
+    }
+}

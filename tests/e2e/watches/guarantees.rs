@@ -1,0 +1,559 @@
+//! What etcd guarantees of its watches, through proxies of two real kube-apiservers v1.20.2 that are restarted: against
+//! etcd's own watch, and the comparison itself.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use etcd_client::{EventType, KeyValue, PutOptions, Txn, TxnOp, WatchOptions};
+use futures_util::future::join_all;
+use k8s_pb::apimachinery::pkg::runtime::Unknown;
+use prost::Message as _;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::routing::real_apiservers::{LONGER, options};
+use testkit::client::Client;
+use testkit::cluster::{Ground, LONG};
+use testkit::etcd::Etcd;
+use testkit::guarantees::{Data, Event, Kind, Stream, Told, Violation, check};
+use testkit::kube::KubeApiServer;
+use testkit::proxy::{Proxy, Until};
+use testkit::wait::eventually;
+
+const PREFIX: &str = "/registry/configmaps/";
+const NAMESPACES: [&str; 3] = ["", "default", "quiet"];
+/// The last object that is written, in both namespaces.
+const LAST: &str = "last";
+/// Between two writes.
+const PACE: Duration = Duration::from_millis(30);
+/// Before a watch that was refused is asked for again.
+const BACKOFF: Duration = Duration::from_millis(100);
+/// How many watches from revisions of the past are opened.
+const FROM_THE_PAST: usize = 40;
+
+struct World {
+    servers: [KubeApiServer; 2],
+    proxies: [Proxy; 2],
+    ground: Ground,
+}
+
+impl World {
+    async fn new() -> Self {
+        let ground = Ground::new().await;
+        let server = |host| KubeApiServer::start(options(&ground, host), &ground.pki);
+        let (a, b) = tokio::join!(server("cp-a"), server("cp-b"));
+        let proxy = |id, server: &KubeApiServer| {
+            let options = ground.proxy(id, server.addr());
+            let options = options
+                .set("watch.bookmarkOnShutdown", "true")
+                .set("shutdown.drain", "1s");
+            Proxy::start(options.until(Until::Ready))
+        };
+        let (proxy_a, proxy_b) = tokio::join!(proxy("a", &a), proxy("b", &b));
+        let world = Self {
+            servers: [a, b],
+            proxies: [proxy_a, proxy_b],
+            ground,
+        };
+        world.until_histories_are_known().await;
+        world
+    }
+
+    async fn until_histories_are_known(&self) {
+        for proxy in &self.proxies {
+            eventually("both histories are known", LONGER, async || {
+                let status = proxy.statusz().await;
+                let of_peer = &status["peers"][0]["historyStart"];
+                status["server"]["historyStart"].is_i64() && of_peer.is_i64()
+            })
+            .await;
+        }
+    }
+
+    fn clients(&self) -> [Client; 2] {
+        let admin = |proxy: &Proxy| proxy.client(&self.ground.pki).cert("admin");
+        self.proxies.each_ref().map(admin)
+    }
+
+    /// Each restart while changes are written and watched: a proxy that is told to stop, the other one without a warning,
+    /// and an apiserver, whose history then begins anew.
+    async fn restart(&mut self, writing: &Writing) {
+        writing.more().await;
+        assert!(self.proxies[0].terminate().await.success());
+        writing.more().await;
+        self.proxies[0].start_again().await;
+        self.proxies[1].kill();
+        writing.more().await;
+        self.proxies[1].start_again().await;
+        self.until_histories_are_known().await;
+        self.servers[0].kill();
+        writing.more().await;
+        self.servers[0].start_again();
+        self.servers[0].wait_ready().await;
+        writing.more().await;
+    }
+}
+
+/// What the writers share.
+#[derive(Default)]
+struct Writing {
+    written: AtomicUsize,
+    stop: AtomicBool,
+}
+
+impl Writing {
+    async fn more(&self) {
+        let goal = self.written.load(Ordering::Relaxed) + 4;
+        eventually("more is written", LONG, async || {
+            self.written.load(Ordering::Relaxed) >= goal
+        })
+        .await;
+    }
+}
+
+/// One object after the other through the API: created, changed, deleted.
+async fn write_by_api(client: Client, writing: Arc<Writing>) {
+    let collection = "/api/v1/namespaces/default/configmaps";
+    for number in 0.. {
+        if writing.stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let (round, step) = (number / 4, number % 4);
+        let path = format!("{collection}/single-{round}");
+        let object = object("default", &format!("single-{round}"), number).to_string();
+        let answer = match step {
+            0 => client.try_request("POST", collection, object).await,
+            1 | 2 => client.try_request("PUT", &path, object).await,
+            _ => client.try_request("DELETE", &path, "").await,
+        };
+        match answer {
+            Ok(answer) if answer.code() < 300 => {
+                _ = writing.written.fetch_add(1, Ordering::Relaxed);
+            }
+            // It may have been written or not: etcd tells.
+            _ => client.reconnect().await,
+        }
+        tokio::time::sleep(PACE).await;
+    }
+}
+
+/// Several objects at one revision, which the API cannot do: written to etcd, some created, some changed, one deleted.
+async fn write_transactions(mut etcd: etcd_client::Client, writing: Arc<Writing>) {
+    for number in 0.. {
+        if writing.stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let old = number % 3;
+        let puts = (0..3)
+            .filter(|it| *it != old)
+            .map(|it| put("default", &format!("together-{it}"), number));
+        let delete = TxnOp::delete(format!("{PREFIX}default/together-{old}"), None);
+        let operations: Vec<_> = puts.chain([delete]).collect();
+        etcd.txn(Txn::new().and_then(operations)).await.unwrap();
+        tokio::time::sleep(PACE).await;
+    }
+    let last = ["default", "quiet"].map(|namespace| put(namespace, LAST, 0));
+    etcd.txn(Txn::new().and_then(last)).await.unwrap();
+}
+
+fn put(namespace: &str, name: &str, number: usize) -> TxnOp {
+    let object = object(namespace, name, number).to_string();
+    TxnOp::put(
+        format!("{PREFIX}{namespace}/{name}"),
+        object,
+        None::<PutOptions>,
+    )
+}
+
+fn object(namespace: &str, name: &str, number: usize) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace},
+        "data": {"number": number.to_string()}})
+}
+
+/// All changes from the first revision, as a watch of etcd tells them, up to the last objects.
+async fn history(etcd: &Etcd) -> Vec<Event> {
+    let mut client = etcd.client().await;
+    let options = WatchOptions::new()
+        .with_prefix()
+        .with_start_revision(1)
+        .with_prev_key();
+    let mut watch = client.watch(PREFIX, Some(options)).await.unwrap();
+    let mut history: Vec<Event> = Vec::new();
+    while !history.iter().any(|event| event.object == "quiet/last") {
+        let message = watch.message().await.unwrap().unwrap();
+        history.extend(message.events().iter().map(event));
+    }
+    history
+}
+
+fn event(event: &etcd_client::Event) -> Event {
+    let kv = event.kv().unwrap();
+    let (kind, of) = match (event.event_type(), event.prev_kv()) {
+        (EventType::Put, None) => (Kind::Added, kv),
+        (EventType::Put, Some(_)) => (Kind::Modified, kv),
+        (EventType::Delete, before) => (Kind::Deleted, before.expect("what it was before")),
+    };
+    Event {
+        revision: kv.mod_revision(),
+        object: kv
+            .key_str()
+            .unwrap()
+            .strip_prefix(PREFIX)
+            .unwrap()
+            .to_owned(),
+        kind,
+        data: data(of),
+    }
+}
+
+/// The apiserver writes protobuf, this test JSON.
+fn data(kv: &KeyValue) -> Data {
+    let Some(envelope) = kv.value().strip_prefix(b"k8s\0") else {
+        return data_of(&serde_json::from_slice(kv.value()).unwrap());
+    };
+    let unknown = Unknown::decode(envelope).unwrap();
+    let object = k8s_pb::api::core::v1::ConfigMap::decode(unknown.raw()).unwrap();
+    object.data.into_iter().collect()
+}
+
+fn data_of(object: &Value) -> Data {
+    let data = object["data"].as_object().into_iter().flatten();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    data.map(|(key, value)| (key.clone(), text(value)))
+        .collect()
+}
+
+/// One who watches, and goes on where a watch ended.
+struct Watcher {
+    /// Empty: all.
+    namespace: &'static str,
+    client: Client,
+    /// In their order; the last is open.
+    streams: Mutex<Vec<Stream>>,
+    /// From where it was told that the history is gone.
+    expired: Mutex<Vec<i64>>,
+}
+
+impl Watcher {
+    fn new(namespace: &'static str, client: Client, from: i64) -> Self {
+        Self {
+            namespace,
+            client,
+            streams: Mutex::new(vec![Stream::new(from)]),
+            expired: Mutex::default(),
+        }
+    }
+
+    /// Watches until the last object.
+    async fn run(&self) {
+        while !self.is_told_all() {
+            let from = self.streams.lock().unwrap().last().unwrap().position();
+            self.streams.lock().unwrap().push(Stream::new(from));
+            self.watch(from).await;
+            self.client.reconnect().await;
+        }
+    }
+
+    async fn watch(&self, from: i64) {
+        let namespace = match self.namespace {
+            "" => String::new(),
+            namespace => format!("namespaces/{namespace}/"),
+        };
+        let path = format!(
+            "/api/v1/{namespace}configmaps?watch=true&allowWatchBookmarks=true&resourceVersion={from}"
+        );
+        let mut stream = match self.client.try_open("GET", &path, "").await {
+            Ok(stream) if stream.status == 200 => stream,
+            Ok(stream) if stream.status == 410 => return self.has_expired(from).await,
+            _ => return tokio::time::sleep(BACKOFF).await,
+        };
+        while let Ok(Some(event)) = stream.next_event(LONG).await {
+            let Some(told) = told(&event) else {
+                assert_eq!(event["object"]["code"], 410, "{event}");
+                return self.has_expired(from).await;
+            };
+            self.streams
+                .lock()
+                .unwrap()
+                .last_mut()
+                .unwrap()
+                .told
+                .push(told);
+            if self.is_told_all() {
+                return;
+            }
+        }
+    }
+
+    async fn has_expired(&self, from: i64) {
+        self.expired.lock().unwrap().push(from);
+        tokio::time::sleep(BACKOFF).await;
+    }
+
+    fn is_told_all(&self) -> bool {
+        let streams = self.streams.lock().unwrap();
+        let last = streams.last().unwrap().told.last();
+        let object = match self.namespace {
+            "default" => "default/last",
+            _ => "quiet/last",
+        };
+        matches!(last, Some(Told::Event(event)) if event.object == object)
+    }
+
+    /// What is wrong with its watches.
+    fn violations(&self, history: &[Event]) -> Vec<String> {
+        let prefix = match self.namespace {
+            "" => String::new(),
+            namespace => format!("{namespace}/"),
+        };
+        let history: Vec<_> = history
+            .iter()
+            .filter(|event| event.object.starts_with(&prefix))
+            .cloned()
+            .collect();
+        let mut violations = Vec::new();
+        for stream in &*self.streams.lock().unwrap() {
+            let found = check(&history, stream);
+            violations.extend(
+                found
+                    .iter()
+                    .map(|violation| format!("{prefix} from {}: {violation}", stream.from)),
+            );
+        }
+        let expired = self.expired.lock().unwrap();
+        violations.extend(
+            expired
+                .iter()
+                .map(|from| format!("{prefix} not resumable from {from}")),
+        );
+        violations
+    }
+
+    fn bookmarks(&self) -> usize {
+        let streams = self.streams.lock().unwrap();
+        let told = streams.iter().flat_map(|stream| &stream.told);
+        told.filter(|told| matches!(told, Told::Bookmark(_)))
+            .count()
+    }
+}
+
+/// What a frame of a watch tells, unless it is an error.
+fn told(event: &Value) -> Option<Told> {
+    let object = &event["object"];
+    let metadata = &object["metadata"];
+    let revision = || {
+        metadata["resourceVersion"]
+            .as_str()
+            .unwrap()
+            .parse()
+            .unwrap()
+    };
+    let kind = match event["type"].as_str()? {
+        "ADDED" => Kind::Added,
+        "MODIFIED" => Kind::Modified,
+        "DELETED" => Kind::Deleted,
+        "BOOKMARK" => return Some(Told::Bookmark(revision())),
+        _ => return None,
+    };
+    let text = |field: &str| metadata[field].as_str().unwrap();
+    Some(Told::Event(Event {
+        revision: revision(),
+        object: format!("{}/{}", text("namespace"), text("name")),
+        kind,
+        data: data_of(object),
+    }))
+}
+
+/// Of both proxies and each namespace.
+fn watchers(world: &World, from: i64) -> Vec<Arc<Watcher>> {
+    let of_client = |client: Client| {
+        NAMESPACES.map(|namespace| Arc::new(Watcher::new(namespace, client.fresh(), from)))
+    };
+    world.clients().into_iter().flat_map(of_client).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcds_guarantees_of_watches_hold_through_restarts_of_proxies_and_an_apiserver() {
+    testkit::install_crypto_provider();
+    let mut world = World::new().await;
+    let client = world.servers[1].admin();
+    let list = client.get("/api/v1/configmaps").await.json();
+    let from: i64 = list["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    let watchers = watchers(&world, from);
+    let mut watching = JoinSet::new();
+    for watcher in watchers.iter().cloned() {
+        watching.spawn(async move { watcher.run().await });
+    }
+    let writing = Arc::new(Writing::default());
+    let mut writers = JoinSet::new();
+    writers.spawn(write_by_api(client.fresh(), writing.clone()));
+    writers.spawn(write_transactions(
+        world.ground.etcd.client().await,
+        writing.clone(),
+    ));
+    world.restart(&writing).await;
+    writing.stop.store(true, Ordering::Relaxed);
+    writers.join_all().await;
+    let history = tokio::time::timeout(LONG, history(&world.ground.etcd));
+    let history = history.await.expect("all of etcd's changes");
+    let all = tokio::time::timeout(LONG, watching.join_all()).await;
+    let mut wrong: Vec<_> = watchers
+        .iter()
+        .flat_map(|it| it.violations(&history))
+        .collect();
+    assert!(all.is_ok(), "not told everything; {wrong:?}");
+    let bookmarks: usize = watchers.iter().map(|watcher| watcher.bookmarks()).sum();
+    let again = from_the_past(&world, &history, from).await;
+    wrong.extend(again.iter().flat_map(|it| it.violations(&history)));
+    println!(
+        "{} events, {} watchers, {} watches of the past, {bookmarks} bookmarks: {} violations",
+        history.len(),
+        watchers.len(),
+        again.len(),
+        wrong.len()
+    );
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(bookmarks > 0, "no bookmark could have been wrong");
+}
+
+/// Watches from revisions all over the history, of either proxy in turn, to its end.
+async fn from_the_past(world: &World, history: &[Event], first: i64) -> Vec<Arc<Watcher>> {
+    let judged = history.iter().filter(|event| event.revision > first);
+    let revisions: Vec<_> = judged.map(|event| event.revision).collect();
+    let some = revisions
+        .iter()
+        .step_by(revisions.len() / FROM_THE_PAST + 1);
+    let clients = world.clients();
+    let watchers: Vec<_> = (some.zip(clients.iter().cycle()))
+        .map(|(revision, client)| Arc::new(Watcher::new("", client.fresh(), revision - 1)))
+        .collect();
+    let all = join_all(watchers.iter().map(|watcher| watcher.run()));
+    tokio::time::timeout(LONG, all).await.expect("told all");
+    watchers
+}
+
+fn changed(revision: i64, object: &str, kind: Kind) -> Event {
+    Event {
+        revision,
+        object: object.to_owned(),
+        kind,
+        data: Data::from([("number".to_owned(), revision.to_string())]),
+    }
+}
+
+/// Two events of one transaction between others.
+fn example() -> Vec<Event> {
+    vec![
+        changed(9, "early", Kind::Added),
+        changed(11, "a", Kind::Added),
+        changed(12, "b", Kind::Added),
+        changed(12, "a", Kind::Modified),
+        changed(15, "b", Kind::Deleted),
+    ]
+}
+
+/// What is wrong with a watch from revision 10 that was told these events of the example and bookmarks.
+fn wrong(told: &[Result<usize, i64>]) -> Vec<Violation> {
+    let told = told.iter().map(|told| match told {
+        Ok(index) => Told::Event(example()[*index].clone()),
+        Err(bookmark) => Told::Bookmark(*bookmark),
+    });
+    let stream = Stream {
+        from: 10,
+        told: told.collect(),
+    };
+    check(&example(), &stream)
+}
+
+#[test]
+fn a_whole_history_with_bookmarks_and_its_beginning_are_right() {
+    assert_eq!(
+        wrong(&[
+            Ok(1),
+            Err(11),
+            Ok(2),
+            Ok(3),
+            Err(14),
+            Ok(4),
+            Err(15),
+            Err(20)
+        ]),
+        []
+    );
+    assert_eq!(wrong(&[]), []);
+    // It ended in the transaction.
+    assert_eq!(wrong(&[Ok(1), Ok(2)]), []);
+}
+
+#[test]
+fn an_event_that_is_told_twice_or_from_before_the_beginning_is_found() {
+    let event = |index: usize| Violation::Twice(example()[index].clone());
+    assert_eq!(wrong(&[Ok(1), Ok(1)]), [event(1)]);
+    assert_eq!(wrong(&[Ok(0), Ok(1)]), [event(0)]);
+}
+
+#[test]
+fn events_in_another_order_are_found_also_within_a_transaction() {
+    let event = |index: usize| example()[index].clone();
+    let swapped = wrong(&[Ok(2), Ok(3), Ok(1)]);
+    assert_eq!(
+        swapped,
+        [Violation::Missed(event(1)), Violation::Unordered(event(1))]
+    );
+    let swapped = wrong(&[Ok(1), Ok(3), Ok(2)]);
+    assert_eq!(
+        swapped,
+        [Violation::Torn(event(2)), Violation::Unordered(event(2))]
+    );
+}
+
+#[test]
+fn a_gap_and_a_torn_transaction_are_found() {
+    let event = |index: usize| example()[index].clone();
+    assert_eq!(wrong(&[Ok(2), Ok(3)]), [Violation::Missed(event(1))]);
+    assert_eq!(wrong(&[Ok(1), Ok(2), Ok(4)]), [Violation::Torn(event(3))]);
+    assert_eq!(wrong(&[Ok(1), Ok(3), Ok(4)]), [Violation::Torn(event(2))]);
+    assert_eq!(
+        wrong(&[Ok(1), Ok(4)]),
+        [Violation::Missed(event(2)), Violation::Missed(event(3))]
+    );
+}
+
+#[test]
+fn an_event_that_did_not_happen_like_that_is_found() {
+    let mut other = example()[1].clone();
+    other.data.clear();
+    let mut stream = Stream::new(10);
+    stream.told.push(Told::Event(other.clone()));
+    assert_eq!(check(&example(), &stream), [Violation::MadeUp(other)]);
+}
+
+#[test]
+fn a_bookmark_above_what_was_not_told_or_backwards_is_found() {
+    let event = example()[3].clone();
+    let above = Violation::BookmarkAbove {
+        bookmark: 12,
+        event,
+    };
+    assert_eq!(wrong(&[Ok(1), Ok(2), Err(12)]), [above]);
+    let backwards = Violation::BookmarkBackwards {
+        bookmark: 13,
+        after: 15,
+    };
+    assert_eq!(wrong(&[Ok(1), Ok(2), Ok(3), Ok(4), Err(13)]), [backwards]);
+}
+
+#[test]
+fn a_watch_goes_on_after_its_bookmark_and_before_its_last_event() {
+    let mut stream = Stream::new(10);
+    assert_eq!(stream.position(), 10);
+    stream.told.push(Told::Event(example()[1].clone()));
+    assert_eq!(stream.position(), 10);
+    stream.told.push(Told::Bookmark(13));
+    assert_eq!(stream.position(), 13);
+}
