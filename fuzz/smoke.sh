@@ -1,17 +1,29 @@
 #!/usr/bin/env bash
 # Builds all fuzz targets with the stable toolchain, and runs each for a moment, from the corpus in the tree.
 #
-#   fuzz/smoke.sh [SECONDS [TARGET…]]
+#   fuzz/smoke.sh [SECONDS | --runs RUNS [TARGET…]]
 #
-# Without SECONDS: 20000 runs of each target, or as many as 20 seconds allow. With: as many as that time allows.
+# Without arguments: 20000 runs of each target, or as many as 20 seconds allow. With SECONDS: as many as that time allows.
+# With --runs: so many, however long they take.
 # What makes a target fail is left in fuzz/artifacts/TARGET/.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 
-limits=(-max_total_time="${1:-20}")
-[ $# -gt 0 ] || limits+=(-runs=20000)
+case ${1:-} in
+'')
+    limits=(-max_total_time=20 -runs=20000)
+    ;;
+--runs)
+    limits=(-runs="${2:?--runs needs a number}")
+    shift 2
+    ;;
+*)
+    limits=(-max_total_time="$1")
+    shift
+    ;;
+esac
 mapfile -t targets < <(sed -n 's/^name = "\([a-z_]*\)"$/\1/p' Cargo.toml)
-[ $# -lt 2 ] || targets=("${@:2}")
+[ $# -eq 0 ] || targets=("$@")
 
 RUSTC_WRAPPER=$PWD/coverage.sh cargo build --quiet --locked "${targets[@]/#/--bin=}"
 printf 'fuzz/smoke.sh: built in %d s\n' "$SECONDS"
