@@ -17,6 +17,7 @@ mod meter;
 mod origin;
 mod requests;
 mod rivals;
+mod scale;
 mod streams;
 mod table;
 mod watched;
@@ -27,6 +28,7 @@ use std::process::{Command, ExitCode};
 
 use clap::{Parser, Subcommand};
 use testkit::process::program;
+use tokio::signal::unix::{SignalKind, signal};
 
 use lab::Plan;
 use meter::Meter;
@@ -71,6 +73,8 @@ enum Work {
     Latency(latency::Options),
     /// All of these tables.
     All,
+    /// What a proxy takes in a cluster of many servers and custom resources.
+    Scale(scale::Options),
     /// Instructions of a request in user space, by valgrind. Exits with 1 above a limit.
     Instructions(instructions::Options),
 }
@@ -93,17 +97,28 @@ async fn main() -> ExitCode {
         rounds: arguments.rounds,
         meter: Meter::new(),
     };
-    match arguments.work {
-        Work::Requests(options) => requests::http2(&plan, &options).await,
-        Work::Http1(options) => requests::http1(&plan, &options).await,
-        Work::Rerouted(options) => requests::rerouted(&plan, &options).await,
-        Work::Watches(options) => watches::idle(&plan, &options).await,
-        Work::Events(options) => watches::events(&plan, &options).await,
-        Work::Handshakes(options) => handshakes::measure(&plan, &options).await,
-        Work::Lists(options) => lists::measure(&plan, &options).await,
-        Work::Latency(options) => latency::measure(&plan, &options).await,
-        Work::All => all(&plan).await,
-        Work::Instructions(options) => return instructions::check(&plan, &options).await,
+    let mut terminated = signal(SignalKind::terminate()).expect("a signal handler");
+    // What was started ends with what is dropped.
+    tokio::select! {
+        code = run(&plan, arguments.work) => code,
+        _ = tokio::signal::ctrl_c() => ExitCode::FAILURE,
+        _ = terminated.recv() => ExitCode::FAILURE,
+    }
+}
+
+async fn run(plan: &Plan, work: Work) -> ExitCode {
+    match work {
+        Work::Requests(options) => requests::http2(plan, &options).await,
+        Work::Http1(options) => requests::http1(plan, &options).await,
+        Work::Rerouted(options) => requests::rerouted(plan, &options).await,
+        Work::Watches(options) => watches::idle(plan, &options).await,
+        Work::Events(options) => watches::events(plan, &options).await,
+        Work::Handshakes(options) => handshakes::measure(plan, &options).await,
+        Work::Lists(options) => lists::measure(plan, &options).await,
+        Work::Latency(options) => latency::measure(plan, &options).await,
+        Work::Scale(options) => scale::measure(plan, &options).await,
+        Work::All => all(plan).await,
+        Work::Instructions(options) => return instructions::check(plan, &options).await,
     }
     ExitCode::SUCCESS
 }

@@ -27,13 +27,23 @@ pub struct Origin {
 
 impl Origin {
     pub async fn start(ground: &Ground, double: SocketAddr) -> Self {
-        let address = Loopback::new();
+        Self::at(ground, double, Loopback::new(), &[]).await
+    }
+
+    /// It also listens at further addresses.
+    pub async fn at(
+        ground: &Ground,
+        double: SocketAddr,
+        address: Loopback,
+        also: &[SocketAddr],
+    ) -> Self {
         let dir = ground.dir.path().join(format!("origin-{}", address.ip()));
         let files = dir.join("files");
         std::fs::create_dir_all(&files).unwrap();
         std::fs::write(files.join("object"), object()).unwrap();
         let config = dir.join("nginx.conf");
-        let text = config_text(&ground.pki, &dir, address.socket(PORT), double);
+        let listens = [&[address.socket(PORT)], also].concat();
+        let text = config_text(&ground.pki, &dir, &listens, double);
         std::fs::write(&config, text).unwrap();
         let mut command = Command::new("nginx");
         command.arg("-c").arg(&config).arg("-p").arg(&dir);
@@ -84,7 +94,7 @@ fn object() -> Vec<u8> {
     object.to_string().into_bytes()
 }
 
-fn config_text(pki: &Pki, dir: &Path, listens: SocketAddr, double: SocketAddr) -> String {
+fn config_text(pki: &Pki, dir: &Path, listens: &[SocketAddr], double: SocketAddr) -> String {
     let common = nginx(pki, dir, listens, double);
     let files = dir.join("files");
     let files = files.display();

@@ -49,7 +49,7 @@ impl Rival {
             Self::HaProxy => ("haproxy.cfg", haproxy(place)),
             Self::Nginx => (
                 "nginx.conf",
-                nginx(place.pki, place.dir, place.listens, place.upstream),
+                nginx(place.pki, place.dir, &[place.listens], place.upstream),
             ),
             Self::Envoy => ("envoy.json", envoy(place).to_string()),
         };
@@ -125,7 +125,11 @@ backend b
 }
 
 /// nginx from `listens` to `upstream`. Further locations go where it says so.
-pub fn nginx(pki: &Pki, dir: &Path, listens: SocketAddr, upstream: SocketAddr) -> String {
+pub fn nginx(pki: &Pki, dir: &Path, listens: &[SocketAddr], upstream: SocketAddr) -> String {
+    let listens: String = listens
+        .iter()
+        .map(|address| format!("listen {address} ssl http2; "))
+        .collect();
     let clients = client_cas(pki, dir);
     let file = |name: &str| pki.file(name);
     let (server, server_key, ca) = (file("apiserver.crt"), file("apiserver.key"), file("ca.crt"));
@@ -139,7 +143,7 @@ pub fn nginx(pki: &Pki, dir: &Path, listens: SocketAddr, upstream: SocketAddr) -
         .map(|kind| format!("{kind}_temp_path {files}/{kind};\n"))
         .concat();
     format!(
-        "daemon off; master_process off; pid {files}/pid; error_log {files}/errors info;
+        "daemon off; master_process off; pid {files}/pid; error_log {files}/errors;
 events {{ worker_connections 8192; }}
 http {{
 access_log off; default_type application/json; sendfile on; tcp_nodelay on;
@@ -148,7 +152,7 @@ keepalive_requests 1000000000; keepalive_timeout 1h; http2_max_concurrent_stream
 map $ssl_client_i_dn $user {{ default $ssl_client_s_dn; \"~front-proxy-ca\" $http_x_remote_user; }}
 upstream next {{ server {upstream}; keepalive 1024; keepalive_requests 1000000000; }}
 server {{
-listen {listens} ssl http2; ssl_certificate {server}; ssl_certificate_key {server_key};
+{listens}ssl_certificate {server}; ssl_certificate_key {server_key};
 ssl_client_certificate {clients}; ssl_verify_client optional; ssl_session_cache builtin:20000;
 ssl_protocols TLSv1.2 TLSv1.3; proxy_ssl_protocols TLSv1.2 TLSv1.3;
 # locations
