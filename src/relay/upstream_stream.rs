@@ -201,11 +201,19 @@ impl Drop for UpstreamStream {
     }
 }
 
-/// Names the request's authority in its URI, for `:authority`.
+/// Names the request's authority in its URI, for `:authority`, and nowhere else: nginx refuses a request that says it
+/// twice.
 fn name_authority(header: &mut RequestHeader) -> pingora_core::Result<()> {
-    if header.uri.authority().is_some() {
-        return Ok(());
+    if header.uri.authority().is_none() {
+        authority_from_host(header)?;
     }
+    if header.headers.contains_key(HOST) {
+        header.remove_header(&HOST);
+    }
+    Ok(())
+}
+
+fn authority_from_host(header: &mut RequestHeader) -> pingora_core::Result<()> {
     let host = header.headers.get(HOST).map(HeaderValue::as_bytes);
     let authority = Authority::try_from(host.unwrap_or_default())
         .or_err(ErrorType::InvalidHTTPHeader, "no authority for HTTP/2")?;
@@ -231,7 +239,10 @@ mod tests {
         let named = |host: &str| {
             let mut header = RequestHeader::build("GET", b"/api?x=1", None).unwrap();
             header.insert_header(HOST, host).unwrap();
-            name_authority(&mut header).map(|()| header.uri.to_string())
+            name_authority(&mut header).map(|()| {
+                assert!(!header.headers.contains_key(HOST), "it is said once");
+                header.uri.to_string()
+            })
         };
         assert_eq!(named("[::1]:6443").unwrap(), "https://[::1]:6443/api?x=1");
         assert!(named("a b").is_err());

@@ -73,10 +73,22 @@ impl Process {
 
     /// Resident memory in KiB; none once it has ended.
     pub fn memory(&self) -> Option<usize> {
+        self.status("VmRSS:")
+    }
+
+    /// The most that was resident, in KiB, since [`Process::forget_peak`].
+    pub fn peak_memory(&self) -> Option<usize> {
+        self.status("VmHWM:")
+    }
+
+    pub fn forget_peak(&self) {
+        let file = format!("/proc/{}/clear_refs", self.pid());
+        std::fs::write(file, "5").expect("the peak is forgotten");
+    }
+
+    fn status(&self, field: &str) -> Option<usize> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(field))?;
         line.trim().trim_end_matches(" kB").parse().ok()
     }
 

@@ -5,8 +5,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use testkit::process::Signal;
+use testkit::proxy::Proxy;
 
-use super::lab::{Lab, Subject, load};
+use super::lab::{Lab, PROCESSOR, Plan};
+use super::load::Load;
 
 const CONNECTIONS: usize = 4;
 const STREAMS: usize = 4;
@@ -24,11 +26,12 @@ pub struct Options {
     keep: Option<std::path::PathBuf>,
 }
 
-pub async fn check(program: &Path, options: &Options) -> ExitCode {
+pub async fn check(plan: &Plan, options: &Options) -> ExitCode {
     let lab = Lab::new().await;
+    let dir = options.keep.as_deref().unwrap_or(lab.ground.dir.path());
     let mut totals = Vec::new();
     for number in NUMBERS {
-        totals.push(total(&lab, program, number, options).await);
+        totals.push(total(&lab, plan, number, dir).await);
     }
     let requests = (NUMBERS[1] - NUMBERS[0]) as u64;
     let each = totals[1].saturating_sub(totals[0]) / requests;
@@ -43,16 +46,24 @@ pub async fn check(program: &Path, options: &Options) -> ExitCode {
 }
 
 /// All instructions of a proxy that answers `number` requests.
-async fn total(lab: &Lab, program: &Path, number: usize, options: &Options) -> u64 {
-    let dir = options.keep.as_deref().unwrap_or(lab.ground.dir.path());
+async fn total(lab: &Lab, plan: &Plan, number: usize, dir: &Path) -> u64 {
     let out = dir.join(format!("callgrind.{number}"));
     let file = format!("--callgrind-out-file={}", out.display());
     // One serving thread, or the number of connections of each varies.
-    let valgrind = ["taskset", "-c", "1", "valgrind", "--tool=callgrind", &file];
-    let Subject::Proxy(mut proxy) = lab.proxy(program, &valgrind).await else {
-        unreachable!("a proxy was started")
-    };
-    load(proxy.addr(), number, CONNECTIONS, STREAMS).await;
+    let valgrind = [
+        "taskset",
+        "-c",
+        PROCESSOR,
+        "valgrind",
+        "--tool=callgrind",
+        &file,
+    ];
+    let options = lab.proxy_options(plan, lab.double.addr());
+    let options = options.run_by(valgrind.map(str::to_owned).to_vec());
+    let mut proxy = Proxy::start(options).await;
+    Load::new(proxy.addr(), number, CONNECTIONS, STREAMS)
+        .run()
+        .await;
     // At once: what the drain does is not measured.
     proxy.process().signal(Signal::Term);
     proxy.process().signal(Signal::Term);

@@ -1,38 +1,82 @@
-//! An apiserver double, and before it the proxy or HAProxy, each with one processor.
+//! An apiserver double, nginx before it for the answers that are measured, and the programs under test, each with one
+//! processor of their own.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use testkit::addr::Loopback;
 use testkit::client::Client;
 use testkit::cluster::Ground;
-use testkit::double::{Double, v1_20};
+use testkit::double::{Double, DoubleOptions, Preset, v1_20};
 use testkit::process::Process;
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::wait::eventually;
 
-/// HAProxy passes no user of a certificate on.
+use super::meter::Meter;
+use super::origin::Origin;
+use super::rivals::{Place, Rival};
+
+/// HAProxy passes no user of a certificate on that it was not told to.
 pub const AUTHORIZATION: &str = "Bearer tok-admin";
 /// An object of about 1 KiB.
 pub const OBJECT: &str = "/api/v1/namespaces/default/configmaps/x";
+/// The processor of the programs under test, for taskset.
+pub const PROCESSOR: &str = "1";
+const PORT: u16 = 6443;
+const START: Duration = Duration::from_secs(30);
+
+/// What is measured, and how often.
+#[derive(Clone)]
+pub struct Plan {
+    pub program: PathBuf,
+    pub rivals: Vec<Rival>,
+    pub envoy: PathBuf,
+    pub rounds: usize,
+    pub meter: Meter,
+}
+
+impl Plan {
+    /// Without nginx, which needs a connection upstream for each watch.
+    pub fn multiplexing(&self) -> Self {
+        let rivals = self.rivals.iter().copied();
+        Self {
+            rivals: rivals.filter(|rival| *rival != Rival::Nginx).collect(),
+            ..self.clone()
+        }
+    }
+}
 
 pub struct Lab {
     pub ground: Ground,
     pub double: Double,
 }
 
-/// What is measured.
-pub enum Subject {
+/// A program under test.
+pub struct Subject {
+    pub name: &'static str,
+    address: SocketAddr,
+    running: Running,
+}
+
+enum Running {
     Proxy(Box<Proxy>),
-    HaProxy(Process, Loopback),
+    Rival(
+        Process,
+        #[expect(dead_code, reason = "keeps the address ours")] Loopback,
+    ),
 }
 
 impl Lab {
     pub async fn new() -> Self {
+        Self::of(v1_20()).await
+    }
+
+    /// `preset`: what the double serves.
+    pub async fn of(preset: Preset) -> Self {
         let ground = Ground::new().await;
-        let double = ground.double(v1_20()).await;
+        let double = Double::start(DoubleOptions::new(ground.pki.dir(), preset)).await;
         let direct = Client::new(double.addr(), &ground.pki).cert("admin");
         let object = serde_json::json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"},
@@ -44,100 +88,105 @@ impl Lab {
         Self { ground, double }
     }
 
-    /// The proxy. `before`: a program that runs it, with its arguments.
-    pub async fn proxy(&self, program: &Path, before: &[&str]) -> Subject {
-        let Ground { dir, pki, etcd } = &self.ground;
-        let options = ProxyOptions::new(
-            program,
-            dir.path(),
-            pki,
-            self.double.addr(),
-            &etcd.endpoint(),
-        )
-        .server_id("cost")
-        .set("identity.publishLease", "Never")
-        // Requests of the proxy's own are not what is measured.
-        .set("apiServer.discoveryInterval", "1h")
-        .run_by(before.iter().map(ToString::to_string).collect())
-        .until(Until::Ready);
-        Subject::Proxy(Box::new(Proxy::start(options).await))
+    /// nginx before the double.
+    pub async fn origin(&self) -> Origin {
+        Origin::start(&self.ground, self.double.addr()).await
     }
 
-    /// HAProxy with one thread, which presents the same client certificate.
-    pub async fn haproxy(&self) -> Subject {
-        let (dir, pki) = (self.ground.dir.path(), &self.ground.pki);
-        let pem = |name: &str, file: &str| {
-            let part =
-                |ending: &str| std::fs::read_to_string(pki.path(&format!("{name}.{ending}")));
-            let path = dir.join(file);
-            std::fs::write(&path, part("crt").unwrap() + &part("key").unwrap()).unwrap();
-            path.display().to_string()
-        };
-        let address = Loopback::new();
-        let (server, client) = (
-            pem("apiserver", "server.pem"),
-            pem("front-proxy-client", "client.pem"),
-        );
-        let (listens, backend, ca) = (address.socket(6443), self.double.addr(), pki.file("ca.crt"));
-        let text = format!(
-            "global\n maxconn 80000\n nbthread 1\ndefaults\n mode http\n timeout connect 5s\n timeout client 1h\n \
-             timeout server 1h\nfrontend f\n bind {listens} ssl crt {server} alpn h2,http/1.1 ca-file {ca} verify optional\n \
-             default_backend b\nbackend b\n http-reuse always\n server s {backend} ssl alpn h2 crt {client} ca-file {ca} \
-             verify required sni str(kubernetes.default.svc) verifyhost kubernetes.default.svc\n"
-        );
-        let config = dir.join("haproxy.cfg");
-        std::fs::write(&config, text).unwrap();
+    /// All that are compared, HAProxy first and the proxy last, before the server at `upstream`.
+    pub async fn subjects(&self, plan: &Plan, upstream: SocketAddr) -> Vec<Subject> {
+        let mut subjects = Vec::new();
+        for rival in &plan.rivals {
+            subjects.push(self.rival(plan, *rival, upstream).await);
+        }
+        subjects.push(self.proxy(plan, upstream).await);
+        subjects
+    }
+
+    pub async fn proxy(&self, plan: &Plan, upstream: SocketAddr) -> Subject {
+        let options = self.proxy_options(plan, upstream);
+        Subject::proxy(Proxy::start(options).await)
+    }
+
+    /// Set for measurements: requests of the proxy's own are not what is measured.
+    pub fn proxy_options(&self, plan: &Plan, upstream: SocketAddr) -> ProxyOptions {
+        let Ground { dir, pki, etcd } = &self.ground;
+        ProxyOptions::new(&plan.program, dir.path(), pki, upstream, &etcd.endpoint())
+            .server_id("cost")
+            .set("apiServer.probeInterval", "500ms")
+            .set("apiServer.discoveryInterval", "1h")
+            .set("peer.leaseTTL", "15s")
+            .set("watch.bookmarkOnShutdown", "true")
+            .run_by(["taskset", "-c", PROCESSOR].map(str::to_owned).to_vec())
+            .until(Until::Ready)
+    }
+
+    /// One of the others, which presents the same client certificate.
+    pub async fn rival(&self, plan: &Plan, rival: Rival, upstream: SocketAddr) -> Subject {
+        let listens = Loopback::new();
+        let address = listens.socket(PORT);
+        let name = format!("{}-{}", rival.name(), listens.ip());
+        let dir = self.ground.dir.path().join(&name);
+        std::fs::create_dir(&dir).unwrap();
+        let program = rival.configure(&Place {
+            pki: &self.ground.pki,
+            dir: &dir,
+            listens: address,
+            upstream,
+            envoy: &plan.envoy,
+        });
         let mut command = Command::new("taskset");
-        command
-            .args(["-c", "1", "haproxy", "-db", "-f"])
-            .arg(&config);
-        let process = Process::spawn("haproxy", &mut command, &dir.join("haproxy.log"));
-        let process = process.expect("taskset; install util-linux and haproxy");
-        let subject = Subject::HaProxy(process, address);
-        let client = Client::new(listens, &self.ground.pki);
-        eventually("HAProxy answers", Duration::from_secs(20), async || {
-            client.fresh().try_get("/readyz").await.is_ok()
-        })
-        .await;
-        subject
+        command.args(["-c", PROCESSOR]).args(program);
+        let process = Process::spawn(&name, &mut command, &dir.join("log"));
+        let mut process = process.expect("taskset; install util-linux");
+        let client = Client::new(address, &self.ground.pki);
+        process
+            .ready(START, async || {
+                client
+                    .fresh()
+                    .try_get("/readyz")
+                    .await
+                    .map_err(|why| format!("{why:#}"))
+            })
+            .await;
+        Subject {
+            name: rival.name(),
+            address,
+            running: Running::Rival(process, listens),
+        }
     }
 }
 
 impl Subject {
-    pub fn address(&self) -> SocketAddr {
-        match self {
-            Self::Proxy(proxy) => proxy.addr(),
-            Self::HaProxy(_, address) => address.socket(6443),
+    pub fn proxy(proxy: Proxy) -> Self {
+        Self {
+            name: "proxy",
+            address: proxy.addr(),
+            running: Running::Proxy(Box::new(proxy)),
         }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     pub fn process(&mut self) -> &mut Process {
-        match self {
-            Self::Proxy(proxy) => proxy.process(),
-            Self::HaProxy(process, _) => process,
+        match &mut self.running {
+            Running::Proxy(proxy) => proxy.process(),
+            Running::Rival(process, _) => process,
         }
     }
-}
 
-/// Asks for the object `number` times over HTTP/2, and returns what h2load says.
-pub async fn load(to: SocketAddr, number: usize, connections: usize, streams: usize) -> String {
-    let arguments = [
-        ("-n", number),
-        ("-c", connections),
-        ("-m", streams),
-        ("-t", 1),
-    ];
-    let mut command = tokio::process::Command::new("h2load");
-    for (name, value) in arguments {
-        command.arg(name).arg(value.to_string());
+    /// Waits until it answers a client with `client`'s certificate and headers.
+    pub async fn answers(&self, client: &Client, path: &str) {
+        eventually(
+            &format!("{} answers {path}", self.name),
+            START,
+            async || {
+                let answer = client.fresh().try_get(path).await;
+                answer.is_ok_and(|answer| answer.code() == 200)
+            },
+        )
+        .await;
     }
-    command
-        .arg("-H")
-        .arg(format!("authorization: {AUTHORIZATION}"));
-    let output = command.arg(format!("https://{to}{OBJECT}")).output().await;
-    let output = output.expect("h2load; install nghttp2-client").stdout;
-    let text = String::from_utf8(output).unwrap();
-    let all = format!("{number} succeeded");
-    assert!(text.contains(&all), "not all were answered: {text}");
-    text
 }

@@ -1,56 +1,175 @@
-//! Processor time of a request.
+//! Processor time of a request: over HTTP/2, over HTTP/1.1, and through two programs, one behind the other.
 
-use std::path::Path;
+use testkit::cluster::Ground;
+use testkit::double::v1_20;
+use testkit::proxy::Proxy;
+use testkit::wait::eventually;
 
-use super::lab::{Lab, load};
+use super::lab::{AUTHORIZATION, Lab, Plan, Subject};
+use super::load::Load;
+use super::origin::{Origin, REROUTED};
+use super::table::{head, names, rounds, row};
 
 const CONNECTIONS: usize = 16;
+const STREAMS: [usize; 4] = [1, 4, 16, 64];
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// Requests at once on each of 16 connections.
-    #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16, 64])]
+    /// Requests at once on each of 16 connections; over HTTP/1.1 as many connections as there.
+    #[arg(long, value_delimiter = ',', default_values_t = STREAMS)]
     streams: Vec<usize>,
-    #[arg(long, default_value_t = 20_000)]
+    #[arg(long, default_value_t = 40_000)]
     number: usize,
-    /// Both are measured in each round. The median counts.
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
 }
 
-pub async fn measure(program: &Path, options: &Options) {
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            streams: STREAMS.to_vec(),
+            number: 40_000,
+        }
+    }
+}
+
+impl Options {
+    fn load(&self, subject: &Subject, streams: usize) -> Load {
+        Load::new(subject.address(), self.number, CONNECTIONS, streams)
+    }
+}
+
+pub async fn http2(plan: &Plan, options: &Options) {
     let lab = Lab::new().await;
-    let mut subjects = [
-        lab.haproxy().await,
-        lab.proxy(program, &["taskset", "-c", "1"]).await,
-    ];
-    println!("microseconds of processor time a request, HTTP/2 on {CONNECTIONS} connections");
-    println!(
-        "{:>8}{:>10}{:>10}{:>10}",
-        "streams", "HAProxy", "proxy", "ratio"
-    );
+    let origin = lab.origin().await;
+    let mut subjects = lab.subjects(plan, origin.address()).await;
+    head(&title(plan, "HTTP/2 to HTTP/2"), &names(&subjects));
     for streams in &options.streams {
-        let mut costs = [Vec::new(), Vec::new()];
-        for subject in &subjects {
-            load(subject.address(), options.number / 4, CONNECTIONS, *streams).await;
-        }
-        for _ in 0..options.rounds {
-            for (subject, costs) in subjects.iter_mut().zip(&mut costs) {
-                let before = subject.process().cpu().expect("it runs");
-                load(subject.address(), options.number, CONNECTIONS, *streams).await;
-                let used = subject.process().cpu().expect("it runs") - before;
-                costs.push(used.as_secs_f64() * 1e6 / options.number as f64);
-            }
-        }
-        let [haproxy, proxy] = costs.map(median);
-        println!(
-            "{streams:>8}{haproxy:>10.1}{proxy:>10.1}{:>10.2}",
-            proxy / haproxy
+        let figures = each(plan, &mut subjects, |subject| {
+            options.load(subject, *streams)
+        })
+        .await;
+        row(
+            &format!("{CONNECTIONS} × {streams} streams"),
+            &figures,
+            "≤ 1.0",
         );
     }
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+pub async fn http1(plan: &Plan, options: &Options) {
+    let lab = Lab::new().await;
+    let origin = lab.origin().await;
+    let mut subjects = lab.subjects(plan, origin.address()).await;
+    head(&title(plan, "HTTP/1.1 to HTTP/2"), &names(&subjects));
+    for streams in &options.streams {
+        let connections = CONNECTIONS * streams;
+        let figures = each(plan, &mut subjects, |subject| {
+            let mut load = options.load(subject, 1);
+            (load.http1, load.connections) = (true, connections);
+            load
+        })
+        .await;
+        row(&format!("{connections} connections"), &figures, "≤ 1.1");
+    }
+}
+
+fn title(plan: &Plan, what: &str) -> String {
+    format!("A request, {what}, 1 KiB, {}:", plan.meter.unit())
+}
+
+/// What a request costs each of them.
+async fn each(
+    plan: &Plan,
+    subjects: &mut [Subject],
+    load: impl Fn(&Subject) -> Load,
+) -> Vec<Vec<f64>> {
+    // Connections upstream are opened, and memory is taken.
+    for subject in subjects.iter() {
+        let mut warm = load(subject);
+        warm.number = (warm.number / 4).max(2 * warm.connections);
+        warm.run().await;
+    }
+    rounds(subjects, plan.rounds, async |subject| {
+        let load = load(subject);
+        let (used, _) = plan.meter.measure(subject.process(), load.run()).await;
+        used / load.number as f64
+    })
+    .await
+}
+
+/// The first of two programs gets what only the second one's server has.
+struct Chain {
+    name: &'static str,
+    hops: [Subject; 2],
+}
+
+pub async fn rerouted(plan: &Plan, options: &Options) {
+    let lab = Lab::of(v1_20().without_group("autoscaling")).await;
+    let all = lab.ground.double(v1_20()).await;
+    let without = lab.origin().await;
+    let with = Origin::start(&lab.ground, all.addr()).await;
+    let mut chains = Vec::new();
+    for rival in &plan.rivals {
+        let second = lab.rival(plan, *rival, with.address()).await;
+        let first = lab.rival(plan, *rival, second.address()).await;
+        chains.push(Chain {
+            name: rival.name(),
+            hops: [first, second],
+        });
+    }
+    chains.push(proxies(&lab, plan, &without, &with).await);
+    let names: Vec<_> = chains.iter().map(|chain| chain.name).collect();
+    head(&title(plan, "rerouted through two, HTTP/2"), &names);
+    for streams in &options.streams {
+        let mut figures = [(); 2].map(|()| vec![Vec::new(); chains.len()]);
+        for round in 0..=plan.rounds {
+            for (place, chain) in chains.iter_mut().enumerate() {
+                let load = options.load(&chain.hops[0], *streams).path(REROUTED);
+                let [first, second] = &mut chain.hops;
+                let both = plan.meter.measure(
+                    first.process(),
+                    plan.meter.measure(second.process(), load.run()),
+                );
+                let (first, (second, _)) = both.await;
+                // The first round only opens connections.
+                if round > 0 {
+                    figures[0][place].push(first / load.number as f64);
+                    figures[1][place].push(second / load.number as f64);
+                }
+            }
+        }
+        for (figures, hop) in figures.iter().zip(["first", "second"]) {
+            row(
+                &format!("{CONNECTIONS} × {streams} streams, the {hop}"),
+                figures,
+                "≤ 1.1",
+            );
+        }
+    }
+}
+
+async fn proxies(lab: &Lab, plan: &Plan, without: &Origin, with: &Origin) -> Chain {
+    let options = |id, upstream| lab.proxy_options(plan, upstream).server_id(id);
+    let second = Proxy::start(options("second", with.address())).await;
+    let first = Proxy::start(options("first", without.address())).await;
+    let hops = [first, second].map(Subject::proxy);
+    let Ground { pki, .. } = &lab.ground;
+    let token = AUTHORIZATION.trim_start_matches("Bearer ");
+    let client = testkit::client::Client::new(hops[0].address(), pki).token(token);
+    hops[0].answers(&client, REROUTED).await;
+    // Its peer's connections for this user are open.
+    eventually(
+        "it is rerouted",
+        std::time::Duration::from_secs(30),
+        async || {
+            client
+                .try_get(REROUTED)
+                .await
+                .is_ok_and(|answer| answer.code() == 200)
+        },
+    )
+    .await;
+    Chain {
+        name: "proxy",
+        hops,
+    }
 }

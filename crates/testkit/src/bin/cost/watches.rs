@@ -1,97 +1,121 @@
 //! Memory of idle watches, and processor time of their events.
 
-use std::net::SocketAddr;
-use std::path::Path;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::Request;
-use testkit::client::Client;
-use testkit::cluster::Ground;
-use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::lab::{AUTHORIZATION, Lab, Subject};
+use super::lab::{Lab, Plan, Subject};
+use super::streams::Watches;
+use super::table::{head, names, rounds, row};
+use super::watched::{EVENT_SIZE, Watched};
 
-const PATH: &str =
-    "/api/v1/namespaces/default/configmaps?watch=1&allowWatchBookmarks=true&resourceVersion=1";
-/// Until what was allocated to open them is given back.
+/// Until what was allocated to open watches is given back.
 const PAUSE: Duration = Duration::from_secs(5);
+/// Between two events of a watch.
+const EVERY: Duration = Duration::from_secs(1);
 
 #[derive(clap::Args)]
-pub struct Options {
+pub struct Idle {
+    /// Watches, and the connections that they share: 50 on each.
+    #[arg(long, value_delimiter = ',', default_values_t = [4000, 40_000])]
+    count: Vec<usize>,
+}
+
+impl Default for Idle {
+    fn default() -> Self {
+        Self {
+            count: vec![4000, 40_000],
+        }
+    }
+}
+
+#[derive(clap::Args)]
+pub struct Events {
     #[arg(long, default_value_t = 4000)]
     count: usize,
-    #[arg(long, default_value_t = 80)]
-    connections: usize,
+    /// Seconds in which events are counted.
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
 }
 
-pub async fn measure(program: &Path, options: &Options) {
-    println!(
-        "{} idle watches over {} connections",
-        options.count, options.connections
-    );
+impl Default for Events {
+    fn default() -> Self {
+        Self {
+            count: 4000,
+            seconds: 10,
+        }
+    }
+}
+
+const ON_A_CONNECTION: usize = 50;
+
+/// Each program is started anew for each number: what it has taken before would hide what it takes.
+pub async fn idle(plan: &Plan, options: &Idle) {
     let lab = Lab::new().await;
-    for name in ["HAProxy", "proxy"] {
-        let mut subject = match name {
-            "HAProxy" => lab.haproxy().await,
-            _ => lab.proxy(program, &["taskset", "-c", "1"]).await,
-        };
-        of(&lab.ground, &mut subject, name, options).await;
+    let server = Watched::start(&lab.ground, lab.double.addr(), None).await;
+    for (place, count) in options.count.iter().enumerate() {
+        let mut subjects = lab.subjects(&plan.multiplexing(), server.address()).await;
+        if place == 0 {
+            head("An idle watch, KiB resident:", &names(&subjects));
+        }
+        let connections = count.div_ceil(ON_A_CONNECTION);
+        let figures = rounds(&mut subjects, 1, async |subject| {
+            resident(&lab, subject, *count).await
+        })
+        .await;
+        row(
+            &format!("{count} over {connections} connections"),
+            &figures,
+            "≤ 1.5, and ≤ 8 KiB",
+        );
     }
 }
 
-async fn of(ground: &Ground, subject: &mut Subject, name: &str, options: &Options) {
+async fn resident(lab: &Lab, subject: &mut Subject, count: usize) -> f64 {
     let before = subject.process().memory().expect("it runs");
-    let mut open = JoinSet::new();
-    for _ in 0..options.connections {
-        let watches = options.count / options.connections;
-        open.spawn(watch(ground_client(ground, subject.address()), watches));
-    }
-    let mut held = Vec::new();
-    while let Some(connection) = open.join_next().await {
-        held.push(connection.expect("all watches began"));
-    }
+    let connections = count.div_ceil(ON_A_CONNECTION);
+    let _open = Watches::open(subject.address(), &lab.ground.pki, count, connections).await;
     sleep(PAUSE).await;
-    let cpu = subject.process().cpu().expect("it runs");
-    sleep(PAUSE).await;
-    let idle = subject.process().cpu().expect("it runs") - cpu;
     let after = subject.process().memory().expect("it runs");
-    let each = (after - before) as f64 / options.count as f64;
-    println!(
-        "{name:>8}: {each:.1} KiB a watch, {before} to {after} KiB; {idle:?} of processor time in {PAUSE:?}"
+    (after - before) as f64 / count as f64
+}
+
+pub async fn events(plan: &Plan, options: &Events) {
+    let lab = Lab::new().await;
+    let server = Watched::start(&lab.ground, lab.double.addr(), Some(EVERY)).await;
+    let mut subjects = lab.subjects(&plan.multiplexing(), server.address()).await;
+    let title = format!(
+        "An event of a watch, {EVENT_SIZE} bytes, one a second each, {}:",
+        plan.meter.unit()
     );
-}
-
-fn ground_client(ground: &Ground, address: SocketAddr) -> Client {
-    Client::new(address, &ground.pki)
-}
-
-/// Opens watches on one connection. They end with what is returned.
-async fn watch(client: Client, count: usize) -> Vec<h2::RecvStream> {
-    let stream = client.connect_raw(&["h2"]).await.expect("a connection");
-    let (requests, connection) = h2::client::Builder::new()
-        .initial_max_send_streams(count)
-        .handshake::<_, Bytes>(stream)
-        .await
-        .expect("HTTP/2");
-    tokio::spawn(connection);
-    let mut bodies = Vec::new();
-    for _ in 0..count {
-        let request = Request::get(format!("https://localhost{PATH}"))
-            .header("authorization", AUTHORIZATION)
-            .header("accept", "application/json, */*")
-            .header(
-                "user-agent",
-                "kube-controller-manager/v1.36.0 (linux/amd64) kubernetes/0000000/shared-informers",
-            )
-            .body(())
-            .expect("a request");
-        let mut requests = requests.clone().ready().await.expect("a stream");
-        let (response, _) = requests.send_request(request, true).expect("a stream");
-        let response = response.await.expect("an answer");
-        assert_eq!(response.status(), 200);
-        bodies.push(response.into_body());
-    }
-    bodies
+    head(&title, &names(&subjects));
+    let connections = options.count.div_ceil(ON_A_CONNECTION);
+    let figures = rounds(&mut subjects, plan.rounds, async |subject| {
+        let open = Watches::open(
+            subject.address(),
+            &lab.ground.pki,
+            options.count,
+            connections,
+        )
+        .await;
+        sleep(EVERY).await;
+        let counted = async {
+            let before = open.count();
+            sleep(Duration::from_secs(options.seconds)).await;
+            open.count() - before
+        };
+        let (used, events) = plan.meter.measure(subject.process(), counted).await;
+        let expected = options.count * options.seconds as usize;
+        assert!(
+            events > expected * 8 / 10,
+            "only {events} of {expected} events came in time"
+        );
+        used / events as f64
+    })
+    .await;
+    row(
+        &format!("{} watches over {connections} connections", options.count),
+        &figures,
+        "≤ 1.1",
+    );
 }
