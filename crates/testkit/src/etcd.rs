@@ -40,7 +40,7 @@ impl EtcdOptions {
         }
         Self {
             binary,
-            progress_notify: Duration::from_mins(10),
+            progress_notify: Duration::from_secs(600),
             ..Self::default()
         }
     }

@@ -1,6 +1,6 @@
-//! What a run of tests should tell beside passed and failed: which tests were skipped, never silently, and which versions
-//! of real apiservers which tests started. In the file of [`VARIABLE`], a line each; `tests/run.sh` prints the skipped
-//! ones at its end, and `tests/compatibility.sh` makes a table of all.
+//! What a run of tests should tell beside passed and failed: which tests were skipped, never silently, and which
+//! versions of real apiservers which tests started. In the file of [`VARIABLE`], a line each; `tests/run.sh` prints the
+//! skipped ones at its end, and `tests/compatibility.sh` makes a table of all.
 
 use std::fs::File;
 use std::io::Write as _;

@@ -1,4 +1,5 @@
-//! Tokens that the new apiserver has reviewed by the old one (`--authentication-kubeconfig`), through the old one's proxy.
+//! Tokens that the new apiserver has reviewed by the old one (`--authentication-kubeconfig`), through a proxy of the old
+//! one.
 
 use serde_json::json;
 

@@ -109,7 +109,7 @@ impl Abilities {
         let version = field("GitVersion").ok_or_else(|| format!("no version: {raw}"))?;
         let minor = minor(version.trim_start_matches('v'));
         let minor = minor.ok_or_else(|| format!("not a version of Kubernetes: {version}"))?;
-        let go = field("GoVersion").and_then(|go| minor_of_go(go));
+        let go = field("GoVersion").and_then(minor_of_go);
         let abilities = Self {
             version: version.to_owned(),
             minor,

@@ -9,7 +9,7 @@ use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 use super::abilities::{Abilities, Need};
 use crate::notes;
 
-/// Paths with `:` between them. [`CACHED`] stands for the cached one.
+/// Paths with `:` between them; `1.20.2` stands for the cached one.
 pub const VARIABLE: &str = "KUBE_INTEROP_APISERVERS";
 const CACHED: &str = "1.20.2";
 
