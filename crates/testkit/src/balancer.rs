@@ -1,5 +1,5 @@
 //! A load balancer in front of several servers. It forwards each new connection unchanged to the next server whose
-//! `/readyz` is 200.
+//! `/readyz` is 200; if none is, to the next one that takes it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -112,12 +112,23 @@ async fn accept(servers: Arc<Servers>, listener: TcpListener) {
 }
 
 impl Servers {
-    /// To the next one that is ready and takes it.
     async fn connect(&self) -> Option<TcpStream> {
+        // On a busy machine none may have said in time that it is ready.
+        match self
+            .connect_among(|server| server.ready.load(Ordering::Relaxed))
+            .await
+        {
+            Some(stream) => Some(stream),
+            None => self.connect_among(|_| true).await,
+        }
+    }
+
+    /// To the next of these that takes it.
+    async fn connect_among(&self, among: impl Fn(&Server) -> bool) -> Option<TcpStream> {
         for _ in 0..self.each.len() {
             let next = self.next.fetch_add(1, Ordering::Relaxed);
             let server = &self.each[next % self.each.len()];
-            if !server.ready.load(Ordering::Relaxed) {
+            if !among(server) {
                 continue;
             }
             if let Ok(stream) = TcpStream::connect(server.address).await {

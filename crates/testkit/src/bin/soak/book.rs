@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::exchange::Outcome;
+use crate::plan::Kind;
 use crate::rules::Verdict;
 use crate::table::{Request, Seen, Trouble, Window};
 use crate::writes::Write;
@@ -123,9 +124,14 @@ impl Book {
         self.writes.lock().unwrap().push((kind, write));
     }
 
-    pub fn window(&self, kind: String, from: Duration) {
+    pub fn window(&self, kind: Kind, from: Duration) {
         let until = self.now();
-        self.seen().windows.push(Window { kind, from, until });
+        self.seen().windows.push(Window {
+            kind: kind.to_string(),
+            is_noticed: kind.is_noticed(),
+            from,
+            until,
+        });
     }
 
     /// What may only be while something is broken.

@@ -53,7 +53,7 @@ pub async fn inject(world: &World, book: &Arc<Book>, number: usize, fault: &Faul
     let node = &mut *world.nodes[fault.node].lock().await;
     node.server.wait_ready().await;
     node.proxy.wait_ready().await;
-    book.window(fault.kind.to_string(), from);
+    book.window(fault.kind, from);
 }
 
 async fn apiserver(world: &World, book: &Book, fault: &Fault) {

@@ -181,6 +181,19 @@ fn touches_etcd(kind: Kind) -> bool {
     matches!(kind, Killed(part) | Terminated(part) | Frozen(part) if part == Part::Etcd)
 }
 
+impl Kind {
+    /// Whether it explains failures. The others nobody may notice.
+    pub fn is_noticed(self) -> bool {
+        !matches!(
+            self,
+            Self::Delayed(Link::Clients | Link::Peers | Link::Apiserver)
+                | Self::Rotated(Files::Serving)
+                | Self::Stepped(_)
+                | Self::Defined
+        )
+    }
+}
+
 fn all_kinds() -> Vec<Kind> {
     let parts = PARTS.into_iter().flat_map(|part| {
         [

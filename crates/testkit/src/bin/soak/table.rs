@@ -22,6 +22,8 @@ pub struct Request {
 #[derive(Clone, Debug)]
 pub struct Window {
     pub kind: String,
+    /// Whether it explains failures.
+    pub is_noticed: bool,
     pub from: Duration,
     pub until: Duration,
 }
@@ -73,7 +75,7 @@ impl Seen {
     /// Trouble while nothing was broken, nor shortly before.
     pub fn trouble_for_nothing(&self) -> Vec<String> {
         let explained = |trouble: &&Trouble| {
-            let mut windows = self.windows.iter();
+            let mut windows = self.windows.iter().filter(|window| window.is_noticed);
             windows.any(|window| window.covers(trouble.from, trouble.until))
         };
         let unexplained = self.troubles.iter().filter(|trouble| !explained(trouble));

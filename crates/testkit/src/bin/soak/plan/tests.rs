@@ -57,3 +57,16 @@ fn each_group_is_always_switched_on_somewhere_and_all_are_switched_off_sometimes
     }
     assert_eq!(seen.len(), NODES * GROUPS.len());
 }
+
+#[test]
+fn a_clock_a_delay_and_a_certificate_are_not_noticed() {
+    assert!(Kind::Killed(Part::Proxy).is_noticed());
+    assert!(Kind::Rotated(Files::ProxyClient).is_noticed());
+    for kind in [
+        Kind::Stepped(90),
+        Kind::Delayed(Link::Peers),
+        Kind::Rotated(Files::Serving),
+    ] {
+        assert!(!kind.is_noticed());
+    }
+}

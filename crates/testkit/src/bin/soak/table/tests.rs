@@ -26,6 +26,7 @@ fn seen() -> Seen {
         ],
         windows: vec![Window {
             kind: "proxy: SIGKILL".to_owned(),
+            is_noticed: true,
             from: seconds(60),
             until: seconds(66),
         }],
@@ -71,4 +72,11 @@ fn trouble_while_nothing_is_broken_is_found() {
             "while nothing was broken, 58.0s to 59.0s: 503"
         ]
     );
+}
+
+#[test]
+fn what_nobody_may_notice_explains_no_trouble() {
+    let mut seen = seen();
+    seen.windows[0].is_noticed = false;
+    assert_eq!(seen.trouble_for_nothing().len(), 4);
 }
