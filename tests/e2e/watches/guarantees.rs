@@ -386,7 +386,8 @@ async fn etcds_guarantees_of_watches_hold_through_restarts_of_proxies_and_an_api
         .unwrap();
     let watchers = watchers(&world, from);
     let mut watching = JoinSet::new();
-    for watcher in watchers.iter().cloned() {
+    for watcher in &watchers {
+        let watcher = watcher.clone();
         watching.spawn(async move { watcher.run().await });
     }
     let writing = Arc::new(Writing::default());

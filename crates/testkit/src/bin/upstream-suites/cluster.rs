@@ -72,6 +72,7 @@ impl Cluster {
             let server = KubeApiServer::start(options, &ground.pki).await;
             let proxy = ground.proxy(id, server.addr()).until(Until::Ready);
             let proxy = proxy
+                .set("peer.leaseTTL", "15s")
                 .set("watch.bookmarkOnShutdown", "true")
                 .set("shutdown.delay", DELAY)
                 .set("shutdown.drain", DRAIN);

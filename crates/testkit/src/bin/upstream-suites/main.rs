@@ -57,10 +57,10 @@ enum Suite {
 }
 
 impl Suite {
-    fn new(which: Which) -> Self {
+    fn new(which: Which, restarts: bool) -> Self {
         match which {
             Which::Kubectl { tests } => Self::Kubectl(kubectl::Suite::new(tests)),
-            Which::E2e { focus } => Self::E2e(e2e::Suite::new(focus)),
+            Which::E2e { focus } => Self::E2e(e2e::Suite::new(focus, restarts)),
         }
     }
 
@@ -97,7 +97,7 @@ impl Suite {
 async fn main() -> ExitCode {
     testkit::install_crypto_provider();
     let args = Args::parse();
-    let suite = Suite::new(args.suite);
+    let suite = Suite::new(args.suite, args.restarts);
     let directly = async {
         let mut cluster = Cluster::direct(suite.needs(), args.keep).await;
         run("without proxies", &suite, &mut cluster, false).await

@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use testkit::client::Client;
+use testkit::cluster::LONG;
+use testkit::wait::eventually;
 
 const NAME: &str = "nobody";
 /// Between two looks at all pods.
@@ -20,10 +22,15 @@ pub struct Node {
 impl Node {
     /// `client`: of the administrator.
     pub async fn start(client: Client) -> Self {
-        let created = client.request("POST", "/api/v1/nodes", node().to_string());
-        let created = created.await;
-        // 409: from an earlier run.
-        assert!(matches!(created.code(), 201 | 409), "{}", created.text());
+        eventually("the node is there", LONG, async || {
+            let client = client.fresh();
+            let created = client.try_request("POST", "/api/v1/nodes", node().to_string());
+            // 409: from an earlier run.
+            created
+                .await
+                .is_ok_and(|answer| matches!(answer.code(), 201 | 409))
+        })
+        .await;
         let mut task = JoinSet::new();
         task.spawn(run(client));
         Self { _task: task }
@@ -82,7 +89,7 @@ impl Step {
             let target = json!({"apiVersion": "v1", "kind": "Node", "name": NAME});
             let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target});
             ("POST", "/binding", binding)
-        } else if phase == "Pending" {
+        } else if phase == "Pending" && has_images(pod) {
             ("PATCH", "/status", json!({"status": running(pod)}))
         } else {
             return None;
@@ -93,6 +100,13 @@ impl Step {
             body,
         })
     }
+}
+
+/// Tests that want a pod that never runs name an image that is not there.
+fn has_images(pod: &Value) -> bool {
+    let containers = pod["spec"]["containers"].as_array().into_iter().flatten();
+    let mut images = containers.filter_map(|container| container["image"].as_str());
+    images.all(|image| !image.ends_with(":404") && !image.contains("nonexistent"))
 }
 
 fn running(pod: &Value) -> Value {
@@ -166,6 +180,12 @@ mod tests {
             pod["status"]["phase"] = "Running".into();
         };
         assert_eq!(Step::of(&pod(runs)), None);
+
+        let waits = |pod: &mut Value| {
+            bound(pod);
+            pod["spec"]["containers"][0]["image"] = "webserver:404".into();
+        };
+        assert_eq!(Step::of(&pod(waits)), None);
 
         let goes = |pod: &mut Value| pod["metadata"]["deletionTimestamp"] = "now".into();
         let step = Step::of(&pod(goes)).unwrap();
