@@ -62,7 +62,7 @@ const VALUES: [&str; 30] = [
     "close",
     "keep-alive",
     "upgrade",
-    "Upgrade, x-stream",
+    "Upgrade, x-remote-group",
     "chunked",
     "gzip, chunked",
     "trailers",
