@@ -1,0 +1,301 @@
+//! The whole service, as it runs in a serving thread: clients are in memory, servers on loopback addresses.
+//!
+//! The clock is paused: it moves on when everybody waits. Each run has a service of its own; what takes long to make is
+//! made once.
+#![allow(dead_code, reason = "each target uses a part of it")]
+
+pub mod frames;
+mod pki;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use kube_interop_proxy::cluster::catalog::{OwnServer, Published};
+use kube_interop_proxy::cluster::keys::Topic;
+use kube_interop_proxy::config::settings::{Settings, SharedSettings};
+use kube_interop_proxy::config::{Config, parse};
+use kube_interop_proxy::kube::gvr::{Custom, Gvr, ServedSet};
+use kube_interop_proxy::local::state::LocalState;
+use kube_interop_proxy::relay::downstream::Downstream;
+use kube_interop_proxy::relay::metrics::Metrics;
+use kube_interop_proxy::relay::service::RelayService;
+use kube_interop_proxy::relay::shared::{Shared, ShutdownPhase};
+use kube_interop_proxy::relay::{self, RelayInputs};
+use kube_interop_proxy::request::caller::ClientConnection;
+use kube_interop_proxy::routing::table::{PeerKind, Server, Snapshot};
+use kube_interop_proxy::server::counted_stream::CountedStream;
+use kube_interop_proxy::server::header_blocks::HeaderBlockWatch;
+use kube_interop_proxy::server::{http2, rotate};
+use kube_interop_proxy::tls::credentials::{Credentials, Current};
+use kube_interop_proxy::tls::serving::ServingTls;
+use kube_interop_proxy::tls::verify::ClientCas;
+use kube_interop_proxy::watches::change_logs::ChangeLogs;
+use pingora_core::listeners::TlsAccept;
+use pingora_core::listeners::tls::Acceptor;
+use pingora_core::protocols::Ssl;
+use pingora_core::protocols::tls::TlsRef;
+use pingora_core::protocols::tls::server::handshake_with_callback;
+use prometheus::Registry;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ServerConfig};
+use tokio::io::DuplexStream;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use self::pki::{Pki, SERVER_NAME};
+
+/// The address of all clients.
+pub const CLIENT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
+const BUFFER: usize = 64 << 10;
+/// What has not ended after this time will never end.
+pub const LONG: Duration = Duration::from_secs(900);
+
+pub static WORLD: LazyLock<World> = LazyLock::new(World::new);
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, arbitrary::Arbitrary)]
+pub enum Client {
+    Anonymous,
+    /// The user `alice` of the group `devs`.
+    Alice,
+    Peer,
+    /// With a certificate of an unknown CA.
+    Stranger,
+}
+
+pub struct World {
+    pki: Pki,
+    config: Config,
+    credentials: Arc<Credentials>,
+    /// Of the proxy, and of the servers.
+    tls: Arc<ServerConfig>,
+    local: std::net::TcpListener,
+    peer: std::net::TcpListener,
+}
+
+/// Where the servers of one run are reached.
+pub struct Servers {
+    pub local: TcpListener,
+    pub peer: TcpListener,
+}
+
+/// A runtime whose clock is paused.
+pub fn runtime() -> Runtime {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all().start_paused(true);
+    builder.build().expect("a runtime")
+}
+
+impl World {
+    /// Within a runtime.
+    fn new() -> Self {
+        // As Rust's runtime does, which libFuzzer's programs do not have. It stays in force without the handle.
+        drop(signal(SignalKind::pipe()).expect("a runtime"));
+        let listen = || std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let (local, peer) = (listen(), listen());
+        for listener in [&local, &peer] {
+            listener.set_nonblocking(true).expect("a socket");
+        }
+        let pki = Pki::new();
+        let config = pki.config(local.local_addr().expect("an address"));
+        let config = parse(&config).expect("a configuration");
+        let (certificates, _) = rotate::begin(&config).expect("certificates");
+        Self {
+            pki,
+            config,
+            credentials: Arc::new(certificates.credentials),
+            tls: ServingTls::at(&certificates.server, None).clone(),
+            local,
+            peer,
+        }
+    }
+
+    /// TLS of a server. `http2`: whether it has HTTP/2.
+    pub fn server_tls(&self, http2: bool) -> Arc<ServerConfig> {
+        if http2 {
+            return self.tls.clone();
+        }
+        let mut tls = ServerConfig::clone(&self.tls);
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Arc::new(tls)
+    }
+
+    /// Within a runtime.
+    pub fn servers(&self) -> Servers {
+        let listen = |listener: &std::net::TcpListener| {
+            let listener = listener.try_clone().expect("a socket");
+            TcpListener::from_std(listener).expect("a socket")
+        };
+        Servers {
+            local: listen(&self.local),
+            peer: listen(&self.peer),
+        }
+    }
+
+    /// A service of its own. `tasks`: what it needs in the background.
+    pub fn service(&self, tasks: &mut JoinSet<()>) -> Service {
+        let peer = self.peer.local_addr().expect("an address");
+        let local_state = Arc::new(LocalState::default());
+        local_state.answered(true, 0);
+        local_state.is_of_version("v1.36.0", 0);
+        local_state.begins_at(100, 0);
+        let (published, _) = Published::new(Topic::all(1).count());
+        published.snapshot.store(Arc::new(snapshot(peer)));
+        let (phase_sender, phase) = watch::channel(ShutdownPhase::Serving);
+        let own = OwnServer {
+            id: watch::channel(Some("a".into())).1,
+            apiserver_id: watch::channel(None).1,
+            endpoint: self.config.peer.advertise_address,
+        };
+        let credentials: Current = Arc::new(ArcSwap::from(self.credentials.clone()));
+        let inputs = RelayInputs {
+            settings: Arc::new(SharedSettings::new(Settings::of(&self.config))),
+            own,
+            cas: ClientCas::new(&[self.pki.users.der()], &[self.pki.peers.der()]).expect("CAs"),
+            credentials,
+            published,
+            peer_discovery: Arc::default(),
+            local: local_state,
+            announcement: Arc::default(),
+            change_logs: ChangeLogs::new().0,
+            metrics: Metrics::new(&Registry::new()).expect("metrics"),
+            tracer: None,
+            phase,
+        };
+        let shared = relay::start(self.config.clone(), inputs, tasks).expect("a relay");
+        Service {
+            relay: Arc::new(RelayService::new(shared.clone())),
+            shared,
+            closing: watch::channel(false),
+            _phase: phase_sender,
+        }
+    }
+
+    /// TLS of a client over HTTP/1.1.
+    fn client_tls(&self, client: Client) -> Arc<ClientConfig> {
+        self.pki.client_tls(client, &self.credentials.local.without)
+    }
+}
+
+pub struct Service {
+    relay: Arc<RelayService>,
+    shared: Arc<Shared>,
+    closing: (watch::Sender<bool>, watch::Receiver<bool>),
+    _phase: watch::Sender<ShutdownPhase>,
+}
+
+impl Service {
+    /// The proxy stops: connections end after their requests.
+    pub fn close(&self) {
+        self.closing.0.send_replace(true);
+    }
+
+    /// Requests that have not ended.
+    pub fn running(&self) -> i64 {
+        let metrics = &self.shared.metrics;
+        metrics.in_flight.get() + metrics.long_running.get()
+    }
+
+    /// A connection of HTTP/2, without TLS. The future is to be spawned.
+    pub fn http2(&self, client: Client) -> (DuplexStream, impl Future<Output = ()> + use<>) {
+        let (ours, theirs) = tokio::io::duplex(BUFFER);
+        let chain = WORLD.pki.chain(client);
+        let connection = ClientConnection::new(CLIENT.into(), 7, chain);
+        let downstream = Arc::new(Downstream::new(connection));
+        let of_a_peer = self.relay.is_peer(&downstream);
+        let options = self.relay.http2_options(of_a_peer);
+        let (outflow, unread) = (downstream.outflow.clone(), self.shared.unread.clone());
+        let stream = CountedStream::new(theirs, outflow, unread);
+        let stream = Box::new(HeaderBlockWatch::new(Box::new(stream), of_a_peer));
+        let (relay, closing) = (self.relay.clone(), self.closing.1.clone());
+        let serving =
+            async move { http2::serve(&relay, options, stream, &downstream, &closing).await };
+        (ours, serving)
+    }
+
+    /// A connection of HTTP/1.1, over TLS: its certificate and address are kept with it.
+    pub async fn http1(
+        &self,
+        client: Client,
+    ) -> (TlsStream<DuplexStream>, impl Future<Output = ()> + use<>) {
+        let (ours, theirs) = tokio::io::duplex(BUFFER);
+        let acceptor = Acceptor::from_server_config(WORLD.tls.clone());
+        let accept = handshake_with_callback(&acceptor, theirs, &Accept);
+        let connector = TlsConnector::from(WORLD.client_tls(client));
+        let name = ServerName::try_from(SERVER_NAME).expect("a name");
+        let (theirs, ours) = tokio::join!(accept, connector.connect(name, ours));
+        let (relay, closing) = (self.relay.clone(), self.closing.1.clone());
+        let theirs = theirs.expect("a handshake");
+        let digest = theirs.get_ssl_digest().expect("TLS");
+        let downstream = digest
+            .extension
+            .get::<Arc<Downstream>>()
+            .expect("a connection");
+        let (outflow, unread) = (downstream.outflow.clone(), self.shared.unread.clone());
+        let stream = Box::new(CountedStream::new(theirs, outflow, unread));
+        let serving = async move {
+            relay.serve_http1(stream, &closing).await;
+        };
+        (ours.expect("a handshake"), serving)
+    }
+}
+
+/// As the TLS port does.
+struct Accept;
+
+#[async_trait]
+impl TlsAccept for Accept {
+    async fn handshake_complete_callback(
+        &self,
+        tls: &TlsRef,
+    ) -> Option<Arc<dyn std::any::Any + Send + Sync>> {
+        let chain = tls.peer_cert_chain_der();
+        let chain = chain.map(<[_]>::to_vec).unwrap_or_default();
+        let connection = ClientConnection::new(IpAddr::V4(CLIENT), 7, chain);
+        Some(Arc::new(Arc::new(Downstream::new(connection))))
+    }
+}
+
+/// `pods` is served here, `things` by a peer, `deployments` by both, and `widgets` is custom.
+fn snapshot(peer: SocketAddr) -> Snapshot {
+    let gvr = |(group, resource, subresource): (&str, &str, &str)| Gvr {
+        group: group.to_owned(),
+        version: "v1".to_owned(),
+        resource: resource.to_owned(),
+        subresource: subresource.to_owned(),
+    };
+    let subresources = ["", "exec", "log", "proxy"].map(|name| gvr(("", "pods", name)));
+    let deployments = gvr(("apps", "deployments", ""));
+    let local: ServedSet = subresources
+        .into_iter()
+        .chain([deployments.clone()])
+        .collect();
+    let served: ServedSet = [deployments, gvr(("example.com", "things", ""))].into();
+    let server = Server {
+        id: "b".into(),
+        endpoint: peer,
+        kind: PeerKind::Proxied,
+        live: true,
+        initialized: true,
+        target: true,
+        binary_version: Some("v1.20.2".to_owned()),
+        version: "1.20".parse().ok(),
+        history_start: Some(10),
+        known: true,
+        served: Some(Arc::new(served)),
+    };
+    let mut custom = Custom::default();
+    let widgets = ("example.com".to_owned(), "widgets".to_owned());
+    custom
+        .definitions
+        .insert(kube_interop_proxy::kube::gvr::Pair(widgets.0, widgets.1));
+    Snapshot::new(true, vec![server], Some(&local), Arc::new(custom))
+}
