@@ -35,12 +35,10 @@ impl ClusterState {
         let servers = others.filter_map(|id| self.server(id));
         let mut servers: Vec<_> = servers.chain(self.bare_servers()).collect();
         servers.sort_by(|one, other| one.id.cmp(&other.id));
-        let mut snapshot = Snapshot::new(
-            self.synced(),
-            servers,
-            view.served.as_deref(),
-            self.custom().clone(),
-        );
+        let custom = self.custom().clone();
+        let local = view.served.as_ref();
+        let local = local.map(|listed| self.built_in.of(listed, &custom).unwrap_or(listed));
+        let mut snapshot = Snapshot::new(self.synced(), servers, local, custom);
         // As the process before may have written it.
         let own_record = own.filter(|id| !self.is_elsewhere(id));
         let own_record = own_record.and_then(|id| self.servers.current.get(id));

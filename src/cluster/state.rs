@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::bare::{BareAnswer, BareServers};
+use super::built_in::BuiltIn;
 use super::codec::{self, Lease, PeerEndpoint, ServerVersions};
 use super::custom::CustomTracker;
 use super::decoder::Decoder;
@@ -100,6 +101,8 @@ pub struct ClusterState {
     /// All served sets, deduplicated.
     sets: Vec<Arc<ServedSet>>,
     custom: CustomTracker,
+    /// Of what the local apiserver lists.
+    pub(super) built_in: BuiltIn,
     /// Definitions or APIServices changed since `custom` was computed.
     custom_outdated: bool,
     gap: Gap,
@@ -133,6 +136,7 @@ impl ClusterState {
             positions: vec![TopicProgress::default(); Topic::all(namespaces).count()],
             sets: Vec::new(),
             custom: CustomTracker::default(),
+            built_in: BuiltIn::default(),
             custom_outdated: false,
             gap: Gap::new(ttl),
             grace,
@@ -287,6 +291,11 @@ impl ClusterState {
             );
         }
         self.custom.read(reads);
+    }
+
+    /// After [`ClusterState::settle`]: what the local apiserver lists, for the snapshots that follow.
+    pub fn listed_locally(&mut self, served: Option<&Arc<ServedSet>>) {
+        self.built_in.update(served, self.custom.get());
     }
 
     /// A native server's discovery was read.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use serde_json::Value;
 use testkit::addr::Loopback;
 use testkit::client::Client;
 use testkit::cluster::{Ground, HPAS};
@@ -27,23 +28,27 @@ pub struct Origin {
 
 impl Origin {
     pub async fn start(ground: &Ground, double: SocketAddr) -> Self {
-        Self::at(ground, double, Loopback::new(), &[]).await
+        Self::at(ground, double, &[], None).await
     }
 
-    /// It also listens at further addresses.
+    /// It also listens at further addresses. `apis`: what it answers itself about groups.
     pub async fn at(
         ground: &Ground,
         double: SocketAddr,
-        address: Loopback,
         also: &[SocketAddr],
+        apis: Option<&Value>,
     ) -> Self {
+        let address = Loopback::new();
         let dir = ground.dir.path().join(format!("origin-{}", address.ip()));
         let files = dir.join("files");
         std::fs::create_dir_all(&files).unwrap();
         std::fs::write(files.join("object"), object()).unwrap();
+        if let Some(apis) = apis {
+            std::fs::write(files.join("apis"), apis.to_string()).unwrap();
+        }
         let config = dir.join("nginx.conf");
         let listens = [&[address.socket(PORT)], also].concat();
-        let text = config_text(&ground.pki, &dir, &listens, double);
+        let text = config_text(&ground.pki, &dir, &listens, double, apis.is_some());
         std::fs::write(&config, text).unwrap();
         let mut command = Command::new("nginx");
         command.arg("-c").arg(&config).arg("-p").arg(&dir);
@@ -94,14 +99,27 @@ fn object() -> Vec<u8> {
     object.to_string().into_bytes()
 }
 
-fn config_text(pki: &Pki, dir: &Path, listens: &[SocketAddr], double: SocketAddr) -> String {
+fn config_text(
+    pki: &Pki,
+    dir: &Path,
+    listens: &[SocketAddr],
+    double: SocketAddr,
+    groups: bool,
+) -> String {
+    let aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
     let common = nginx(pki, dir, listens, double);
     let files = dir.join("files");
     let files = files.display();
+    let groups = match groups {
+        true => format!(
+            "location = /apis {{ root {files}; types {{ }} default_type '{aggregated}'; try_files /apis =404; }}\n"
+        ),
+        false => String::new(),
+    };
     common.replace(
         "# locations",
         &format!(
-            "location = {OBJECT} {{ root {files}; try_files /object =404; }}\n\
+            "{groups}location = {OBJECT} {{ root {files}; try_files /object =404; }}\n\
              location = {REROUTED} {{ root {files}; try_files /object =404; }}\n\
              location ~ ^/api/v1/namespaces/(?<list>list-[0-9]+)/configmaps$ {{ root {files}; try_files /$list =404; }}\n"
         ),

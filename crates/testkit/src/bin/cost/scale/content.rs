@@ -22,10 +22,41 @@ const PORT: u16 = 6443;
 /// A third of the default of `peer.leaseTTL`: how often proxies write that they live.
 const RENEWAL: Duration = Duration::from_secs(5);
 
-/// What apiservers serve because of a definition.
-pub fn custom_resource(number: usize) -> ServedResource {
+/// Asks for a list of groups with their resources.
+pub const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+/// An apiserver's groups, and those of so many definitions: a document of 10,000 resources takes the double too long.
+pub fn with_custom_groups(mut document: Value, definitions: usize) -> Value {
+    let groups = document["items"].as_array_mut().expect("groups");
+    for group in 0..GROUPS.min(definitions) {
+        let resources: Vec<_> = (group..definitions)
+            .step_by(GROUPS)
+            .map(custom_resource)
+            .collect();
+        let version = json!({"version": "v1", "freshness": "Current", "resources": resources});
+        groups.push(json!({"metadata": {"name": names(group).0}, "versions": [version]}));
+    }
+    document
+}
+
+fn custom_resource(number: usize) -> Value {
     let (group, resource) = names(number);
-    ServedResource::custom(&group, "v1", &resource, &format!("Thing{number}"))
+    let kind = json!({"group": group, "version": "v1", "kind": format!("Thing{number}")});
+    let verbs = [
+        "create",
+        "delete",
+        "deletecollection",
+        "get",
+        "list",
+        "patch",
+        "update",
+        "watch",
+    ];
+    json!({
+        "resource": resource, "responseKind": kind, "scope": "Namespaced",
+        "singularResource": format!("thing{number}"), "verbs": verbs,
+        "subresources": [{"subresource": "status", "responseKind": kind, "verbs": ["get", "patch", "update"]}],
+    })
 }
 
 fn names(number: usize) -> (String, String) {

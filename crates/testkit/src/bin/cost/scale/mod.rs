@@ -5,7 +5,6 @@ mod content;
 
 use std::time::Duration;
 
-use testkit::addr::Loopback;
 use testkit::client::Client;
 use testkit::double::v1_36;
 use testkit::proxy::{Proxy, Until};
@@ -16,7 +15,7 @@ use super::lab::{Lab, Plan};
 use super::load::Load;
 use super::origin::Origin;
 use super::table::figure;
-use content::{Others, custom_resource, write_definitions};
+use content::{AGGREGATED, Others, with_custom_groups, write_definitions};
 
 const CONNECTIONS: usize = 16;
 const STREAMS: usize = 4;
@@ -73,20 +72,24 @@ struct Cluster {
 
 impl Cluster {
     async fn new(plan: &Plan, servers: usize, definitions: usize) -> Self {
-        let mut preset = v1_36();
-        let built_in = preset.resources.clone();
-        preset
-            .resources
-            .extend((0..definitions).map(custom_resource));
-        let lab = Lab::of(preset).await;
+        let lab = Lab::of(v1_36()).await;
         let mut etcd = lab.ground.etcd.client().await;
         write_definitions(&mut etcd, 0..definitions).await;
-        let mut others = Others::new(etcd, servers - 1, &built_in);
+        let mut others = Others::new(etcd, servers - 1, &v1_36().resources);
+        let direct = Client::new(lab.double.addr(), &lab.ground.pki).cert("admin");
+        let apis = with_custom_groups(
+            direct
+                .header("accept", AGGREGATED)
+                .get("/apis")
+                .await
+                .json(),
+            definitions,
+        );
         let origin = Origin::at(
             &lab.ground,
             lab.double.addr(),
-            Loopback::new(),
             &others.addresses(),
+            Some(&apis),
         )
         .await;
         others.write_all().await;
