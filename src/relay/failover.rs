@@ -451,7 +451,14 @@ impl<'a> ForwardedRequest<'a> {
         let from_peer = route.server_kind != ServerKind::Local;
         self.count_rerouted(shared, code, from_peer.then_some(route));
         if from_peer {
-            shared.health.answered(route.address);
+            // What was cut off may have been cut off because the peer is gone.
+            let cut = Outcome::Answered {
+                code,
+                reusable: false,
+            };
+            if outcome != cut {
+                shared.health.answered(route.address);
+            }
             shared.recent.rerouted.add(|| {
                 let request = Some((self.route_request.method, self.route_request.info));
                 RequestEvent::new(request, Some(route.address), code, route.row.name())

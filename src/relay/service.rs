@@ -81,10 +81,12 @@ impl RelayService {
     }
 
     /// Serves one HTTP/2 request.
-    pub async fn process_stream(&self, mut session: ClientSession, downstream: Arc<Downstream>) {
+    pub async fn process_stream(&self, mut session: ClientSession) {
         // Boxed, so that its memory is given back before a watch waits for hours.
         let mut served = Box::pin(self.serve(&mut session)).await;
-        if let Some(rest) = session.rest().and_then(Option::take) {
+        if let Some(rest) = session.rest().and_then(Option::take)
+            && let Some(downstream) = session.downstream()
+        {
             let rest = rest.run(&self.shared, &downstream, &mut session);
             // Boxed, because tokio copies the future of every request when it begins.
             served = Box::pin(rest).await;

@@ -93,12 +93,11 @@ pub async fn serve(
             }
             continue;
         }
-        let downstream = downstream.clone();
         let stream = ClientStream::new(request, respond, downstream.clone());
         let session = ClientSession::http2(stream);
         let (service, running) = (service.clone(), running.clone().begin());
         tokio::spawn(async move {
-            service.process_stream(session, downstream).await;
+            service.process_stream(session).await;
             drop(running);
         });
     }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use tokio::signal::unix::{SignalKind, signal};
+
 use super::wait::within;
 
 /// Number of log lines in a panic message.
@@ -199,4 +201,14 @@ pub fn program(name: &str) -> PathBuf {
         dir = dir.parent().expect("Cargo's directory");
     }
     dir.join(name)
+}
+
+/// Resolves at SIGTERM and SIGINT.
+pub async fn told_to_stop() {
+    let mut terminate = signal(SignalKind::terminate()).expect("a signal handler");
+    let mut interrupt = signal(SignalKind::interrupt()).expect("a signal handler");
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
 }

@@ -35,7 +35,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Parser)]
 struct Args {
@@ -60,20 +59,11 @@ async fn main() -> ExitCode {
     let clean = tokio::select! {
         clean = run => clean,
         // What was started ends with its handles.
-        () = told_to_stop() => false,
+        () = testkit::process::told_to_stop() => false,
     };
     match clean {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
-    }
-}
-
-async fn told_to_stop() {
-    let mut terminate = signal(SignalKind::terminate()).expect("a signal handler");
-    let mut interrupt = signal(SignalKind::interrupt()).expect("a signal handler");
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
     }
 }
 

@@ -34,6 +34,12 @@ pub struct Comparison {
 }
 
 impl Comparison {
+    /// Whether there is something to compare with: the run without proxies ended no fewer tests, and some passed.
+    pub fn is_proof(&self) -> bool {
+        let ended = |outcome: &Outcome| outcome.passed.union(&outcome.failed).count();
+        !self.direct.passed.is_empty() && ended(&self.direct) >= ended(&self.proxied)
+    }
+
     /// What passes without proxies, and not through proxies, both times.
     pub fn only_proxied(&self) -> BTreeSet<String> {
         let worse = self.proxied.worse_than(&self.direct);
@@ -102,6 +108,22 @@ mod tests {
         assert_eq!(lines[2], ["ok", "not", "run", "d"]);
         assert_eq!(lines[3], ["FAILED", "FAILED", "e"]);
         assert!(lines[4].starts_with(&["5", "tests;"]), "{text}");
+    }
+
+    #[test]
+    fn a_direct_run_that_passed_nothing_or_ended_early_proves_nothing() {
+        let proof = |direct, proxied| {
+            let again = None;
+            Comparison {
+                direct,
+                proxied,
+                again,
+            }
+            .is_proof()
+        };
+        assert!(proof(outcome(&["a"], &["b"]), outcome(&["a", "b"], &[])));
+        assert!(!proof(outcome(&["a"], &[]), outcome(&["a"], &["b"])));
+        assert!(!proof(outcome(&[], &["a", "b"]), outcome(&[], &["a", "b"])));
     }
 
     #[test]
