@@ -1,7 +1,10 @@
 //! Compares a watch with what etcd guarantees of its own: ordered, unique, without gaps, atomic, with bookmarks that are
 //! true. Pure.
 //!
-//! A watch through the API may end between the events of one transaction. Everything else that etcd guarantees holds.
+//! A watch through the API may end between the events of one transaction. And kube-apiserver (1.20) loses the rest of a
+//! transaction during which a watch begins: after the events that its cache has, it passes only those of greater
+//! revisions. [`begins_within`] tells this case. Everything else that etcd guarantees holds; no write through the API
+//! changes two objects at one revision.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -93,6 +96,16 @@ pub fn check(history: &[Event], stream: &Stream) -> Vec<Violation> {
         }
     }
     check.violations
+}
+
+/// The revision of the transaction during which a watch began, if that explains all that it missed of transactions.
+pub fn begins_within(violations: &[Violation]) -> Option<i64> {
+    let mut torn = violations.iter().filter_map(|violation| match violation {
+        Violation::Torn(event) => Some(event.revision),
+        _ => None,
+    });
+    let first = torn.next()?;
+    torn.all(|revision| revision == first).then_some(first)
 }
 
 /// The state of one comparison.
