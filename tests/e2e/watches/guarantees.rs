@@ -1,8 +1,11 @@
 //! What etcd guarantees of its watches, through proxies of two real kube-apiservers v1.20.2 that are restarted: against
 //! etcd's own watch, and the comparison itself.
 
+mod comparison;
+mod watcher;
+
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use etcd_client::{EventType, KeyValue, PutOptions, Txn, TxnOp, WatchOptions};
@@ -12,11 +15,12 @@ use prost::Message as _;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use self::watcher::Watcher;
 use crate::routing::real_apiservers::{LONGER, options};
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG};
 use testkit::etcd::Etcd;
-use testkit::guarantees::{Data, Event, Kind, Stream, Told, Violation, begins_within, check};
+use testkit::guarantees::{Data, Event, Kind};
 use testkit::kube::KubeApiServer;
 use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
@@ -27,8 +31,6 @@ const NAMESPACES: [&str; 3] = ["", "default", "quiet"];
 const LAST: &str = "last";
 /// Between two writes.
 const PACE: Duration = Duration::from_millis(30);
-/// Before a watch that was refused is asked for again.
-const BACKOFF: Duration = Duration::from_millis(100);
 /// How many watches from revisions of the past are opened.
 const FROM_THE_PAST: usize = 40;
 
@@ -224,151 +226,6 @@ fn data_of(object: &Value) -> Data {
         .collect()
 }
 
-/// One who watches, and goes on where a watch ended.
-struct Watcher {
-    /// Empty: all.
-    namespace: &'static str,
-    client: Client,
-    /// In their order; the last is open.
-    streams: Mutex<Vec<Stream>>,
-    /// From where it was told that the history is gone.
-    expired: Mutex<Vec<i64>>,
-}
-
-impl Watcher {
-    fn new(namespace: &'static str, client: Client, from: i64) -> Self {
-        Self {
-            namespace,
-            client,
-            streams: Mutex::new(vec![Stream::new(from)]),
-            expired: Mutex::default(),
-        }
-    }
-
-    /// Watches until the last object.
-    async fn run(&self) {
-        while !self.is_told_all() {
-            let from = self.streams.lock().unwrap().last().unwrap().position();
-            self.streams.lock().unwrap().push(Stream::new(from));
-            self.watch(from).await;
-            self.client.reconnect().await;
-        }
-    }
-
-    async fn watch(&self, from: i64) {
-        let namespace = match self.namespace {
-            "" => String::new(),
-            namespace => format!("namespaces/{namespace}/"),
-        };
-        let path = format!(
-            "/api/v1/{namespace}configmaps?watch=true&allowWatchBookmarks=true&resourceVersion={from}"
-        );
-        let mut stream = match self.client.try_open("GET", &path, "").await {
-            Ok(stream) if stream.status == 200 => stream,
-            Ok(stream) if stream.status == 410 => return self.has_expired(from).await,
-            _ => return tokio::time::sleep(BACKOFF).await,
-        };
-        while let Ok(Some(event)) = stream.next_event(LONG).await {
-            let Some(told) = told(&event) else {
-                assert_eq!(event["object"]["code"], 410, "{event}");
-                return self.has_expired(from).await;
-            };
-            self.streams
-                .lock()
-                .unwrap()
-                .last_mut()
-                .unwrap()
-                .told
-                .push(told);
-            if self.is_told_all() {
-                return;
-            }
-        }
-    }
-
-    async fn has_expired(&self, from: i64) {
-        self.expired.lock().unwrap().push(from);
-        tokio::time::sleep(BACKOFF).await;
-    }
-
-    fn is_told_all(&self) -> bool {
-        let streams = self.streams.lock().unwrap();
-        let last = streams.last().unwrap().told.last();
-        let object = match self.namespace {
-            "default" => "default/last",
-            _ => "quiet/last",
-        };
-        matches!(last, Some(Told::Event(event)) if event.object == object)
-    }
-
-    /// What is wrong with its watches.
-    fn violations(&self, history: &[Event]) -> Vec<String> {
-        let prefix = match self.namespace {
-            "" => String::new(),
-            namespace => format!("{namespace}/"),
-        };
-        let history: Vec<_> = history
-            .iter()
-            .filter(|event| event.object.starts_with(&prefix))
-            .cloned()
-            .collect();
-        let mut violations = Vec::new();
-        for stream in &*self.streams.lock().unwrap() {
-            let mut found = check(&history, stream);
-            // kube-apiserver's doing, not the proxy's.
-            if begins_within(&found).is_some() {
-                found.retain(|violation| !matches!(violation, Violation::Torn(_)));
-            }
-            violations.extend(
-                found
-                    .iter()
-                    .map(|violation| format!("{prefix} from {}: {violation}", stream.from)),
-            );
-        }
-        let expired = self.expired.lock().unwrap();
-        violations.extend(
-            expired
-                .iter()
-                .map(|from| format!("{prefix} not resumable from {from}")),
-        );
-        violations
-    }
-
-    fn bookmarks(&self) -> usize {
-        let streams = self.streams.lock().unwrap();
-        let told = streams.iter().flat_map(|stream| &stream.told);
-        told.filter(|told| matches!(told, Told::Bookmark(_)))
-            .count()
-    }
-}
-
-/// What a frame of a watch tells, unless it is an error.
-fn told(event: &Value) -> Option<Told> {
-    let object = &event["object"];
-    let metadata = &object["metadata"];
-    let revision = || {
-        metadata["resourceVersion"]
-            .as_str()
-            .unwrap()
-            .parse()
-            .unwrap()
-    };
-    let kind = match event["type"].as_str()? {
-        "ADDED" => Kind::Added,
-        "MODIFIED" => Kind::Modified,
-        "DELETED" => Kind::Deleted,
-        "BOOKMARK" => return Some(Told::Bookmark(revision())),
-        _ => return None,
-    };
-    let text = |field: &str| metadata[field].as_str().unwrap();
-    Some(Told::Event(Event {
-        revision: revision(),
-        object: format!("{}/{}", text("namespace"), text("name")),
-        kind,
-        data: data_of(object),
-    }))
-}
-
 /// Of both proxies and each namespace.
 fn watchers(world: &World, from: i64) -> Vec<Arc<Watcher>> {
     let of_client = |client: Client| {
@@ -440,136 +297,4 @@ async fn from_the_past(world: &World, history: &[Event], first: i64) -> Vec<Arc<
     let all = join_all(watchers.iter().map(|watcher| watcher.run()));
     tokio::time::timeout(LONG, all).await.expect("told all");
     watchers
-}
-
-fn changed(revision: i64, object: &str, kind: Kind) -> Event {
-    Event {
-        revision,
-        object: object.to_owned(),
-        kind,
-        data: Data::from([("number".to_owned(), revision.to_string())]),
-    }
-}
-
-/// Two events of one transaction between others.
-fn example() -> Vec<Event> {
-    vec![
-        changed(9, "early", Kind::Added),
-        changed(11, "a", Kind::Added),
-        changed(12, "b", Kind::Added),
-        changed(12, "a", Kind::Modified),
-        changed(15, "b", Kind::Deleted),
-    ]
-}
-
-/// What is wrong with a watch from revision 10 that was told these events of the example and bookmarks.
-fn wrong(told: &[Result<usize, i64>]) -> Vec<Violation> {
-    let told = told.iter().map(|told| match told {
-        Ok(index) => Told::Event(example()[*index].clone()),
-        Err(bookmark) => Told::Bookmark(*bookmark),
-    });
-    let stream = Stream {
-        from: 10,
-        told: told.collect(),
-    };
-    check(&example(), &stream)
-}
-
-#[test]
-fn a_whole_history_with_bookmarks_and_its_beginning_are_right() {
-    assert_eq!(
-        wrong(&[
-            Ok(1),
-            Err(11),
-            Ok(2),
-            Ok(3),
-            Err(14),
-            Ok(4),
-            Err(15),
-            Err(20)
-        ]),
-        []
-    );
-    assert_eq!(wrong(&[]), []);
-    // It ended in the transaction.
-    assert_eq!(wrong(&[Ok(1), Ok(2)]), []);
-}
-
-#[test]
-fn an_event_that_is_told_twice_or_from_before_the_beginning_is_found() {
-    let event = |index: usize| Violation::Twice(example()[index].clone());
-    assert_eq!(wrong(&[Ok(1), Ok(1)]), [event(1)]);
-    assert_eq!(wrong(&[Ok(0), Ok(1)]), [event(0)]);
-}
-
-#[test]
-fn events_in_another_order_are_found_also_within_a_transaction() {
-    let event = |index: usize| example()[index].clone();
-    let swapped = wrong(&[Ok(2), Ok(3), Ok(1)]);
-    assert_eq!(
-        swapped,
-        [Violation::Missed(event(1)), Violation::Unordered(event(1))]
-    );
-    let swapped = wrong(&[Ok(1), Ok(3), Ok(2)]);
-    assert_eq!(
-        swapped,
-        [Violation::Torn(event(2)), Violation::Unordered(event(2))]
-    );
-}
-
-#[test]
-fn a_gap_and_a_torn_transaction_are_found() {
-    let event = |index: usize| example()[index].clone();
-    assert_eq!(wrong(&[Ok(2), Ok(3)]), [Violation::Missed(event(1))]);
-    assert_eq!(wrong(&[Ok(1), Ok(2), Ok(4)]), [Violation::Torn(event(3))]);
-    assert_eq!(wrong(&[Ok(1), Ok(3), Ok(4)]), [Violation::Torn(event(2))]);
-    assert_eq!(
-        wrong(&[Ok(1), Ok(4)]),
-        [Violation::Missed(event(2)), Violation::Missed(event(3))]
-    );
-}
-
-#[test]
-fn an_event_that_did_not_happen_like_that_is_found() {
-    let mut other = example()[1].clone();
-    other.data.clear();
-    let mut stream = Stream::new(10);
-    stream.told.push(Told::Event(other.clone()));
-    assert_eq!(check(&example(), &stream), [Violation::MadeUp(other)]);
-}
-
-#[test]
-fn a_bookmark_above_what_was_not_told_or_backwards_is_found() {
-    let event = example()[3].clone();
-    let above = Violation::BookmarkAbove {
-        bookmark: 12,
-        event,
-    };
-    assert_eq!(wrong(&[Ok(1), Ok(2), Err(12)]), [above]);
-    let backwards = Violation::BookmarkBackwards {
-        bookmark: 13,
-        after: 15,
-    };
-    assert_eq!(wrong(&[Ok(1), Ok(2), Ok(3), Ok(4), Err(13)]), [backwards]);
-}
-
-#[test]
-fn one_torn_transaction_is_told_from_several() {
-    let event = |index: usize| example()[index].clone();
-    let torn = |event: Event| Violation::Torn(event);
-    let one = [torn(event(2)), torn(event(3))];
-    assert_eq!(begins_within(&one), Some(12));
-    let two = [torn(event(2)), torn(event(4))];
-    assert_eq!(begins_within(&two), None);
-    assert_eq!(begins_within(&[Violation::Missed(event(2))]), None);
-}
-
-#[test]
-fn a_watch_goes_on_after_its_bookmark_and_before_its_last_event() {
-    let mut stream = Stream::new(10);
-    assert_eq!(stream.position(), 10);
-    stream.told.push(Told::Event(example()[1].clone()));
-    assert_eq!(stream.position(), 10);
-    stream.told.push(Told::Bookmark(13));
-    assert_eq!(stream.position(), 13);
 }
