@@ -1,11 +1,14 @@
 //! If one side disconnects in the middle of an exchange, the proxy disconnects the other.
 
 use bytes::Bytes;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::timeout;
 
 use testkit::cluster::{Ground, LONG, Single, of_each_version};
 use testkit::pki::SERVER_NAME;
+
 use testkit::proxy::{Proxy, Until};
+use testkit::raw;
 use testkit::wait::eventually;
 use testkit::wire::{Pieces, Wire, request};
 
@@ -39,6 +42,42 @@ async fn when_the_client_goes_away_the_apiserver_is_told() {
                     over(&world, path) == Some(true)
                 })
                 .await;
+            }
+        }
+    }
+}
+
+/// Over HTTP/1.1: no bytes of the client end a request that is being answered, whatever they are.
+#[tokio::test]
+async fn what_comes_while_a_request_is_answered_waits_its_turn() {
+    const SLOW: &str = "/_double/slow?ms=700";
+    for world in of_each_version().await {
+        for (what, second, codes) in [
+            (
+                "a request",
+                "GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+                [200, 200],
+            ),
+            ("no request", "GE@T / HTTP/1.1\r\n\r\n", [200, 400]),
+        ] {
+            for method in ["GET", "DELETE"] {
+                world.double.take_requests();
+                let admin = world.client().cert("admin");
+                let mut tls = admin.connect_raw(&["http/1.1"]).await.unwrap();
+                let first = format!("{method} {SLOW} HTTP/1.1\r\nHost: x\r\n\r\n");
+                tls.write_all(first.as_bytes()).await.unwrap();
+                let arrived = async || world.double.count("/_double/slow") == 1;
+                eventually("it arrived", LONG, arrived).await;
+                tls.write_all(second.as_bytes()).await.unwrap();
+                let mut answers = Vec::new();
+                // A close without close_notify is an end too.
+                let end = timeout(LONG, tls.read_to_end(&mut answers)).await;
+                let answers = raw::codes(&answers);
+                assert!(
+                    end.is_ok(),
+                    "{method}, then {what}: still open, {answers:?}"
+                );
+                assert_eq!(answers, codes, "{method}, then {what}");
             }
         }
     }
