@@ -80,7 +80,7 @@ impl Book {
     }
 
     pub fn request(&self, client: &str, exchange: &Exchange, verdict: Verdict) {
-        if let Verdict::Violation(why) = &verdict {
+        if let Verdict::Refused(why) | Verdict::Violation(why) = &verdict {
             let attempts: Vec<_> = exchange.attempts.iter().map(Outcome::describe).collect();
             let what = &exchange.what;
             let from = exchange.from;

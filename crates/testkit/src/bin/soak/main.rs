@@ -28,6 +28,7 @@ mod reference;
 mod rules;
 mod run;
 mod table;
+mod watched;
 mod world;
 mod writes;
 

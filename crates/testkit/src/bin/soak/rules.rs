@@ -22,6 +22,8 @@ pub enum Verdict {
     Fine,
     /// It failed, as it may.
     Failed(String),
+    /// A 403 for who has the right. A violation too, unless it is early.
+    Refused(String),
     Violation(String),
 }
 
@@ -68,19 +70,19 @@ pub fn read(expected: &Expected, attempts: &[Outcome]) -> Verdict {
             }
         }
         (404, _) => violation(format!("a false 404: {}", said())),
-        (401 | 403, _) => violation(format!("refused who has the right: {}", said())),
+        (401, _) => violation(unjust(&said())),
+        (403, _) => Verdict::Refused(unjust(&said())),
         (429 | 500.., _) => Verdict::Failed(said()),
         _ => violation(said()),
     }
 }
 
-/// What a violation is if it was a client that did not ask for readiness, while an apiserver was starting: it answers
+/// What a verdict is if it was a client that did not ask for readiness, while an apiserver was starting: it answers
 /// 403 before it knows all rights, and if no other server can be asked, its proxy passes that on.
-pub fn unless_early(verdict: Verdict, attempts: &[Outcome]) -> Verdict {
-    let answer = attempts.last().and_then(Outcome::answer);
-    match (verdict, answer.map(|answer| answer.code)) {
-        (Verdict::Violation(_), Some(403)) => Verdict::Failed("403, early".to_owned()),
-        (verdict, _) => verdict,
+pub fn unless_early(verdict: Verdict) -> Verdict {
+    match verdict {
+        Verdict::Refused(_) => Verdict::Failed("403, early".to_owned()),
+        verdict => verdict,
     }
 }
 
@@ -111,10 +113,8 @@ pub fn write(verb: Verb, attempts: &[Outcome]) -> (Effect, Verdict) {
         }
         429 | 500.. if last.is_uncertain() => (Effect::Unknown, Verdict::Failed(said)),
         429 | 500.. => (not_by_this, Verdict::Failed(said)),
-        401 | 403 => (
-            not_by_this,
-            violation(format!("refused who has the right: {said}")),
-        ),
+        401 => (not_by_this, violation(unjust(&said))),
+        403 => (not_by_this, Verdict::Refused(unjust(&said))),
         _ => (not_by_this, violation(said)),
     }
 }
@@ -132,6 +132,10 @@ fn unanswered(attempts: &[Outcome]) -> Verdict {
         Some(last) => violation(last.describe()),
         None => violation("never asked".to_owned()),
     }
+}
+
+fn unjust(said: &str) -> String {
+    format!("refused who has the right: {said}")
 }
 
 fn violation(what: String) -> Verdict {

@@ -127,7 +127,7 @@ impl Row {
                 let why = why.chars().take(60).collect();
                 *self.reasons.entry(why).or_default() += 1;
             }
-            Verdict::Violation(_) => self.violations += 1,
+            Verdict::Refused(_) | Verdict::Violation(_) => self.violations += 1,
         }
     }
 }

@@ -3,19 +3,21 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use anyhow::anyhow;
 use serde_json::Value;
 use testkit::client::Streaming;
-use testkit::ledger::{Event, Told, What};
-use tokio::time::sleep;
+use testkit::ledger::Told;
+use tokio::time::{sleep, timeout};
 
 use crate::book::Exchange;
-use crate::clients::{Session, answer};
+use crate::clients::{BOUND, Session, answer};
 use crate::exchange::{Answer, Outcome};
 use crate::informed::{Objects, Story};
 use crate::kinds::{ANCHOR, KINDS, USERS};
 use crate::rules::{Expected, Verdict};
+use crate::watched::{Heard, heard, may_end, name, revision};
 
-/// After which silence of a stream it asks again.
+/// After which silence of a stream it asks again. The writers are never quiet for so long.
 const QUIET: Duration = Duration::from_secs(60);
 const BACKOFF: Duration = Duration::from_millis(300);
 
@@ -30,6 +32,7 @@ impl Informer {
     pub async fn run(mut self) {
         loop {
             let Some(mut position) = self.list().await else {
+                sleep(BACKOFF).await;
                 continue;
             };
             // Until that is too old.
@@ -66,69 +69,92 @@ impl Informer {
         );
         let begun = self.session.book.now();
         self.session.client.reconnect().await;
-        let stream = match self.session.client.try_open("GET", &path, "").await {
+        let opened = timeout(BOUND, self.session.client.try_open("GET", &path, "")).await;
+        let opened = opened.unwrap_or_else(|_| Err(anyhow!("no header within the bound")));
+        let stream = match opened {
             Ok(stream) if stream.status == 200 => stream,
             Ok(stream) if stream.status == 410 => return None,
             Ok(stream) => {
                 self.refused(&path, begun, stream).await;
                 return Some(from);
             }
-            // Whether that may last is seen by what it is not told.
-            Err(_) => {
+            Err(error) => {
+                self.trouble(begun, &format!("not opened: {error:#}"));
                 sleep(BACKOFF).await;
                 return Some(from);
             }
         };
-        self.follow(stream, from).await
+        self.follow(stream, from, begun).await
     }
 
     async fn refused(&self, path: &str, begun: Duration, stream: Streaming) {
-        let Ok(response) = stream.collect().await else {
-            return;
+        let collected = timeout(BOUND, stream.collect()).await;
+        let response = match collected.unwrap_or_else(|_| Err(anyhow!("no end of the body"))) {
+            Ok(response) => response,
+            Err(error) => {
+                self.trouble(begun, &format!("a refusal without its end: {error:#}"));
+                return sleep(BACKOFF).await;
+            }
         };
         let answer = answer(&response);
         let said = format!("{} {}", answer.code, answer.message());
         let pause = answer.retry_after.map_or(BACKOFF, Duration::from_secs);
         let verdict = match answer.code {
             429 | 500.. => Verdict::Failed(said),
+            403 => Verdict::Refused(format!("a watch is refused: {said}")),
             _ => Verdict::Violation(format!("a watch is refused: {said}")),
         };
         let exchange = exchange(path, begun, answer);
         if exchange.attempts.iter().any(Outcome::is_trouble) {
-            let what = format!(
-                "{}: {path}: {}",
-                self.session.name,
-                exchange.attempts[0].describe()
-            );
-            self.session.book.trouble(begun, what);
+            let what = format!("{path}: {}", exchange.attempts[0].describe());
+            self.trouble(begun, &what);
         }
         self.session.note(&exchange, verdict);
         sleep(pause).await;
     }
 
-    async fn follow(&self, mut stream: Streaming, mut position: i64) -> Option<i64> {
-        // A stream that breaks off, and one that is quiet for long, is asked for again.
-        while let Ok(Some(event)) = stream.next_event(QUIET).await {
-            let object = &event["object"];
-            let what = match event["type"].as_str() {
-                Some("ADDED" | "MODIFIED") => What::Applied,
-                Some("DELETED") => What::Deleted,
-                Some("BOOKMARK") => {
-                    position = revision(object);
+    /// However it ends, it is asked for again.
+    async fn follow(
+        &self,
+        mut stream: Streaming,
+        mut position: i64,
+        begun: Duration,
+    ) -> Option<i64> {
+        let book = &self.session.book;
+        loop {
+            let before = book.now();
+            match heard(stream.next_line(QUIET).await) {
+                Heard::Event(event) => {
+                    position = event.revision;
+                    self.tell(Told::Event(event));
+                    continue;
+                }
+                Heard::Bookmark(revision) => {
+                    position = revision;
                     self.tell(Told::Bookmark(position));
                     continue;
                 }
-                _ if object["code"] == 410 => return None,
-                _ => return Some(position),
-            };
-            position = revision(object);
-            self.tell(Told::Event(Event {
-                revision: position,
-                object: name(object),
-                what,
-            }));
+                Heard::Expired => return None,
+                // Then nobody writes any more.
+                Heard::Silence if book.is_stopped() => {}
+                Heard::Silence => self.trouble(before, "a silent watch"),
+                Heard::CleanEnd if may_end(book.now().saturating_sub(begun)) => {}
+                Heard::CleanEnd => self.trouble(book.now(), "a watch ended early"),
+                Heard::Broken(why) => self.trouble(book.now(), &format!("a watch: {why}")),
+                Heard::Garbage(line) => {
+                    let name = &self.session.name;
+                    book.violation(format!("{name}: not an event: {line}"));
+                }
+            }
+            sleep(BACKOFF).await;
+            return Some(position);
         }
-        Some(position)
+    }
+
+    /// What may only be while something is broken.
+    fn trouble(&self, from: Duration, what: &str) {
+        let what = format!("{}: {what}", self.session.name);
+        self.session.book.trouble(from, what);
     }
 }
 
@@ -143,15 +169,7 @@ fn exchange(path: &str, from: Duration, answer: Answer) -> Exchange {
 
 fn objects(list: &Value) -> Objects {
     let items = list["items"].as_array().into_iter().flatten();
-    items.map(|item| (name(item), revision(item))).collect()
-}
-
-fn name(object: &Value) -> String {
-    let text = |field: &str| object["metadata"][field].as_str().unwrap();
-    format!("{}/{}", text("namespace"), text("name"))
-}
-
-fn revision(object: &Value) -> i64 {
-    let revision = object["metadata"]["resourceVersion"].as_str().unwrap();
-    revision.parse().unwrap()
+    // One without a name or a revision is missing, and so the list is not what etcd had.
+    let object = |item| Some((name(item)?, revision(item)?));
+    items.filter_map(object).collect()
 }

@@ -37,7 +37,8 @@ impl Session {
     pub fn new(name: String, client: &Client, book: Arc<Book>) -> Self {
         Self {
             name,
-            client: client.timeout(BOUND),
+            // Its own limit must not win: silence would look like a broken connection.
+            client: client.timeout(2 * BOUND),
             book,
             asks_readiness: false,
             asked: 0,
@@ -118,7 +119,7 @@ impl Session {
     pub fn note(&self, exchange: &Exchange, verdict: Verdict) {
         let may_be_early = !self.asks_readiness && self.book.was_starting_since(exchange.last);
         let verdict = match may_be_early {
-            true => unless_early(verdict, &exchange.attempts),
+            true => unless_early(verdict),
             false => verdict,
         };
         self.book.request(&self.name, exchange, verdict);

@@ -29,7 +29,7 @@ fn every_kind_of_fault_comes_in_every_round() {
 }
 
 #[test]
-fn two_at_a_time_are_at_different_nodes_and_one_of_them_is_not_etcd() {
+fn two_at_a_time_differ_in_node_and_kind_and_one_of_them_is_not_etcd() {
     let steps = steps(2);
     let pairs: Vec<_> = steps.iter().filter(|step| step.faults.len() > 1).collect();
     assert!(pairs.len() > STEPS / 10);
@@ -38,6 +38,7 @@ fn two_at_a_time_are_at_different_nodes_and_one_of_them_is_not_etcd() {
             panic!("three at a time");
         };
         assert_ne!(one.node, other.node);
+        assert_ne!(one.kind, other.kind);
         assert!(!(touches_etcd(one.kind) && touches_etcd(other.kind)));
     }
 }

@@ -42,7 +42,7 @@ fn forbidden() -> Expected {
 #[track_caller]
 fn assert_violation(verdict: &Verdict, says: &str) {
     match verdict {
-        Verdict::Violation(what) => assert!(what.contains(says), "{what}"),
+        Verdict::Refused(what) | Verdict::Violation(what) => assert!(what.contains(says), "{what}"),
         other => panic!("{other:?}"),
     }
 }
@@ -143,11 +143,15 @@ fn a_write_that_is_always_refused_is_not_done() {
 
 #[test]
 fn only_a_403_can_be_early() {
-    let early = |code| {
-        let attempts = [message(code, "")];
-        unless_early(read(&alices(), &attempts), &attempts)
-    };
+    let early = |code| unless_early(read(&alices(), &[message(code, "")]));
     assert_eq!(early(403), Verdict::Failed("403, early".to_owned()));
     assert_violation(&early(404), "a false 404");
     assert_violation(&early(401), "who has the right");
+    let early_write = |code| unless_early(write(Verb::Create, &[message(code, "")]).1);
+    assert_eq!(early_write(403), Verdict::Failed("403, early".to_owned()));
+    assert_violation(&early_write(401), "who has the right");
+    // Whoever has no right is refused at any time, and by its own name.
+    let another = message(403, "configmaps is forbidden: User \"bob\" cannot get");
+    let verdict = unless_early(read(&forbidden(), &[another]));
+    assert!(matches!(verdict, Verdict::Violation(_)), "{verdict:?}");
 }
