@@ -5,7 +5,7 @@ mod comparison;
 mod watcher;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use etcd_client::{EventType, KeyValue, PutOptions, Txn, TxnOp, WatchOptions};
@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 
 use self::watcher::Watcher;
 use crate::routing::real_apiservers::{LONGER, options};
+use crate::watches::writing::Writing;
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG};
 use testkit::etcd::Etcd;
@@ -81,36 +82,19 @@ impl World {
     /// Each restart while changes are written and watched: a proxy that is told to stop, the other one without a warning,
     /// and an apiserver, whose history then begins anew.
     async fn restart(&mut self, writing: &Writing) {
-        writing.more().await;
+        writing.more(4).await;
         assert!(self.proxies[0].terminate().await.success());
-        writing.more().await;
+        writing.more(4).await;
         self.proxies[0].start_again().await;
         self.proxies[1].kill();
-        writing.more().await;
+        writing.more(4).await;
         self.proxies[1].start_again().await;
         self.until_histories_are_known().await;
         self.servers[0].kill();
-        writing.more().await;
+        writing.more(4).await;
         self.servers[0].start_again();
         self.servers[0].wait_ready().await;
-        writing.more().await;
-    }
-}
-
-/// What the writers share.
-#[derive(Default)]
-struct Writing {
-    written: AtomicUsize,
-    stop: AtomicBool,
-}
-
-impl Writing {
-    async fn more(&self) {
-        let goal = self.written.load(Ordering::Relaxed) + 4;
-        eventually("more is written", LONG, async || {
-            self.written.load(Ordering::Relaxed) >= goal
-        })
-        .await;
+        writing.more(4).await;
     }
 }
 

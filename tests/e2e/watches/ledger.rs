@@ -2,7 +2,7 @@
 //! what each was told, against what etcd tells. And the comparison itself.
 
 use std::fmt::{self, Display, Formatter};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 
 use crate::routing::real_apiservers::LONGER;
 use crate::watches::resources::kube_client;
+use crate::watches::writing::Writing;
 use testkit::balancer::Balancer;
 use testkit::client::{Client, Response, Streaming};
 use testkit::cluster::LONG;
@@ -221,23 +222,6 @@ fn revision_of(object: &Value) -> i64 {
     revision.parse().unwrap()
 }
 
-/// What the writers share.
-#[derive(Default)]
-struct Writing {
-    written: AtomicUsize,
-    stop: AtomicBool,
-}
-
-impl Writing {
-    async fn more(&self) {
-        let goal = self.written.load(Ordering::Relaxed) + 20;
-        eventually("more is written", LONG, async || {
-            self.written.load(Ordering::Relaxed) >= goal
-        })
-        .await;
-    }
-}
-
 /// Creates, changes, relabels and deletes. What fails is left: etcd tells what has happened.
 async fn write_randomly(client: Client, seed: u64, writing: Arc<Writing>) {
     let mut random = StdRng::seed_from_u64(seed);
@@ -385,7 +369,7 @@ async fn informers_are_told_each_change_once_through_two_rolling_restarts() {
         writers.spawn(write_randomly(admin.fresh(), seed, writing.clone()));
     }
     for _ in 0..ROUNDS {
-        nodes.roll(&balancer, async || writing.more().await).await;
+        nodes.roll(&balancer, async || writing.more(20).await).await;
     }
     writing.stop.store(true, Ordering::Relaxed);
     writers.join_all().await;

@@ -14,3 +14,4 @@ pub mod resume;
 pub mod rollout;
 pub mod stampede;
 pub mod stop_order;
+mod writing;
