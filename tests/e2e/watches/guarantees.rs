@@ -264,7 +264,6 @@ async fn etcds_guarantees_of_watches_hold_through_restarts_of_proxies_and_an_api
         wrong.len()
     );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(bookmarks > 0, "no bookmark could have been wrong");
 }
 
 /// Watches from revisions all over the history, of either proxy in turn, to its end.
