@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_lengths_agree_however_often_it_says_so() {
+    fn lengths_agree_however_often_they_are_said() {
         let one = |values: &[&str]| {
             let mut headers = HeaderMap::new();
             for value in values {

@@ -83,9 +83,9 @@ impl WatchRest {
             watch,
             ..
         } = self;
-        let cut = Outcome::Answered {
+        let answered = |reusable| Outcome::Answered {
             code: *code,
-            reusable: false,
+            reusable,
         };
         let final_bookmark = FinalBookmark::of_rest(shared, watch);
         let revalidation = Revalidation {
@@ -116,7 +116,7 @@ impl WatchRest {
                         let passing = pass(&final_bookmark, down, data, end, &mut answer_writer);
                         match Box::pin(passing).await {
                             Ok(false) => {}
-                            Ok(true) => return Outcome::Answered { code: *code, reusable: true },
+                            Ok(true) => return answered(true),
                             Err(_) => return Outcome::Broken,
                         }
                     }
@@ -128,19 +128,19 @@ impl WatchRest {
                                 None => Ok(()),
                             }
                         };
-                        return Box::pin(ending).await.map_or(Outcome::Broken, |()| Outcome::Answered {
-                            code: *code,
-                            reusable: true,
-                        });
+                        let ended = Box::pin(ending).await;
+                        return ended.map_or(Outcome::Broken, |()| answered(true));
                     }
                     Err(error) => {
                         let ending = break_off(&final_bookmark, caller, destination, &error, down);
-                        return Box::pin(ending).await.map_or(Outcome::Broken, |()| cut);
+                        let ended = Box::pin(ending).await;
+                        return ended.map_or(Outcome::Broken, |()| answered(false));
                     }
                 },
                 () = gone(down) => return Outcome::Broken,
                 () = &mut turn => {
-                    return Box::pin(final_bookmark.write(down)).await.map_or(Outcome::Broken, |()| cut);
+                    let written = Box::pin(final_bookmark.write(down)).await;
+                    return written.map_or(Outcome::Broken, |()| answered(false));
                 }
             }
         }

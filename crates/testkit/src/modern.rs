@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::addr::Loopback;
 use super::client::Client;
 use super::etcd::Etcd;
-use super::kube::{caches, until_ready};
+use super::kube::{caches, of_any_server, until_ready};
 use super::notes;
 use super::pki::Pki;
 use super::process::{NotFound, Process};
@@ -81,23 +81,11 @@ fn binary() -> PathBuf {
 }
 
 fn flags(pki: &Pki, etcd: &Etcd, address: &Loopback) -> Vec<String> {
-    let file = |flag: &str, name: &str| format!("--{flag}={}", pki.file(name));
-    vec![
+    let own = [
         format!("--bind-address={}", address.ip()),
         format!("--secure-port={PORT}"),
         format!("--etcd-servers={}", etcd.endpoint()),
-        file("etcd-cafile", "etcd-ca.crt"),
-        file("etcd-certfile", "etcd-client.crt"),
-        file("etcd-keyfile", "etcd-client.key"),
-        file("tls-cert-file", "apiserver.crt"),
-        file("tls-private-key-file", "apiserver.key"),
-        file("client-ca-file", "ca.crt"),
-        file("token-auth-file", "tokens.csv"),
-        file("requestheader-client-ca-file", "front-proxy-ca.crt"),
-        "--requestheader-allowed-names=front-proxy-client".to_owned(),
-        "--requestheader-username-headers=X-Remote-User".to_owned(),
         "--requestheader-uid-headers=X-Remote-Uid".to_owned(),
-        "--requestheader-group-headers=X-Remote-Group".to_owned(),
-        "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
-    ]
+    ];
+    own.into_iter().chain(of_any_server(pki.dir())).collect()
 }

@@ -21,6 +21,7 @@ use super::wait::eventually;
 pub use abilities::{Abilities, Need};
 pub use binaries::{VARIABLE, cache, caches, lacks};
 pub use options::KubeOptions;
+pub(crate) use options::of_any_server;
 
 const PORT: u16 = 6443;
 const START: Duration = Duration::from_secs(120);

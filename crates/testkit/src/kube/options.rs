@@ -132,7 +132,7 @@ impl KubeOptions {
     }
 
     fn wanted(&self, address: IpAddr) -> Wanted {
-        let file = |flag: &str, name: &str| format!("--{flag}={}", self.pki.join(name).display());
+        let file = |flag: &str, name: &str| self::file(&self.pki, flag, name);
         let advertise = self.advertise.map_or(address, |advertised| advertised.ip());
         let mut flags = vec![
             format!("--bind-address={address}"),
@@ -142,24 +142,13 @@ impl KubeOptions {
             "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
             format!("--authorization-mode={}", self.authorization),
             format!("--etcd-servers={}", self.etcd),
-            file("etcd-cafile", "etcd-ca.crt"),
-            file("etcd-certfile", "etcd-client.crt"),
-            file("etcd-keyfile", "etcd-client.key"),
-            file("tls-cert-file", "apiserver.crt"),
-            file("tls-private-key-file", "apiserver.key"),
-            file("client-ca-file", "ca.crt"),
-            file("token-auth-file", "tokens.csv"),
-            file("requestheader-client-ca-file", "front-proxy-ca.crt"),
-            "--requestheader-allowed-names=front-proxy-client".to_owned(),
-            "--requestheader-username-headers=X-Remote-User".to_owned(),
-            "--requestheader-group-headers=X-Remote-Group".to_owned(),
-            "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
             file("proxy-client-cert-file", "front-proxy-client.crt"),
             file("proxy-client-key-file", "front-proxy-client.key"),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
             file("service-account-key-file", "sa.pub"),
             file("service-account-signing-key-file", "sa.key"),
         ];
+        flags.extend(of_any_server(&self.pki));
         let mut optional = vec!["--requestheader-uid-headers=X-Remote-Uid".to_owned()];
         for flags in [&mut flags, &mut optional] {
             flags.retain(|flag| !self.left_out.iter().any(|start| flag.starts_with(start)));
@@ -172,4 +161,27 @@ impl KubeOptions {
             gates: self.feature_gates.clone(),
         }
     }
+}
+
+/// The flags of every apiserver: its certificates, and whom it believes.
+pub(crate) fn of_any_server(pki: &Path) -> Vec<String> {
+    let file = |flag: &str, name: &str| file(pki, flag, name);
+    vec![
+        file("etcd-cafile", "etcd-ca.crt"),
+        file("etcd-certfile", "etcd-client.crt"),
+        file("etcd-keyfile", "etcd-client.key"),
+        file("tls-cert-file", "apiserver.crt"),
+        file("tls-private-key-file", "apiserver.key"),
+        file("client-ca-file", "ca.crt"),
+        file("token-auth-file", "tokens.csv"),
+        file("requestheader-client-ca-file", "front-proxy-ca.crt"),
+        "--requestheader-allowed-names=front-proxy-client".to_owned(),
+        "--requestheader-username-headers=X-Remote-User".to_owned(),
+        "--requestheader-group-headers=X-Remote-Group".to_owned(),
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+    ]
+}
+
+fn file(pki: &Path, flag: &str, name: &str) -> String {
+    format!("--{flag}={}", pki.join(name).display())
 }

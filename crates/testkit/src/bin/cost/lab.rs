@@ -140,21 +140,23 @@ impl Lab {
         let process = Process::spawn(&name, &mut command, &dir.join("log"));
         let mut process = process.expect("taskset; install util-linux");
         let client = Client::new(address, &self.ground.pki);
-        process
-            .ready(START, async || {
-                client
-                    .fresh()
-                    .try_get("/readyz")
-                    .await
-                    .map_err(|why| format!("{why:#}"))
-            })
-            .await;
+        until_answered(&mut process, &client).await;
         Subject {
             name: rival.name(),
             address,
             running: Running::Rival(process, listens),
         }
     }
+}
+
+/// Waits for an answer to a new connection of this client, whatever it is.
+pub async fn until_answered(process: &mut Process, client: &Client) {
+    let answer = async || client.fresh().try_get("/readyz").await;
+    process
+        .ready(START, async || {
+            answer().await.map_err(|why| format!("{why:#}"))
+        })
+        .await;
 }
 
 impl Subject {

@@ -28,7 +28,6 @@ use std::process::{Command, ExitCode};
 
 use clap::{Parser, Subcommand};
 use testkit::process::program;
-use tokio::signal::unix::{SignalKind, signal};
 
 use lab::Plan;
 use meter::Meter;
@@ -97,12 +96,10 @@ async fn main() -> ExitCode {
         rounds: arguments.rounds,
         meter: Meter::new(),
     };
-    let mut terminated = signal(SignalKind::terminate()).expect("a signal handler");
     // What was started ends with what is dropped.
     tokio::select! {
         code = run(&plan, arguments.work) => code,
-        _ = tokio::signal::ctrl_c() => ExitCode::FAILURE,
-        _ = terminated.recv() => ExitCode::FAILURE,
+        () = testkit::process::told_to_stop() => ExitCode::FAILURE,
     }
 }
 

@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::Value;
 use testkit::addr::Loopback;
@@ -12,11 +11,10 @@ use testkit::cluster::{Ground, HPAS};
 use testkit::pki::Pki;
 use testkit::process::Process;
 
-use super::lab::OBJECT;
+use super::lab::{OBJECT, until_answered};
 use super::rivals::nginx;
 
 const PORT: u16 = 6443;
-const START: Duration = Duration::from_secs(30);
 /// The answer to what only one apiserver of a pair serves.
 pub const REROUTED: &str = HPAS;
 
@@ -55,15 +53,7 @@ impl Origin {
         let process = Process::spawn("nginx", &mut command, &dir.join("log"));
         let mut process = process.expect("nginx; install nginx-light");
         let client = Client::new(address.socket(PORT), &ground.pki);
-        process
-            .ready(START, async || {
-                client
-                    .fresh()
-                    .try_get("/readyz")
-                    .await
-                    .map_err(|why| format!("{why:#}"))
-            })
-            .await;
+        until_answered(&mut process, &client).await;
         Self {
             address,
             files,
