@@ -64,7 +64,7 @@ label created "$(date --utc --date "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)"
 label licenses Apache-2.0
 # User: a number, because kubelet's runAsNonRoot cannot tell who a name is.
 buildah "${storage[@]}" config "${labels[@]}" \
-    --user 65532:65532 --workingdir / --stop-signal SIGTERM --env PATH=/usr/local/bin \
+    --user 65532:65532 --workingdir / --stop-signal SIGTERM --env PATH=/usr/local/bin --env MIMALLOC_ALLOW_THP=0 \
     --entrypoint '["/usr/local/bin/kube-interop-proxy"]' \
     --cmd 'run --config /etc/kubernetes/kube-interop-proxy/proxy.yaml' "$image"
 buildah "${storage[@]}" commit --quiet --format oci --timestamp "$SOURCE_DATE_EPOCH" "$image" \

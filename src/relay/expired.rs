@@ -42,10 +42,8 @@ use crate::watches::metrics::ExpiredResult;
 
 /// Time for the rest of an ERROR event, or of the body of a 410.
 const REST_TIMEOUT: Duration = Duration::from_secs(3);
-/// Time for a 410 after the header of an answer: kube-apiserver sends both at once.
-const QUIET: Duration = Duration::from_secs(10);
-/// The same for another server, after the first one has answered 410.
-const ASKED_QUIET: Duration = Duration::from_secs(3);
+/// Time for a 410 after the header of an answer: kube-apiserver sends both at once. Until then a watch keeps its request.
+const QUIET: Duration = Duration::from_secs(3);
 /// Time until another server's answer begins.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a watch waits until it may ask other servers.
@@ -226,15 +224,11 @@ impl Expiry<'_> {
             }
             _ => None,
         };
-        let quiet = match self {
-            Expiry::Asked(_) => ASKED_QUIET,
-            Expiry::Pass | Expiry::Ask => QUIET,
-        };
         let begins = |format| BeginningBody {
             first: FirstEvent::new(format),
             content_type: response.headers.get(CONTENT_TYPE).cloned(),
             begun: false,
-            deadline: Instant::now() + quiet,
+            deadline: Instant::now() + QUIET,
         };
         format.map(|format| Box::new(begins(format)))
     }

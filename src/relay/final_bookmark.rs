@@ -187,14 +187,9 @@ impl<'a> FinalBookmark<'a> {
 
     /// Resolves when the stream is to end and etcd's answer is as complete as it will be.
     pub async fn turn(&self) {
-        if self.shared.reaches(ShutdownPhase::Leaving).await {
-            // Boxed, because thousands of watches wait for it.
-            Box::pin(self.leave()).await;
+        if !self.shared.reaches(ShutdownPhase::Leaving).await {
+            return;
         }
-    }
-
-    /// The proxy stops.
-    async fn leave(&self) {
         self.register();
         let phase = match self.late {
             false => ShutdownPhase::Draining,

@@ -32,67 +32,59 @@ pub struct Revalidation<'a> {
 }
 
 impl Revalidation<'_> {
-    /// Resolves when the request is no longer valid and its turn to end has come.
-    pub async fn ended(&self) {
-        let mut rotated = self.shared.rotated.subscribe();
-        if self.is_valid() {
-            self.until_a_change(&mut rotated).await;
+    /// Resolves when the proxy stops, or when the request may no longer be valid.
+    pub async fn until_news(&self) {
+        let mut news = self.shared.news.subscribe();
+        if !self.shared.is_leaving() && self.is_valid() {
+            self.until_a_change(&mut news).await;
         }
-        // Boxed, because thousands of watches wait for it.
-        Box::pin(self.end(rotated)).await;
     }
 
-    /// Something has changed.
-    async fn end(&self, mut rotated: watch::Receiver<()>) {
+    /// Resolves when the request is no longer valid and its turn to end has come. Starts with that turn: it is for what
+    /// comes after [`Self::until_news`].
+    pub async fn ended(&self) {
+        let mut news = self.shared.news.subscribe();
         loop {
             self.shared.random_drain_delay().await;
             // Changes before this check are covered by it. A file that was restored meanwhile ends nothing.
-            rotated.mark_unchanged();
+            news.mark_unchanged();
             if !self.is_valid() {
                 static PACE: LogRateLimit = LogRateLimit::new();
                 if let Some(left_out) = PACE.admit() {
                     tracing::info!(
                         client = ?self.connection.address,
                         left_out,
-                        "a long-running request ends, its certificates count no more"
+                        "a long-running request ends, its certificates no longer count"
                     );
                 }
                 return;
             }
-            self.until_a_change(&mut rotated).await;
+            self.until_a_change(&mut news).await;
         }
     }
 
-    async fn until_a_change(&self, rotated: &mut watch::Receiver<()>) {
-        loop {
-            let left = self.left();
-            tokio::select! {
-                // The process is ending.
-                changed = rotated.changed() => match changed {
-                    Ok(()) => return,
-                    Err(_) => return std::future::pending().await,
-                },
-                () = tokio::time::sleep(left.min(LONGEST_SLEEP)) => if left <= LONGEST_SLEEP {
-                    return;
-                },
+    async fn until_a_change(&self, news: &mut watch::Receiver<()>) {
+        let recheck = async {
+            match self.until_recheck() {
+                // Boxed: requests with tokens need no timer.
+                Some(time) => Box::pin(tokio::time::sleep(time)).await,
+                None => std::future::pending().await,
             }
+        };
+        tokio::select! {
+            _ = news.changed() => {}
+            () = recheck => {}
         }
     }
 
-    /// The time until the client's certificate expires; very long if that does not matter.
-    fn left(&self) -> Duration {
-        let matters = matches!(self.caller, Caller::Peer | Caller::User(_));
-        let now = SystemTime::now();
-        let seconds = now.duration_since(SystemTime::UNIX_EPOCH);
-        let seconds = seconds.unwrap_or_default().as_secs();
-        let end = self.connection.valid_until(seconds).filter(|_| matters);
-        let Some(end) = end else {
-            return Duration::MAX;
+    /// The time until the client's certificate may have expired; `None` if the request does not depend on one.
+    fn until_recheck(&self) -> Option<Duration> {
+        let (Caller::Peer | Caller::User(_)) = self.caller else {
+            return None;
         };
-        let end = SystemTime::UNIX_EPOCH + Duration::from_secs(end.saturating_add(1));
-        let left = end.duration_since(now);
-        // Limits the rate of checks.
-        left.unwrap_or(LONGEST_SLEEP).max(Duration::from_secs(1))
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now = now.unwrap_or_default().as_secs();
+        Some(time_to_recheck(self.connection.valid_until(now), now))
     }
 
     fn is_valid(&self) -> bool {
@@ -118,5 +110,28 @@ impl Revalidation<'_> {
             ServerKind::Peer | ServerKind::Native => &credentials.peers,
         };
         now.covers(self.trust, self.presented)
+    }
+}
+
+/// `end`: the last valid second of a certificate that has not expired at `now`; `None` if all have.
+fn time_to_recheck(end: Option<u64>, now: u64) -> Duration {
+    let left = end.map_or(0, |end| end.saturating_add(1).saturating_sub(now));
+    // The least limits the rate of checks.
+    Duration::from_secs(left).clamp(Duration::from_secs(1), LONGEST_SLEEP)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{LONGEST_SLEEP, time_to_recheck};
+
+    #[test]
+    fn a_certificate_is_checked_when_it_has_expired_and_at_least_once_an_hour() {
+        assert_eq!(time_to_recheck(Some(160), 100), Duration::from_secs(61));
+        assert_eq!(time_to_recheck(Some(100), 100), Duration::from_secs(1));
+        assert_eq!(time_to_recheck(Some(u64::MAX), 100), LONGEST_SLEEP);
+        // The clock was set.
+        assert_eq!(time_to_recheck(None, 100), Duration::from_secs(1));
     }
 }

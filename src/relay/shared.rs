@@ -39,8 +39,8 @@ pub struct Shared {
     pub judge: ArcSwap<Authenticator>,
     /// Credentials of connections to apiservers.
     pub credentials: Current,
-    /// Notified when one of these two was replaced.
-    pub rotated: watch::Sender<()>,
+    /// Notified when one of these two was replaced, and when the shutdown has begun.
+    pub news: watch::Sender<()>,
     /// Headers that only peers may send.
     pub privileged: PrivilegedHeaders,
     /// The state of the cluster in etcd.

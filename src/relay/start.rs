@@ -57,7 +57,7 @@ pub fn start(
             allowed_names: config.serving.request_header_allowed_names.clone(),
         }),
         credentials: inputs.credentials,
-        rotated: watch::Sender::new(()),
+        news: watch::Sender::new(()),
         privileged: PrivilegedHeaders::new(&config.serving.request_headers),
         published: inputs.published,
         peer_discovery: inputs.peer_discovery,

@@ -220,10 +220,15 @@ impl Exchange<'_> {
 
 /// Resolves when a long-running request is to end.
 pub(super) async fn ends(final_bookmark: &FinalBookmark<'_>, revalidation: &Revalidation<'_>) {
-    tokio::select! {
-        () = final_bookmark.turn() => {}
-        () = revalidation.ended() => final_bookmark.whole_frame().await,
-    }
+    revalidation.until_news().await;
+    let turn = async {
+        tokio::select! {
+            () = final_bookmark.turn() => {}
+            () = revalidation.ended() => final_bookmark.whole_frame().await,
+        }
+    };
+    // Boxed, because thousands of watches wait for news.
+    Box::pin(turn).await;
 }
 
 /// The connection to the server broke. A watch may end as if its apiserver had ended it: a reset would make the client

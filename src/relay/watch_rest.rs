@@ -4,6 +4,7 @@
 //! given back: its header, its route, and the state in which another server could be asked. This holds what a quiet
 //! HTTP/2 watch without a request body still needs. Other requests stay where they began ([`super::stream`]).
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use super::access_log::{AccessEntry, WatchRequest};
@@ -96,8 +97,7 @@ impl WatchRest {
             presented: *presented,
             server_kind: *server_kind,
         };
-        let turn = ends(&final_bookmark, &revalidation);
-        tokio::pin!(turn);
+        let mut turn = pin!(ends(&final_bookmark, &revalidation));
         let mut answer_writer = AnswerWriter::new(
             &shared.unread,
             &downstream.outflow,

@@ -86,7 +86,7 @@ impl Rotations {
         let connect = move |new| {
             owner.credentials.store(Arc::new(new));
             owner.local.trust().recheck();
-            owner.rotated.send_replace(());
+            owner.news.send_replace(());
         };
         control.spawn(self.upstream.run(metrics.clone(), connect));
         let etcd = etcd.clone();
@@ -103,7 +103,7 @@ fn serve(shared: &Shared, tls: &ArcSwap<ServingTls>, (server, cas): Server) {
         allowed_names: before.allowed_names.clone(),
     }));
     tls.store(Arc::new(server));
-    shared.rotated.send_replace(());
+    shared.news.send_replace(());
 }
 
 /// All files but those of etcd.

@@ -9,7 +9,8 @@ use super::streams::Watches;
 use super::table::{head, names, rounds, row};
 use super::watched::{EVENT_SIZE, Watched};
 
-/// Until what was allocated to open watches is given back: a watch from a revision is looked at for 10 s, for a 410.
+/// Until what was allocated to open watches is given back: a watch from a revision is looked at for 3 s, for a 410, and
+/// the allocator gives memory back some seconds after it was freed.
 const PAUSE: Duration = Duration::from_secs(15);
 /// Between two events of a watch.
 const EVERY: Duration = Duration::from_secs(1);
