@@ -207,7 +207,9 @@ impl CachedDiscovery {
             StatusCode::OK => {}
             status => return Err(unexpected(path, status)),
         }
-        let groups = parsed(path, read::groups(&mut Pool::default(), &answer.body))?;
+        let of: BTreeSet<&str> = want.resources.iter().map(|gvr| &*gvr.group).collect();
+        let groups = read::groups_where(&mut Pool::default(), &answer.body, |it| of.contains(it));
+        let groups = parsed(path, groups)?;
         *self = Self {
             etag: answer.headers.get(ETAG).cloned(),
             document: select(&Document { groups }, &want.resources),

@@ -23,6 +23,7 @@ use crate::config::settings::SharedSettings;
 use crate::discovery::cache::DocumentCache;
 use crate::discovery::metrics::PeerDiscoveryMetrics;
 use crate::discovery::peer_discovery::{PeerDiscovery, SharedPeerDiscovery};
+use crate::kube::gvr::{Custom, ServedSet};
 use crate::local::discovery::LocalView;
 use crate::local::groups::ServedGroups;
 use crate::local::reader::ReadError;
@@ -52,8 +53,16 @@ pub struct PeerDiscoveryReader {
     /// `apiServer.discoveryInterval`
     pub discovery_interval: Duration,
     pub metrics: PeerDiscoveryMetrics,
-    /// The local apiserver's groups, as last published.
-    pub groups: Arc<ServedGroups>,
+    /// What the local apiserver serves, as last published.
+    pub own: Option<Own>,
+}
+
+/// [`OwnGroups`], and what they were made of: with many custom resources making them takes milliseconds.
+pub struct Own {
+    served: Arc<ServedSet>,
+    custom: Arc<Custom>,
+    groups: Arc<ServedGroups>,
+    made: OwnGroups,
 }
 
 /// A finished job.
@@ -131,7 +140,7 @@ impl PeerDiscoveryReader {
         let published = self.peer_discovery.load();
         sources.plan(&known, now)
             || published.epoch != Some(view.epoch)
-            || self.groups != view.groups
+            || self.own.as_ref().map(|own| &own.groups) != Some(&view.groups)
             || published.served != view.served
     }
 
@@ -169,14 +178,23 @@ impl PeerDiscoveryReader {
         sources.done(done.key, done.cache, error, Instant::now());
     }
 
-    fn own(&self, view: &LocalView) -> OwnGroups {
-        match &view.served {
-            Some(served) => {
-                let snapshot = self.published.snapshot.load();
-                OwnGroups::new(&view.groups, served, &snapshot.custom)
-            }
-            None => OwnGroups::default(),
-        }
+    fn own(&mut self, view: &LocalView) -> OwnGroups {
+        let Some(served) = &view.served else {
+            return OwnGroups::default();
+        };
+        let custom = &self.published.snapshot.load().custom;
+        let known = self.own.take().filter(|own| {
+            Arc::ptr_eq(&own.served, served)
+                && Arc::ptr_eq(&own.custom, custom)
+                && Arc::ptr_eq(&own.groups, &view.groups)
+        });
+        let own = known.unwrap_or_else(|| Own {
+            served: served.clone(),
+            custom: custom.clone(),
+            groups: view.groups.clone(),
+            made: OwnGroups::new(&view.groups, served, custom),
+        });
+        self.own.insert(own).made.clone()
     }
 
     /// Without an epoch while nothing is merged: when merging begins, requests must not take what was not read for
@@ -209,7 +227,6 @@ impl PeerDiscoveryReader {
             .sources(&status, peer_discovery.openapi.bytes());
         self.peer_discovery.publish_sources(status);
         self.peer_discovery.publish(peer_discovery);
-        self.groups = view.groups.clone();
     }
 }
 

@@ -35,7 +35,7 @@ pub fn start(
         clients: Clients::new(config, credentials)?,
         discovery_interval: config.api_server.discovery_interval,
         metrics,
-        groups: Arc::default(),
+        own: None,
     };
     control.spawn(reader.run());
     Ok(peer_discovery)

@@ -125,6 +125,24 @@ async fn of_aggregated_discovery_only_what_is_wanted_is_kept() {
 }
 
 #[tokio::test]
+async fn groups_that_are_not_wanted_are_not_even_parsed() {
+    let mut document = aggregated("batch", "v1", &["jobs"]);
+    let unwanted = json!({"versions": "no list", "metadata": {"name": "example.com"}});
+    document["items"].as_array_mut().unwrap().push(unwanted);
+    let body = document.to_string();
+    let peer = UnionMember::new(move |_, _| {
+        Reply::new(200, &[("content-type", AGGREGATED)], body.clone())
+    })
+    .await;
+    let mut cache = DocumentCache::default();
+    let jobs = want(&[("batch", "v1", "jobs")]);
+    peer.read(&mut cache, &jobs).await.unwrap();
+    assert_eq!(served(&cache), ["batch/v1/jobs"]);
+    let unwanted = want(&[("example.com", "v1", "things")]);
+    assert!(peer.read(&mut cache, &unwanted).await.is_err());
+}
+
+#[tokio::test]
 async fn a_document_that_did_not_change_is_not_sent_again_unless_it_is_doubted() {
     let peer = UnionMember::new(modern).await;
     let mut cache = DocumentCache::default();

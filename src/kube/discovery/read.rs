@@ -26,15 +26,39 @@ pub fn aggregated(
 /// Parses one document of aggregated discovery.
 pub fn groups(pool: &mut Pool, body: &[u8]) -> Result<Vec<Group>, serde_json::Error> {
     let list: wire::Groups<'_> = serde_json::from_slice(body)?;
-    let group = |group: wire::Group<'_>| {
-        let name = &*group.metadata.name;
-        let versions = group.versions.into_iter();
-        Group {
-            name: pool.text(name),
-            versions: versions.map(|read| version(pool, name, read)).collect(),
+    let groups = list.items.into_iter();
+    let groups = groups.map(|read| group(pool, &read.metadata.name, read.versions));
+    Ok(groups.collect())
+}
+
+/// The same for groups that are wanted. Others may have thousands of custom resources: these are skipped.
+pub fn groups_where(
+    pool: &mut Pool,
+    body: &[u8],
+    wanted: impl Fn(&str) -> bool,
+) -> Result<Vec<Group>, serde_json::Error> {
+    let list: wire::NamedGroups<'_> = serde_json::from_slice(body)?;
+    let mut groups = Vec::new();
+    for read in list.items {
+        let name = &*read.metadata.name;
+        if !wanted(name) {
+            continue;
         }
-    };
-    Ok(list.items.into_iter().map(group).collect())
+        let versions: Vec<wire::Version<'_>> = match read.versions {
+            Some(versions) => serde_json::from_str(versions.get())?,
+            None => Vec::new(),
+        };
+        groups.push(group(pool, name, versions));
+    }
+    Ok(groups)
+}
+
+fn group(pool: &mut Pool, name: &str, versions: Vec<wire::Version<'_>>) -> Group {
+    let versions = versions.into_iter();
+    Group {
+        name: pool.text(name),
+        versions: versions.map(|read| version(pool, name, read)).collect(),
+    }
 }
 
 fn version(pool: &mut Pool, group: &str, read: wire::Version<'_>) -> Version {
@@ -177,4 +201,21 @@ pub fn resources(
     }
     let resources = resources.into_values();
     Ok(resources.map(|resource| pool.resource(resource)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Pool, groups, groups_where};
+
+    #[test]
+    fn wanted_groups_are_read_as_all_groups_are() {
+        let document =
+            include_bytes!("../../../tests/data/kube-apiserver-v1.36/discovery/apis.v2.json");
+        let wanted = |name: &str| name == "apps" || name == "batch";
+        let read = groups_where(&mut Pool::default(), document, wanted).unwrap();
+        let mut all = groups(&mut Pool::default(), document).unwrap();
+        all.retain(|group| wanted(&group.name));
+        assert_eq!(all.len(), 2);
+        assert_eq!(read, all);
+    }
 }

@@ -1,6 +1,7 @@
 //! Aggregated discovery: `apidiscovery.k8s.io/v2` and `v2beta1`, which have the same fields.
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use super::{List, Text, nullable};
 use crate::kube::discovery::model;
@@ -29,6 +30,21 @@ pub struct Group<'a> {
     pub metadata: Metadata<'a>,
     #[serde(default, deserialize_with = "nullable")]
     pub versions: Vec<Version<'a>>,
+}
+
+/// [`Groups`] whose versions are not parsed yet.
+#[derive(Deserialize)]
+pub struct NamedGroups<'a> {
+    #[serde(borrow, default, deserialize_with = "nullable")]
+    pub items: Vec<NamedGroup<'a>>,
+}
+
+#[derive(Deserialize)]
+pub struct NamedGroup<'a> {
+    #[serde(borrow, default)]
+    pub metadata: Metadata<'a>,
+    #[serde(borrow, default)]
+    pub versions: Option<&'a RawValue>,
 }
 
 /// The used fields of `ObjectMeta`.
