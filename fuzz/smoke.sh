@@ -17,6 +17,10 @@ case ${1:-} in
     limits=(-runs="${2:?--runs needs a number}")
     shift 2
     ;;
+*[!0-9]*)
+    echo 'usage: fuzz/smoke.sh [SECONDS | --runs RUNS [TARGET…]]' >&2
+    exit 2
+    ;;
 *)
     limits=(-max_total_time="$1")
     shift
