@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that this project needs and that are missing.
 #
-#   tests/install.sh [--demo|--release|--tests|--kubernetes|--nodes]
+#   tests/install.sh [--demo|--release|--tests|--benches|--kubernetes|--nodes]
 #
 #   --demo        what building the program and running the demo need (default)
 #   --release     that, and what making the image and the Debian package needs
 #   --tests       all of that, and what the tests need on top
+#   --benches     what the benchmarks need (benches/README.md)
 #   --kubernetes  what building kube-apiserver needs (called by tests/build-kubernetes.sh)
 #   --nodes       what tests/nodes.sh needs
 #
@@ -50,6 +51,13 @@ nsenter util-linux
 valgrind valgrind
 faketime faketime
 c++ g++"
+# HAProxy and nginx are on the PATH of root alone.
+benches="$demo
+h2load nghttp2-client
+taskset util-linux
+valgrind valgrind
+/usr/sbin/haproxy haproxy
+/usr/sbin/nginx nginx-light"
 kubernetes='/usr/lib/go/bin/go golang-go
 /usr/share/gocode/src/github.com/modern-go/reflect2 golang-github-modern-go-reflect2-dev
 rsync rsync
@@ -69,11 +77,12 @@ case "${1:---demo}" in
 --demo) wanted=$demo ;;
 --release) wanted=$release ;;
 --tests) wanted=$tests ;;
+--benches) wanted=$benches ;;
 --kubernetes) wanted=$kubernetes ;;
 --nodes) wanted=$nodes ;;
-*) die "usage: $0 [--demo|--release|--tests|--kubernetes|--nodes]" ;;
+*) die "usage: $0 [--demo|--release|--tests|--benches|--kubernetes|--nodes]" ;;
 esac
-[ $# -le 1 ] || die "usage: $0 [--demo|--release|--tests|--kubernetes|--nodes]"
+[ $# -le 1 ] || die "usage: $0 [--demo|--release|--tests|--benches|--kubernetes|--nodes]"
 
 # Fills `missing` with the packages to install.
 look() {
@@ -130,8 +139,7 @@ if ! apt 1200 install --no-install-recommends "${missing[@]}"; then
     die "apt-get install ${missing[*]} failed; all of its output: $log"
 fi
 
-# Debian starts a packaged etcd or Prometheus at once, and at every boot. The tests start their own etcd, and of Prometheus
-# they want promtool alone.
+# Debian starts packaged services at once, and at every boot. Tests and benchmarks start their own.
 stop() { # PACKAGE SERVICE: unless the package was there before
     [[ " ${missing[*]} " == *" $1 "* && -d /run/systemd/system ]] || return 0
     if ! "${as_root[@]}" systemctl disable --now "$2.service" >>"$log" 2>&1 9>&-; then
@@ -143,6 +151,7 @@ stop etcd-server etcd
 stop prometheus prometheus
 stop containerd containerd
 stop haproxy haproxy
+stop nginx-light nginx
 
 installed=("${missing[@]}")
 look

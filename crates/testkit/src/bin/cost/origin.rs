@@ -12,7 +12,7 @@ use testkit::pki::Pki;
 use testkit::process::Process;
 
 use super::lab::{OBJECT, until_answered};
-use super::rivals::nginx;
+use super::rivals::{find, nginx};
 
 const PORT: u16 = 6443;
 /// The answer to what only one apiserver of a pair serves.
@@ -48,10 +48,11 @@ impl Origin {
         let listens = [&[address.socket(PORT)], also].concat();
         let text = config_text(&ground.pki, &dir, &listens, double, apis.is_some());
         std::fs::write(&config, text).unwrap();
-        let mut command = Command::new("nginx");
+        let program = find("nginx").expect("nginx; tests/install.sh --benches");
+        let mut command = Command::new(program);
         command.arg("-c").arg(&config).arg("-p").arg(&dir);
         let process = Process::spawn("nginx", &mut command, &dir.join("log"));
-        let mut process = process.expect("nginx; install nginx-light");
+        let mut process = process.expect("nginx");
         let client = Client::new(address.socket(PORT), &ground.pki);
         until_answered(&mut process, &client).await;
         Self {

@@ -38,8 +38,8 @@ impl Rival {
     /// HAProxy, which the goals are set by, and of the others those that are there.
     pub fn installed(envoy: &Path) -> Vec<Self> {
         let mut installed = vec![Self::HaProxy];
-        installed.extend(is_there(Path::new("nginx")).then_some(Self::Nginx));
-        installed.extend(is_there(envoy).then_some(Self::Envoy));
+        installed.extend(find("nginx").map(|_| Self::Nginx));
+        installed.extend(find(envoy).map(|_| Self::Envoy));
         installed
     }
 
@@ -71,17 +71,25 @@ impl Rival {
                 "--disable-hot-restart",
             ],
         };
-        command.iter().map(ToString::to_string).collect()
+        let mut command: Vec<_> = command.iter().map(ToString::to_string).collect();
+        if let Some(found) = find(&command[0]) {
+            command[0] = found.display().to_string();
+        }
+        command
     }
 }
 
-/// Whether it is a file, or on PATH.
-fn is_there(program: &Path) -> bool {
+/// A file, or a program on PATH.
+pub fn find(program: impl AsRef<Path>) -> Option<PathBuf> {
+    let program = program.as_ref();
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
     // Where Debian has servers, which is not on everybody's PATH.
     places.push("/usr/sbin".into());
-    program.is_file() || places.iter().any(|place| place.join(program).is_file())
+    let places = places.iter().map(|place| place.join(program));
+    std::iter::once(program.to_owned())
+        .chain(places)
+        .find(|place| place.is_file())
 }
 
 fn haproxy(place: &Place<'_>) -> String {
