@@ -68,7 +68,7 @@ impl Client {
             versions: rustls::DEFAULT_VERSIONS,
             from: None,
             headers: HeaderMap::new(),
-            timeout: Duration::from_secs(10),
+            timeout: Duration::from_secs(30),
         })
     }
 

@@ -16,8 +16,8 @@ use tokio::time::timeout;
 
 use super::client::{Client, Response, Streaming};
 
-/// For a response header, and then for the whole body.
-const LIMIT: Duration = Duration::from_secs(30);
+/// For a response header, and then for the whole body: either may follow 100 MiB on a busy machine.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// A body in pieces, with or without a declared length.
 #[derive(Clone, Debug, Default)]

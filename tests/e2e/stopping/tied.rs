@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, select_all};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::sigterm::until_it_drains;
 use crate::routing::real_apiservers::{LONGER, options};
 use crate::watches::bookmarks::{
-    CONFIG_MAPS, Events, SECRETS, last_bookmark, list_revision, proxy, watch_path, write,
+    CONFIG_MAPS, Events, SECRETS, last_bookmark, proxy, watch_path, write,
 };
 use testkit::client::Client;
 use testkit::cluster::{Cluster, Ground, LONG, Single, patient};
@@ -140,15 +140,19 @@ async fn a_watch_that_comes_back_during_the_drain_gets_a_last_bookmark_each_time
     let ground = Ground::new().await;
     let server = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
     let admin = server.admin();
-    let mut proxy = proxy(&ground, &server, "10s").await;
+    let mut proxy = proxy(&ground, &server, "20s").await;
     let client = proxy.client(&ground.pki).cert("admin");
     let made = write(admin, CONFIG_MAPS, "a", &json!({})).await;
-    let from = list_revision(admin, CONFIG_MAPS).await - 1;
-    let mut first = Events::open(&client, &watch_path(CONFIG_MAPS, from)).await;
-    first.until(made).await;
+    // They end at random moments of the drain. The first of so many leaves time for what follows.
+    let mut first = Vec::new();
+    for _ in 0..20 {
+        let mut watch = Events::open(&client, &watch_path(CONFIG_MAPS, made - 1)).await;
+        watch.until(made).await;
+        first.push(Box::pin(watch.rest()));
+    }
     let newest = write(admin, SECRETS, "x", &json!({})).await;
     proxy.process().signal(Signal::Term);
-    let (seen, _) = first.rest().await;
+    let ((seen, _), _, _others) = select_all(first).await;
     let bookmark = last_bookmark(&seen).expect("a last bookmark");
     assert!(bookmark >= newest, "{bookmark} < {newest}");
 
