@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use super::upstream_stream::UpstreamStream;
+use super::write_batch::batched;
 
 /// A server that hangs or is cut off answers no ping. After this interval and [`PING_TIMEOUT`] all requests on the
 /// connection fail. client-go waits 30 s and 15 s, also for distant servers.
@@ -61,12 +62,15 @@ pub enum Begun {
 impl Connection {
     /// Begins HTTP/2 on a connection.
     pub async fn open(stream: Stream) -> pingora_core::Result<Arc<Self>> {
-        let (requests, mut driver) = Builder::new()
+        let (stream, flush) = batched(stream);
+        let mut options = Builder::new();
+        options
             .enable_push(false)
             .max_frame_size(FRAME)
             .initial_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .handshake(stream)
+            .initial_connection_window_size(CONNECTION_WINDOW);
+        let (requests, mut driver) = flush
+            .run(options.handshake(stream))
             .await
             .or_err(ErrorType::HandshakeError, "beginning HTTP/2")?;
         let this = Arc::new(Self {
@@ -82,7 +86,7 @@ impl Connection {
         tokio::spawn(async move {
             tokio::select! {
                 // The streams have the error, if there is one.
-                _ = driver => {}
+                _ = flush.run(&mut driver) => {}
                 () = watch(pings, settled, &user) => {}
             }
             if let Some(connection) = user.upgrade() {

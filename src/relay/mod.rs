@@ -54,5 +54,6 @@ pub mod upstream;
 pub mod upstream_headers;
 pub mod upstream_stream;
 pub mod watch_rest;
+pub mod write_batch;
 
 pub use self::start::{RelayInputs, start};

@@ -24,6 +24,7 @@ use crate::relay::downstream::Downstream;
 use crate::relay::framing::lengths_agree;
 use crate::relay::keepalive::{FIRST_REQUEST_TIMEOUT, IDLE_TIMEOUT};
 use crate::relay::service::RelayService;
+use crate::relay::write_batch::batched;
 
 /// Most malformed streams of a connection, as in pingora.
 const MOST_MALFORMED: usize = 32;
@@ -41,7 +42,8 @@ pub async fn serve(
     downstream: &Arc<Downstream>,
     closing: &ShutdownWatch,
 ) {
-    let mut connection = match options.handshake(stream).await {
+    let (stream, flush) = batched(stream);
+    let mut connection = match flush.run(options.handshake(stream)).await {
         Ok(connection) => connection,
         Err(error) => return tracing::debug!(%error, "no HTTP/2 after the TLS handshake"),
     };
@@ -70,7 +72,7 @@ pub async fn serve(
                 connection.graceful_shutdown();
                 continue;
             }
-            accepted = connection.accept() => accepted,
+            accepted = flush.run(connection.accept()) => accepted,
             () = idle => return,
         };
         let (request, mut respond) = match accepted {
