@@ -1,0 +1,165 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Wake, Waker};
+
+use tokio::io::AsyncWriteExt as _;
+
+use super::*;
+
+/// What arrived, one piece for each write; `None` for a flush.
+type Arrived = Vec<Option<Vec<u8>>>;
+
+/// A socket that takes as many bytes as there is room for.
+#[derive(Default)]
+struct Socket {
+    arrived: Mutex<Arrived>,
+    room: AtomicUsize,
+    broken: bool,
+}
+
+impl Socket {
+    fn with_room(room: usize) -> Arc<Self> {
+        Arc::new(Self {
+            room: AtomicUsize::new(room),
+            ..Self::default()
+        })
+    }
+
+    fn arrived(&self) -> Arrived {
+        std::mem::take(&mut self.arrived.lock().unwrap())
+    }
+}
+
+struct Writer(Arc<Socket>);
+
+impl AsyncWrite for Writer {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.0.broken {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        let taken = self.0.room.load(Ordering::Relaxed).min(bytes.len());
+        self.0.room.fetch_sub(taken, Ordering::Relaxed);
+        if taken == 0 {
+            return Poll::Pending;
+        }
+        let mut arrived = self.0.arrived.lock().unwrap();
+        arrived.push(Some(bytes[..taken].to_vec()));
+        Poll::Ready(Ok(taken))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.0.broken {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        self.0.arrived.lock().unwrap().push(None);
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Counts how often it was woken.
+#[derive(Default)]
+struct Task(AtomicUsize);
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn poll<F: Future>(work: &mut Pin<Box<F>>) -> Poll<F::Output> {
+    work.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Writes and flushes each piece, and waits for ever.
+async fn write_each(batch: &mut WriteBatch<Writer>, pieces: &[Vec<u8>]) {
+    for piece in pieces {
+        batch.write_all(piece).await.unwrap();
+        batch.flush().await.unwrap();
+    }
+    std::future::pending().await
+}
+
+#[test]
+fn small_pieces_are_one_write() {
+    let socket = Socket::with_room(usize::MAX);
+    let (mut batch, flush) = batched(Writer(socket.clone()));
+    let pieces = [vec![b'a'; 300], vec![b'b'; 1000], vec![b'c'; 1]];
+    let mut work = Box::pin(flush.run(write_each(&mut batch, &pieces)));
+    assert!(poll(&mut work).is_pending());
+    assert_eq!(socket.arrived(), [Some(pieces.concat()), None]);
+    assert!(poll(&mut work).is_pending());
+    assert_eq!(socket.arrived(), [None]);
+}
+
+#[test]
+fn large_pieces_are_not_copied_and_stay_in_order() {
+    let socket = Socket::with_room(usize::MAX);
+    let (mut batch, flush) = batched(Writer(socket.clone()));
+    let pieces = [vec![b'a'; 300], vec![b'b'; RECORD], vec![b'c'; 1]];
+    let mut work = Box::pin(flush.run(write_each(&mut batch, &pieces)));
+    assert!(poll(&mut work).is_pending());
+    let expected: Vec<_> = pieces.iter().cloned().map(Some).chain([None]).collect();
+    assert_eq!(socket.arrived(), expected);
+}
+
+#[test]
+fn a_full_socket_holds_up_what_does_not_fit() {
+    let socket = Socket::with_room(100);
+    let (mut batch, flush) = batched(Writer(socket.clone()));
+    let pieces = vec![vec![b'a'; 1000]; 20];
+    let mut work = Box::pin(flush.run(write_each(&mut batch, &pieces)));
+    assert!(poll(&mut work).is_pending());
+    assert_eq!(socket.arrived(), [Some(vec![b'a'; 100])]);
+    assert!(lock(&flush.0).waiting.len() <= RECORD);
+    socket.room.store(usize::MAX, Ordering::Relaxed);
+    assert!(poll(&mut work).is_pending());
+    let arrived = socket.arrived();
+    assert_eq!(arrived.last(), Some(&None));
+    let bytes: Vec<u8> = arrived.into_iter().flatten().flatten().collect();
+    assert_eq!(bytes.len(), 20_000 - 100);
+    assert_eq!(lock(&flush.0).waiting.capacity(), 0);
+}
+
+#[test]
+fn an_error_arrives_with_the_next_flush() {
+    for written in [&b"a"[..], b""] {
+        let socket = Arc::new(Socket {
+            broken: true,
+            ..Socket::default()
+        });
+        let (mut batch, flush) = batched(Writer(socket));
+        let mut waits = std::iter::once(()).fuse();
+        let wait =
+            std::future::poll_fn(|_| waits.next().map_or(Poll::Ready(()), |()| Poll::Pending));
+        let mut work = Box::pin(flush.run(async {
+            batch.write_all(written).await.unwrap();
+            wait.await;
+            batch.flush().await.unwrap_err().kind()
+        }));
+        let task = Arc::new(Task::default());
+        let waker = task.clone().into();
+        let begun = work.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(begun.is_pending());
+        assert_eq!(task.0.load(Ordering::Relaxed), 1);
+        assert_eq!(poll(&mut work), Poll::Ready(io::ErrorKind::BrokenPipe));
+    }
+}
+
+#[test]
+fn a_shutdown_writes_first_what_waits() {
+    let socket = Socket::with_room(usize::MAX);
+    let (mut batch, flush) = batched(Writer(socket.clone()));
+    let mut work = Box::pin(flush.run(async {
+        batch.write_all(b"a").await.unwrap();
+        batch.shutdown().await.unwrap();
+    }));
+    assert!(poll(&mut work).is_ready());
+    assert_eq!(socket.arrived(), [Some(b"a".to_vec()), None, None]);
+}
