@@ -135,7 +135,7 @@ fn an_error_arrives_with_the_next_flush() {
             ..Socket::default()
         });
         let (mut batch, flush) = batched(Writer(socket));
-        let mut waits = std::iter::once(()).fuse();
+        let mut waits = std::iter::once(());
         let wait =
             std::future::poll_fn(|_| waits.next().map_or(Poll::Ready(()), |()| Poll::Pending));
         let mut work = Box::pin(flush.run(async {
