@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header,
+};
 use http_body_util::{BodyExt as _, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use serde_json::json;
 
 use super::auth::{User, may};
@@ -65,7 +67,7 @@ async fn respond(
     state: Arc<State>,
     client: Arc<ClientConnection>,
     record: u64,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
     unknown: &mut bool,
 ) -> Answer {
     let path = request.uri().path().to_owned();
@@ -73,7 +75,7 @@ async fn respond(
         client.goaway.notify_one();
         return Ok(terminating());
     }
-    if let Some(answer) = inject_fault(&state, &path, request.headers()).await {
+    if let Some(answer) = inject_fault(&state, &path, &mut request).await {
         return answer;
     }
     let Some(user) = state
@@ -135,7 +137,11 @@ fn recorded(client: &ClientConnection, request: &Request<Incoming>) -> Recorded 
     }
 }
 
-async fn inject_fault(state: &State, path: &str, headers: &HeaderMap) -> Option<Answer> {
+async fn inject_fault(
+    state: &State,
+    path: &str,
+    request: &mut Request<Incoming>,
+) -> Option<Answer> {
     let fault = state.read(|settings| {
         let mut faults = settings.faults.iter();
         faults
@@ -143,7 +149,11 @@ async fn inject_fault(state: &State, path: &str, headers: &HeaderMap) -> Option<
             .map(|(_, fault)| fault.clone())
     })?;
     match fault {
-        Fault::Status(code, retry_after) => Some(Ok(ordered_status(code, retry_after, headers))),
+        Fault::Status(code, retry_after) => {
+            take_short_body(request).await;
+            let answer = ordered_status(code, retry_after, request.headers());
+            Some(Ok(answer))
+        }
         Fault::Hang => std::future::pending().await,
         Fault::Stream(bytes) => Some(Ok(Response::new(stream(bytes, false)))),
         Fault::Reset => Some(Err("the double breaks off, as it was told to".into())),
@@ -152,6 +162,21 @@ async fn inject_fault(state: &State, path: &str, headers: &HeaderMap) -> Option<
             None
         }
         Fault::Answer(scripted) => Some(Ok(scripted.response())),
+    }
+}
+
+/// As Go's server does before it answers over HTTP/1.1: a client that has not sent everything yet
+/// is not cut off.
+async fn take_short_body(request: &mut Request<Incoming>) {
+    const MOST: u64 = 256 * 1024;
+    let waits = request.headers().contains_key(header::EXPECT);
+    let length = request.body().size_hint().exact();
+    if request.version() == Version::HTTP_11
+        && !waits
+        && length.is_some_and(|length| length <= MOST)
+    {
+        // A client that goes away is nobody to answer.
+        let _ = request.body_mut().collect().await;
     }
 }
 
