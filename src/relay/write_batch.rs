@@ -1,7 +1,9 @@
-//! Writes what HTTP/2 has for a connection at once: one TLS record and one system call for the answers of many requests.
+//! Writes what there is for a connection at once: one TLS record and one system call for the answers of many requests.
 //!
-//! `h2` writes and flushes each larger DATA frame by itself. Here frames wait in a buffer of at most one TLS record until
-//! the connection has done what there was to do.
+//! `h2` writes and flushes each larger DATA frame by itself, and pingora's HTTP/1.1 writes the header before the body.
+//! Here both wait in a buffer of at most one TLS record until the connection has done what there was to do.
+
+mod pingora_io;
 
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
@@ -24,16 +26,29 @@ struct Batch<S> {
     stream: S,
     /// Not written yet; without memory of its own while empty.
     waiting: BytesMut,
-    /// What a write in [`Flush`] met, for the next flush of HTTP/2.
+    /// What a write in [`Flush`] met, for whoever uses the connection next.
     error: Option<io::Error>,
+    /// Flushes are left to [`Flush`].
+    defers_flushes: bool,
 }
 
-/// Whoever uses the connection must run in [`Flush::run`].
+/// For HTTP/2. A flush of [`WriteBatch`] does nothing. Whoever uses the connection must run in [`Flush::run`].
 pub fn batched<S>(stream: S) -> (WriteBatch<S>, Flush<S>) {
+    with(stream, true)
+}
+
+/// For HTTP/1.1. A flush is one, because the next request waits for it. Whoever uses the connection must run in
+/// [`Flush::run`], because not every write is followed by a flush.
+pub fn buffered<S>(stream: S) -> (WriteBatch<S>, Flush<S>) {
+    with(stream, false)
+}
+
+fn with<S>(stream: S, defers_flushes: bool) -> (WriteBatch<S>, Flush<S>) {
     let batch = Arc::new(Mutex::new(Batch {
         stream,
         waiting: BytesMut::new(),
         error: None,
+        defers_flushes,
     }));
     (WriteBatch(batch.clone()), Flush(batch))
 }
@@ -51,6 +66,12 @@ impl<S: AsyncWrite + Unpin> Flush<S> {
     }
 }
 
+impl<S> Batch<S> {
+    fn met(&mut self) -> io::Result<()> {
+        self.error.take().map_or(Ok(()), Err)
+    }
+}
+
 impl<S: AsyncWrite + Unpin> Batch<S> {
     /// Takes bytes, or writes them if they are many.
     fn poll_write(
@@ -58,6 +79,7 @@ impl<S: AsyncWrite + Unpin> Batch<S> {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.met()?;
         let size: usize = pieces.iter().map(|piece| piece.len()).sum();
         if self.waiting.len() + size > RECORD {
             ready!(self.write(context))?;
@@ -95,7 +117,7 @@ impl<S: AsyncWrite + Unpin> Batch<S> {
             && let Poll::Ready(Err(error)) = self.flush(context)
         {
             self.error = Some(error);
-            // HTTP/2 flushes again whenever it is polled.
+            // Whoever reads, writes or flushes is told.
             context.waker().wake_by_ref();
         }
     }
@@ -111,7 +133,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for WriteBatch<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut lock(&self.0).stream).poll_read(context, buffer)
+        let mut batch = lock(&self.0);
+        batch.met()?;
+        Pin::new(&mut batch.stream).poll_read(context, buffer)
     }
 }
 
@@ -136,9 +160,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteBatch<S> {
         lock(&self.0).stream.is_write_vectored()
     }
 
-    /// Leaves the flush to [`Flush`].
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(lock(&self.0).error.take().map_or(Ok(()), Err))
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut batch = lock(&self.0);
+        batch.met()?;
+        match batch.defers_flushes {
+            true => Poll::Ready(Ok(())),
+            false => batch.flush(context),
+        }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -153,6 +153,37 @@ fn an_error_arrives_with_the_next_flush() {
 }
 
 #[test]
+fn a_flush_of_http1_waits_until_everything_is_written() {
+    let socket = Socket::with_room(100);
+    let (mut batch, flush) = buffered(Writer(socket.clone()));
+    let mut work = Box::pin(flush.run(async {
+        batch.write_all(&[b'a'; 60]).await.unwrap();
+        batch.write_all(&[b'b'; 60]).await.unwrap();
+        batch.flush().await.unwrap();
+    }));
+    assert!(poll(&mut work).is_pending());
+    assert_eq!(
+        socket.arrived(),
+        [Some([[b'a'; 60], [b'b'; 60]].concat()[..100].to_vec())]
+    );
+    socket.room.store(usize::MAX, Ordering::Relaxed);
+    assert!(poll(&mut work).is_ready());
+    assert_eq!(socket.arrived(), [Some(vec![b'b'; 20]), None, None]);
+}
+
+#[test]
+fn http1_writes_what_is_there_when_it_waits_for_more() {
+    let socket = Socket::with_room(usize::MAX);
+    let (mut batch, flush) = buffered(Writer(socket.clone()));
+    let mut work = Box::pin(flush.run(async {
+        batch.write_all(b"a").await.unwrap();
+        std::future::pending::<()>().await;
+    }));
+    assert!(poll(&mut work).is_pending());
+    assert_eq!(socket.arrived(), [Some(b"a".to_vec()), None]);
+}
+
+#[test]
 fn a_shutdown_writes_first_what_waits() {
     let socket = Socket::with_room(usize::MAX);
     let (mut batch, flush) = batched(Writer(socket.clone()));
