@@ -6,9 +6,9 @@ use std::net::Ipv4Addr;
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
-use kube_interop_proxy::request::caller::{Caller, ClientConnection, Authenticator};
-use kube_interop_proxy::x509::{PresentedChain, Roots};
+use kube_interop_proxy::request::caller::{Authenticator, Caller, ClientConnection};
 use kube_interop_proxy::tls::verify::{AcceptParsable, ClientCas};
+use kube_interop_proxy::x509::{PresentedChain, Roots};
 use libfuzzer_sys::fuzz_target;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier as _;

@@ -1,10 +1,10 @@
 //! Discovery documents, of whatever form the bytes may be.
 #![no_main]
 
-use kube_interop_proxy::kube::gvr::GroupVersion;
 use kube_interop_proxy::kube::discovery::documents::{aggregated, group_versions, resources};
 use kube_interop_proxy::kube::discovery::pool::Pool;
 use kube_interop_proxy::kube::discovery::read;
+use kube_interop_proxy::kube::gvr::GroupVersion;
 use kube_interop_proxy::kube::version::versions;
 use libfuzzer_sys::fuzz_target;
 

@@ -10,7 +10,11 @@ fuzz_target!(|data: &[u8]| {
     };
     let length = usize::from(u16::from_be_bytes(*length));
     let (local, peer) = both.split_at(length.min(both.len()));
-    for form in [OpenApiFormat::V2Json, OpenApiFormat::V2Protobuf, OpenApiFormat::V3Index] {
+    for form in [
+        OpenApiFormat::V2Json,
+        OpenApiFormat::V2Protobuf,
+        OpenApiFormat::V3Index,
+    ] {
         let add = |local: &[u8]| merge(form, local, &[peer], |_| true);
         if let Ok(Some(merged)) = add(local) {
             assert!(matches!(add(&merged), Ok(None)));

@@ -9,12 +9,12 @@ use kube_interop_proxy::config::{Config, parse};
 use kube_interop_proxy::relay::accept::{StatusFormat, is_for_one_server};
 use kube_interop_proxy::relay::framing::{has_one_length, is_hosted, names_a_path};
 use kube_interop_proxy::relay::if_ready::{Gate, gate};
+use kube_interop_proxy::request::caller::UserHeaders;
 use kube_interop_proxy::request::headers::{
     IF_READY, PrivilegedHeaders, stamp_address, strip_hop_by_hop, version_asked,
 };
 use kube_interop_proxy::request::info::{self, Target};
 use kube_interop_proxy::request::token;
-use kube_interop_proxy::request::caller::UserHeaders;
 use kube_interop_proxy::watches::resume::Resume;
 use libfuzzer_sys::fuzz_target;
 use pingora_core::protocols::http::ServerSession;

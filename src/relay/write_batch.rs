@@ -1,7 +1,7 @@
 //! Writes what there is for a connection at once: one TLS record and one system call for the answers of many requests.
 //!
-//! `h2` writes and flushes each larger DATA frame by itself, and pingora's HTTP/1.1 writes the header before the body.
-//! Here both wait in a buffer of at most one TLS record until the connection has done what there was to do.
+//! `h2` writes and flushes each larger DATA frame by itself, and pingora's HTTP/1.1 writes the header of an answer before
+//! its body. Here both wait in a buffer of at most one TLS record until the connection has done what there was to do.
 
 mod pingora_io;
 
@@ -134,7 +134,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for WriteBatch<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let mut batch = lock(&self.0);
-        batch.met()?;
+        // HTTP/2 first reads what has arrived, and then flushes.
+        if !batch.defers_flushes {
+            batch.met()?;
+        }
         Pin::new(&mut batch.stream).poll_read(context, buffer)
     }
 }

@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
 
@@ -30,6 +30,17 @@ impl Socket {
 }
 
 struct Writer(Arc<Socket>);
+
+/// Nothing ever arrives.
+impl AsyncRead for Writer {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        _: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+}
 
 impl AsyncWrite for Writer {
     fn poll_write(
@@ -181,6 +192,29 @@ fn http1_writes_what_is_there_when_it_waits_for_more() {
     }));
     assert!(poll(&mut work).is_pending());
     assert_eq!(socket.arrived(), [Some(b"a".to_vec()), None]);
+}
+
+#[test]
+fn an_error_ends_a_read_of_http1_and_none_of_http2() {
+    let socket = Arc::new(Socket {
+        broken: true,
+        ..Socket::default()
+    });
+    let writer = || Writer(socket.clone());
+    for ((mut batch, flush), ends) in [(buffered(writer()), true), (batched(writer()), false)] {
+        let mut work = Box::pin(flush.run(async {
+            batch.write_all(b"a").await.unwrap();
+            tokio::task::yield_now().await;
+            batch.read_u8().await.map_err(|error| error.kind())
+        }));
+        assert!(poll(&mut work).is_pending());
+        let read = poll(&mut work);
+        let expected = match ends {
+            true => Poll::Ready(Err(io::ErrorKind::BrokenPipe)),
+            false => Poll::Pending,
+        };
+        assert_eq!(read, expected);
+    }
 }
 
 #[test]
