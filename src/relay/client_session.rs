@@ -159,6 +159,14 @@ impl ClientSession {
         }
     }
 
+    /// Ready when the client of an HTTP/2 stream has reset it or closed its connection.
+    pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::H1(_) => Poll::Pending,
+            Self::H2(stream) => stream.poll_gone(context),
+        }
+    }
+
     /// Ends the answer's body.
     pub async fn finish_body(&mut self) -> pingora_core::Result<()> {
         match self {
@@ -214,7 +222,7 @@ impl ClientStream {
         poll_fn(|context| self.poll_gone(context)).await;
     }
 
-    pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match (&mut self.writer, &mut self.respond) {
             (Some(writer), _) => writer.poll_reset(context).map(drop),
             (None, Some(respond)) => respond.poll_reset(context).map(drop),

@@ -420,10 +420,7 @@ pub(super) struct BodyPrefix {
 
 /// Resolves when the client of an HTTP/2 stream has gone away.
 pub(super) async fn gone(down: &mut ClientSession) {
-    match down {
-        ClientSession::H2(stream) => stream.gone().await,
-        ClientSession::H1(_) => std::future::pending().await,
-    }
+    poll_fn(|context| down.poll_gone(context)).await;
 }
 
 /// Waits until this connection may have more answers; `false`: the client went away.
@@ -436,10 +433,7 @@ async fn is_its_turn(outflow: &Outflow, down: &mut ClientSession) -> bool {
 
 /// Whether the client of an HTTP/2 stream has gone away.
 async fn is_gone(down: &mut ClientSession) -> bool {
-    let ClientSession::H2(stream) = down else {
-        return false;
-    };
-    poll_fn(|context| Poll::Ready(stream.poll_gone(context).is_ready())).await
+    poll_fn(|context| Poll::Ready(down.poll_gone(context).is_ready())).await
 }
 
 const NOT_FOUND_TIMEOUT: Duration = Duration::from_secs(5);

@@ -71,9 +71,9 @@ struct BookmarkRequest {
     namespace: Box<str>,
     start: Option<i64>,
     /// The first `Accept` header, the only one that kube-apiserver reads, until the answer begins.
-    accept: Option<HeaderValue>,
+    accept: Option<Box<HeaderValue>>,
     /// Set if the client asked for tables or for metadata alone.
-    transformed: Option<ObjectType>,
+    transformed: Option<Box<ObjectType>>,
     /// `None` before the answer begins, and for unknown formats.
     follower: Option<Mutex<Follower>>,
     change_log: Mutex<Option<Arc<SharedChangeLog>>>,
@@ -103,7 +103,7 @@ impl<'a> FinalBookmark<'a> {
             },
             namespace: resource.namespace.as_ref().into(),
             start: start(query),
-            accept: header.headers.get(ACCEPT).cloned(),
+            accept: header.headers.get(ACCEPT).cloned().map(Box::new),
             transformed: None,
             follower: None,
             change_log: Mutex::default(),
@@ -334,7 +334,7 @@ impl BookmarkRequest {
     fn answered(&mut self, format: Option<FrameFormat>) {
         let accept = self.accept.take();
         if let Some(format) = format {
-            self.transformed = transformed::object_type(accept.as_ref(), format);
+            self.transformed = transformed::object_type(accept.as_deref(), format).map(Box::new);
             self.follower = Some(Mutex::new(Follower::new(format, self.start)));
         }
     }
@@ -408,7 +408,10 @@ impl BookmarkRequest {
         let change_log = lock(&self.change_log).clone().ok_or(Withheld::NotTold)?;
         let anchor = follower.anchor();
         let revision = change_log.newest_safe(position, &place.scope, self.server, anchor)?;
-        let delivered = follower.type_meta().or(self.transformed.as_ref()).cloned();
+        let delivered = follower
+            .type_meta()
+            .or(self.transformed.as_deref())
+            .cloned();
         let named = || {
             Some(ObjectType {
                 api_version: self.resource.api_version(),

@@ -5,9 +5,13 @@
 //! be made now, it ends: at a random time within `shutdown.drain`, so that clients do not all reconnect at once. A
 //! request continues when a certificate or CA was only added or renewed.
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
+use tokio::time::sleep;
 
 use super::shared::Shared;
 use crate::log_throttle::LogRateLimit;
@@ -64,17 +68,18 @@ impl Revalidation<'_> {
     }
 
     async fn until_a_change(&self, news: &mut watch::Receiver<()>) {
-        let recheck = async {
-            match self.until_recheck() {
-                // Boxed: requests with tokens need no timer.
-                Some(time) => Box::pin(tokio::time::sleep(time)).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            _ = news.changed() => {}
-            () = recheck => {}
-        }
+        // Boxed: requests with tokens need no timer.
+        let mut recheck = self.until_recheck().map(|time| Box::pin(sleep(time)));
+        let mut changed = pin!(news.changed());
+        // Smaller than a `select!`, and every watch waits here.
+        poll_fn(|context| {
+            let recheck = recheck
+                .as_mut()
+                .map(|recheck| recheck.as_mut().poll(context));
+            let changed = changed.as_mut().poll(context).map(drop);
+            recheck.filter(Poll::is_ready).unwrap_or(changed)
+        })
+        .await;
     }
 
     /// The time until the client's certificate may have expired; `None` if the request does not depend on one.

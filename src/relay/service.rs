@@ -91,7 +91,12 @@ impl RelayService {
             // Boxed, because tokio copies the future of every request when it begins.
             served = Box::pin(rest).await;
         }
-        end(session, served).await;
+        match served {
+            // The client may have gone away meanwhile.
+            Outcome::Answered { reusable: true, .. } => drop(session.finish_body().await),
+            // Seldom, and every request would have room for it.
+            served => Box::pin(end(session, served)).await,
+        }
     }
 
     /// Whether a new connection comes from a peer. Such a connection carries requests of many users.

@@ -4,14 +4,17 @@
 //! given back: its header, its route, and the state in which another server could be asked. This holds what a quiet
 //! HTTP/2 watch without a request body still needs. Other requests stay where they began ([`super::stream`]).
 
-use std::pin::pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
 
 use super::access_log::{AccessEntry, WatchRequest};
 use super::client_session::ClientSession;
 use super::destination::Destination;
 use super::downstream::Downstream;
-use super::exchange::gone;
 use super::final_bookmark::{FinalBookmark, Watch};
 use super::outcome::Outcome;
 use super::revalidate::Revalidation;
@@ -106,43 +109,70 @@ impl WatchRest {
         );
         loop {
             // What happens once, or seldom, is boxed: thousands of watches only wait.
-            tokio::select! {
-                piece = up.read_body() => match piece {
-                    Ok(Some(data)) => {
-                        let end = up.is_complete();
-                        if data.is_empty() && !end {
-                            continue;
+            match next(up, down, turn.as_mut()).await {
+                Next::Piece(Ok(Some(data))) => {
+                    let end = up.is_complete();
+                    if data.is_empty() && !end {
+                        continue;
+                    }
+                    let passing = pass(&final_bookmark, down, data, end, &mut answer_writer);
+                    match Box::pin(passing).await {
+                        Ok(false) => {}
+                        Ok(true) => return answered(true),
+                        Err(_) => return Outcome::Broken,
+                    }
+                }
+                Next::Piece(Ok(None)) => {
+                    let ending = async {
+                        final_bookmark.before_end(down).await?;
+                        match up.read_trailers().await? {
+                            Some(trailers) => down.write_trailers(trailers),
+                            None => Ok(()),
                         }
-                        let passing = pass(&final_bookmark, down, data, end, &mut answer_writer);
-                        match Box::pin(passing).await {
-                            Ok(false) => {}
-                            Ok(true) => return answered(true),
-                            Err(_) => return Outcome::Broken,
-                        }
-                    }
-                    Ok(None) => {
-                        let ending = async {
-                            final_bookmark.before_end(down).await?;
-                            match up.read_trailers().await? {
-                                Some(trailers) => down.write_trailers(trailers),
-                                None => Ok(()),
-                            }
-                        };
-                        let ended = Box::pin(ending).await;
-                        return ended.map_or(Outcome::Broken, |()| answered(true));
-                    }
-                    Err(error) => {
-                        let ending = break_off(&final_bookmark, caller, destination, &error, down);
-                        let ended = Box::pin(ending).await;
-                        return ended.map_or(Outcome::Broken, |()| answered(false));
-                    }
-                },
-                () = gone(down) => return Outcome::Broken,
-                () = &mut turn => {
+                    };
+                    let ended = Box::pin(ending).await;
+                    return ended.map_or(Outcome::Broken, |()| answered(true));
+                }
+                Next::Piece(Err(error)) => {
+                    let ending = break_off(&final_bookmark, caller, destination, &error, down);
+                    let ended = Box::pin(ending).await;
+                    return ended.map_or(Outcome::Broken, |()| answered(false));
+                }
+                Next::Gone => return Outcome::Broken,
+                Next::Turn => {
                     let written = Box::pin(final_bookmark.write(down)).await;
                     return written.map_or(Outcome::Broken, |()| answered(false));
                 }
             }
         }
     }
+}
+
+/// What a watch waits for.
+enum Next {
+    /// The next piece of the answer; `None` at its end.
+    Piece(pingora_core::Result<Option<Bytes>>),
+    /// The client has gone away.
+    Gone,
+    /// It is this watch's turn to end.
+    Turn,
+}
+
+/// Waits. Smaller than a `select!`, and as fair: a busy server delays no turn.
+async fn next(
+    up: &mut UpstreamSession,
+    down: &mut ClientSession,
+    mut turn: Pin<&mut impl Future<Output = ()>>,
+) -> Next {
+    let mut reading = pin!(up.read_body());
+    poll_fn(|context| {
+        if down.poll_gone(context).is_ready() {
+            return Poll::Ready(Next::Gone);
+        }
+        if turn.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Next::Turn);
+        }
+        reading.as_mut().poll(context).map(Next::Piece)
+    })
+    .await
 }

@@ -9,7 +9,7 @@ pub struct FrameBoundary {
     format: FrameFormat,
     /// The length prefix of a protobuf frame, as far as it was forwarded.
     length: [u8; LENGTH],
-    passed: usize,
+    passed: u8,
     /// Remaining bytes of the frame; 1 for a line that has not ended.
     left: usize,
     /// `Err`: the items of a CBOR sequence cannot be told apart.
@@ -59,7 +59,7 @@ impl FrameBoundary {
             self.length.rotate_left(1);
             self.length[LENGTH - 1] = *first;
             self.passed += 1;
-            if self.passed == LENGTH {
+            if usize::from(self.passed) == LENGTH {
                 self.passed = 0;
                 self.left = u32::from_be_bytes(self.length) as usize;
             }

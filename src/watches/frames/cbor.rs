@@ -14,9 +14,13 @@ pub(super) const SELF_DESCRIBED: &[u8] = b"\xd9\xd9\xf7";
 /// Deepest nesting. kube-apiserver reads no deeper objects either.
 const DEPTH: usize = 128;
 
-/// Finds where an item ends, piece by piece and without decoding it.
+/// Finds where an item ends, piece by piece and without decoding it. Small, because most watches wait between two items.
 #[derive(Debug, Default)]
-pub(super) struct ItemScanner {
+pub(super) struct ItemScanner(Option<Box<PartialItem>>);
+
+/// An item of which some bytes were seen.
+#[derive(Debug, Default)]
+struct PartialItem {
     /// Items that are still to come, of each open array, map or tag.
     open: Vec<u64>,
     head: Option<Head>,
@@ -35,11 +39,28 @@ struct Head {
 impl ItemScanner {
     /// Whether the bytes so far end with an item.
     pub(super) fn at_boundary(&self) -> bool {
-        self.open.is_empty() && self.head.is_none() && self.string == 0
+        self.0.is_none()
     }
 
     /// Takes bytes up to the end of the item. Returns how many, or `None` if it does not end in `data`.
     pub(super) fn end(&mut self, data: &[u8]) -> Result<Option<usize>, UnknownFrame> {
+        if data.is_empty() {
+            return Ok(None);
+        }
+        let mut item = self
+            .0
+            .take()
+            .map_or_else(PartialItem::default, |item| *item);
+        let end = item.end(data)?;
+        if end.is_none() {
+            self.0 = Some(Box::new(item));
+        }
+        Ok(end)
+    }
+}
+
+impl PartialItem {
+    fn end(&mut self, data: &[u8]) -> Result<Option<usize>, UnknownFrame> {
         let mut rest = data;
         loop {
             let ended = match self.string {
