@@ -86,8 +86,8 @@ async fn until_read(proxy: &Proxy, revision: i64, garbage: usize) {
 
 #[tokio::test]
 async fn values_as_large_as_etcd_takes_cost_little_and_harm_nobody() {
-    // The default: etcd itself is slow meanwhile, and nobody is to be taken for dead over that.
-    let patient = |options: ProxyOptions| options.set("peer.leaseTTL", "15s");
+    // etcd itself is slow meanwhile, and nobody is to be taken for dead over that.
+    let patient = |options: ProxyOptions| options.set("peer.leaseTTL", "60s");
     let mut cluster = Cluster::with(v1_20(), patient).await;
     let registry = Registry::new(cluster.ground.etcd.client().await, "/registry");
     let admin = cluster.client().cert("admin");

@@ -27,8 +27,8 @@ use testkit::wait::eventually;
 const DEFAULT: usize = 2000;
 const OF_A_CONNECTION: usize = 250;
 const A_SECOND: usize = 500;
-/// Drain, in seconds.
-const SHORTEST: u64 = 12;
+/// Drain, in seconds. All have ended long before it is over, on a machine that does much else, too.
+const SHORTEST: u64 = 20;
 /// Watches that one connection opens at a time.
 const OPENING: usize = 25;
 /// Events a second, of all watches together: this is not about how many can be passed on.
