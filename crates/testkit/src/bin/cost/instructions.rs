@@ -4,11 +4,14 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use testkit::double::{Double, v1_20};
 use testkit::process::Signal;
 use testkit::proxy::Proxy;
 
-use super::lab::{Lab, PROCESSOR, Plan};
+use super::lab::{Lab, OBJECT, PROCESSOR, Plan, Subject};
 use super::load::Load;
+use super::origin::REROUTED;
+use super::requests::until_rerouted;
 
 const CONNECTIONS: usize = 4;
 const STREAMS: usize = 4;
@@ -21,17 +24,36 @@ pub struct Options {
     /// Fail above so many instructions.
     #[arg(long)]
     most: Option<u64>,
+    /// Of the first of two proxies: only the second one's server has the resource.
+    #[arg(long)]
+    rerouted: bool,
     /// Keep callgrind's files here, for callgrind_annotate.
     #[arg(long)]
     keep: Option<std::path::PathBuf>,
 }
 
+/// What answers the requests.
+struct Served {
+    lab: Lab,
+    path: &'static str,
+    /// The proxy that they are rerouted to, and its server.
+    peer: Option<(Subject, Double)>,
+}
+
 pub async fn check(plan: &Plan, options: &Options) -> ExitCode {
-    let lab = Lab::new().await;
-    let dir = options.keep.as_deref().unwrap_or(lab.ground.dir.path());
+    let served = match options.rerouted {
+        true => Served::by_a_peer(plan).await,
+        false => Served {
+            lab: Lab::new().await,
+            path: OBJECT,
+            peer: None,
+        },
+    };
+    let own = served.lab.ground.dir.path();
+    let dir = options.keep.as_deref().unwrap_or(own);
     let mut totals = Vec::new();
     for number in NUMBERS {
-        totals.push(total(&lab, plan, number, dir).await);
+        totals.push(total(&served, plan, number, dir).await);
     }
     let requests = (NUMBERS[1] - NUMBERS[0]) as u64;
     let each = totals[1].saturating_sub(totals[0]) / requests;
@@ -45,8 +67,23 @@ pub async fn check(plan: &Plan, options: &Options) -> ExitCode {
     }
 }
 
+impl Served {
+    async fn by_a_peer(plan: &Plan) -> Self {
+        let lab = Lab::of(v1_20().without_group("autoscaling")).await;
+        let server = lab.ground.double(v1_20()).await;
+        let options = lab.proxy_options(plan, server.addr()).server_id("second");
+        let peer = Subject::proxy(Proxy::start(options).await);
+        Self {
+            lab,
+            path: REROUTED,
+            peer: Some((peer, server)),
+        }
+    }
+}
+
 /// All instructions of a proxy that answers `number` requests.
-async fn total(lab: &Lab, plan: &Plan, number: usize, dir: &Path) -> u64 {
+async fn total(served: &Served, plan: &Plan, number: usize, dir: &Path) -> u64 {
+    let Served { lab, path, peer } = served;
     let out = dir.join(format!("callgrind.{number}"));
     let file = format!("--callgrind-out-file={}", out.display());
     // One serving thread, or the number of connections of each varies.
@@ -61,7 +98,11 @@ async fn total(lab: &Lab, plan: &Plan, number: usize, dir: &Path) -> u64 {
     let options = lab.proxy_options(plan, lab.double.addr());
     let options = options.run_by(valgrind.map(str::to_owned).to_vec());
     let mut proxy = Proxy::start(options).await;
+    if peer.is_some() {
+        until_rerouted(lab, proxy.addr()).await;
+    }
     Load::new(proxy.addr(), number, CONNECTIONS, STREAMS)
+        .path(path)
         .run()
         .await;
     // At once: what the drain does is not measured.

@@ -12,7 +12,6 @@ use testkit::cluster::Ground;
 use testkit::double::{Double, DoubleOptions, Preset, v1_20};
 use testkit::process::Process;
 use testkit::proxy::{Proxy, ProxyOptions, Until};
-use testkit::wait::eventually;
 
 use super::meter::Meter;
 use super::origin::Origin;
@@ -177,18 +176,5 @@ impl Subject {
             Running::Proxy(proxy) => proxy.process(),
             Running::Rival(process, _) => process,
         }
-    }
-
-    /// Waits until it answers a client with `client`'s certificate and headers.
-    pub async fn answers(&self, client: &Client, path: &str) {
-        eventually(
-            &format!("{} answers {path}", self.name),
-            START,
-            async || {
-                let answer = client.fresh().try_get(path).await;
-                answer.is_ok_and(|answer| answer.code() == 200)
-            },
-        )
-        .await;
     }
 }

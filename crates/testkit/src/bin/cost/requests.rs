@@ -1,6 +1,9 @@
 //! Processor time of a request: over HTTP/2, over HTTP/1.1, and through two programs, one behind the other.
 
-use testkit::cluster::Ground;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use testkit::client::Client;
 use testkit::double::v1_20;
 use testkit::proxy::Proxy;
 use testkit::wait::eventually;
@@ -152,24 +155,20 @@ async fn proxies(lab: &Lab, plan: &Plan, without: &Origin, with: &Origin) -> Cha
     let second = Proxy::start(options("second", with.address())).await;
     let first = Proxy::start(options("first", without.address())).await;
     let hops = [first, second].map(Subject::proxy);
-    let Ground { pki, .. } = &lab.ground;
-    let token = AUTHORIZATION.trim_start_matches("Bearer ");
-    let client = testkit::client::Client::new(hops[0].address(), pki).token(token);
-    hops[0].answers(&client, REROUTED).await;
-    // Its peer's connections for this user are open.
-    eventually(
-        "it is rerouted",
-        std::time::Duration::from_secs(30),
-        async || {
-            client
-                .try_get(REROUTED)
-                .await
-                .is_ok_and(|answer| answer.code() == 200)
-        },
-    )
-    .await;
+    until_rerouted(lab, hops[0].address()).await;
     Chain {
         name: "proxy",
         hops,
     }
+}
+
+/// Waits until the proxy at `address` has a peer's answer to what its own server lacks.
+pub async fn until_rerouted(lab: &Lab, address: SocketAddr) {
+    let token = AUTHORIZATION.trim_start_matches("Bearer ");
+    let client = Client::new(address, &lab.ground.pki).token(token);
+    eventually("it is rerouted", Duration::from_secs(30), async || {
+        let answer = client.fresh().try_get(REROUTED).await;
+        answer.is_ok_and(|answer| answer.code() == 200)
+    })
+    .await;
 }
