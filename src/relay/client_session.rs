@@ -124,7 +124,7 @@ impl ClientSession {
         match self {
             Self::H1(session) => Box::pin(session.read_body_or_idle(idle)).await,
             Self::H2(stream) if idle || stream.is_body_done() => {
-                stream.gone().await;
+                poll_fn(|context| stream.poll_gone(context)).await;
                 Error::e_explain(ErrorType::H2Error, READING)
             }
             Self::H2(stream) => stream.read_body().await,
@@ -159,7 +159,11 @@ impl ClientSession {
         }
     }
 
-    /// Ready when the client of an HTTP/2 stream has reset it or closed its connection.
+    /// Resolves when the client of an HTTP/2 stream has reset it or closed its connection.
+    pub async fn gone(&mut self) {
+        poll_fn(|context| self.poll_gone(context)).await;
+    }
+
     pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::H1(_) => Poll::Pending,
@@ -215,11 +219,6 @@ impl ClientStream {
     /// The sending half, for the answer's body. Once it is taken, nothing can be written here.
     pub fn take_writer(&mut self) -> Option<SendStream<Bytes>> {
         self.writer.take()
-    }
-
-    /// Resolves when the client has reset the stream or closed its connection.
-    pub async fn gone(&mut self) {
-        poll_fn(|context| self.poll_gone(context)).await;
     }
 
     fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {

@@ -418,16 +418,11 @@ pub(super) struct BodyPrefix {
     pub(super) complete: bool,
 }
 
-/// Resolves when the client of an HTTP/2 stream has gone away.
-pub(super) async fn gone(down: &mut ClientSession) {
-    poll_fn(|context| down.poll_gone(context)).await;
-}
-
 /// Waits until this connection may have more answers; `false`: the client went away.
 async fn is_its_turn(outflow: &Outflow, down: &mut ClientSession) -> bool {
     tokio::select! {
         () = outflow.turn_to_ask() => true,
-        () = gone(down) => false,
+        () = down.gone() => false,
     }
 }
 

@@ -31,7 +31,7 @@ use super::upload::Upload;
 use super::upstream::{ConnectionChoice, PoolChoice, RequestKind, Upstreams};
 use crate::kube::gvr::Gvr;
 use crate::log_throttle::LogRateLimit;
-use crate::relay::exchange::{Exchange, gone};
+use crate::relay::exchange::Exchange;
 use crate::relay::overlay::metrics::DocumentOutcome;
 use crate::relay::recent::RequestEvent;
 use crate::relay::route::{Action, Plan, Route, RouteRequest, ServerKind};
@@ -316,7 +316,7 @@ impl<'a> ForwardedRequest<'a> {
         let named = *self.route_request.caller != Caller::Anonymous;
         tokio::select! {
             permit = self.downstream.verification_permit() => permit.map(Some).ok_or(Outcome::Declined),
-            () = gone(session) => Err(Outcome::Broken),
+            () = session.gone() => Err(Outcome::Broken),
             () = tokio::time::sleep(patience), if named => Ok(None),
         }
     }

@@ -33,6 +33,7 @@ use super::tokens::Tokens;
 use super::unread::{AnswerWriter, SEND_BUFFER};
 use super::upload::Upload;
 use super::upstream::{RequestKind, Upstreams};
+use super::write_batch::buffered;
 use crate::metrics::Open;
 use crate::relay::failover::{ForwardedRequest, Refused};
 use crate::relay::keepalive::{FIRST_REQUEST_TIMEOUT, idle, linger, linger_unread};
@@ -175,8 +176,15 @@ impl RelayService {
         }
     }
 
+    /// Serves an HTTP/1 connection to its end.
+    pub async fn serve_http1(&self, stream: Stream, shutdown: &ShutdownWatch) {
+        let (stream, flush) = buffered(stream);
+        let serving = Box::pin(self.serve_requests(Box::new(stream), shutdown));
+        flush.run(serving).await.unwrap_or_default();
+    }
+
     /// Serves the requests of an HTTP/1 connection; `None` at its end.
-    pub async fn serve_http1(&self, mut stream: Stream, shutdown: &ShutdownWatch) -> Option<()> {
+    async fn serve_requests(&self, mut stream: Stream, shutdown: &ShutdownWatch) -> Option<()> {
         let mut begun = BytesMut::new();
         loop {
             let mut session = self.read(stream, begun, shutdown).await?;
@@ -507,14 +515,12 @@ async fn parse(session: &mut ServerSession, head: Head) -> Result<bool, Refusal>
     Ok(true)
 }
 
-/// Ends a session after its last request.
+/// Ends a session that nothing can follow.
 async fn end(mut session: ClientSession, served: Outcome) {
     match served {
-        Outcome::Answered { reusable, .. } => {
-            if !reusable {
-                session.close_after();
-                Box::pin(linger(&mut session)).await;
-            }
+        Outcome::Answered { .. } => {
+            session.close_after();
+            Box::pin(linger(&mut session)).await;
             // The client may have gone away meanwhile.
             let _ = match session {
                 ClientSession::H1(session) => Box::pin(session.finish()).await.map(drop),

@@ -37,7 +37,6 @@ use crate::relay::downstream::Downstream;
 use crate::relay::files;
 use crate::relay::service::{HEADER_TIMEOUT, RelayService};
 use crate::relay::unread::UnreadBudget;
-use crate::relay::write_batch::buffered;
 use crate::request::caller::ClientConnection;
 use crate::routing::table::Snapshot;
 use crate::tls::serving::ServingTls;
@@ -162,9 +161,7 @@ impl ConnectionAcceptor {
                     serving.await;
                 }
                 _ => {
-                    let (stream, flush) = buffered(stream);
-                    let serving = self.service.serve_http1(Box::new(stream), &self.closing);
-                    flush.run(Box::pin(serving)).await.unwrap_or_default();
+                    self.service.serve_http1(stream, &self.closing).await;
                 }
             }
         };

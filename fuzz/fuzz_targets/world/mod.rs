@@ -23,7 +23,6 @@ use kube_interop_proxy::relay::downstream::Downstream;
 use kube_interop_proxy::relay::metrics::Metrics;
 use kube_interop_proxy::relay::service::RelayService;
 use kube_interop_proxy::relay::shared::{Shared, ShutdownPhase};
-use kube_interop_proxy::relay::write_batch::buffered;
 use kube_interop_proxy::relay::{self, RelayInputs};
 use kube_interop_proxy::request::caller::ClientConnection;
 use kube_interop_proxy::routing::table::{PeerKind, Server, Snapshot};
@@ -36,9 +35,9 @@ use kube_interop_proxy::tls::verify::ClientCas;
 use kube_interop_proxy::watches::change_logs::ChangeLogs;
 use pingora_core::listeners::TlsAccept;
 use pingora_core::listeners::tls::Acceptor;
+use pingora_core::protocols::Ssl;
 use pingora_core::protocols::tls::TlsRef;
 use pingora_core::protocols::tls::server::handshake_with_callback;
-use pingora_core::protocols::{Ssl, Stream};
 use prometheus::Registry;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ServerConfig};
@@ -241,12 +240,8 @@ impl Service {
             .get::<Arc<Downstream>>()
             .expect("a connection");
         let (outflow, unread) = (downstream.outflow.clone(), self.shared.unread.clone());
-        let stream = CountedStream::new(theirs, outflow, unread);
-        let (stream, flush) = buffered(Box::new(stream) as Stream);
-        let serving = async move {
-            let serving = relay.serve_http1(Box::new(stream), &closing);
-            flush.run(Box::pin(serving)).await;
-        };
+        let stream = Box::new(CountedStream::new(theirs, outflow, unread));
+        let serving = async move { relay.serve_http1(stream, &closing).await };
         (ours.expect("a handshake"), serving)
     }
 }

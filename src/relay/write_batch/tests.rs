@@ -24,6 +24,13 @@ impl Socket {
         })
     }
 
+    fn broken() -> Arc<Self> {
+        Arc::new(Self {
+            broken: true,
+            ..Self::default()
+        })
+    }
+
     fn arrived(&self) -> Arrived {
         std::mem::take(&mut self.arrived.lock().unwrap())
     }
@@ -141,10 +148,7 @@ fn a_full_socket_holds_up_what_does_not_fit() {
 #[test]
 fn an_error_arrives_with_the_next_flush() {
     for written in [&b"a"[..], b""] {
-        let socket = Arc::new(Socket {
-            broken: true,
-            ..Socket::default()
-        });
+        let socket = Socket::broken();
         let (mut batch, flush) = batched(Writer(socket));
         let mut waits = std::iter::once(());
         let wait =
@@ -196,10 +200,7 @@ fn http1_writes_what_is_there_when_it_waits_for_more() {
 
 #[test]
 fn an_error_ends_a_read_of_http1_and_none_of_http2() {
-    let socket = Arc::new(Socket {
-        broken: true,
-        ..Socket::default()
-    });
+    let socket = Socket::broken();
     let writer = || Writer(socket.clone());
     for ((mut batch, flush), ends) in [(buffered(writer()), true), (batched(writer()), false)] {
         let mut work = Box::pin(flush.run(async {

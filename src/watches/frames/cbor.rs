@@ -47,10 +47,7 @@ impl ItemScanner {
         if data.is_empty() {
             return Ok(None);
         }
-        let mut item = self
-            .0
-            .take()
-            .map_or_else(PartialItem::default, |item| *item);
+        let mut item = self.0.take().map(|item| *item).unwrap_or_default();
         let end = item.end(data)?;
         if end.is_none() {
             self.0 = Some(Box::new(item));
