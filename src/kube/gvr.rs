@@ -1,6 +1,7 @@
 //! Names of API resources: group, version, resource, subresource. Pure.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use hashbrown::{Equivalent, HashSet};
 
@@ -49,6 +50,12 @@ pub struct GvrRef<'a> {
 impl Equivalent<Gvr> for GvrRef<'_> {
     fn equivalent(&self, key: &Gvr) -> bool {
         *self == key.borrow()
+    }
+}
+
+impl Equivalent<Arc<Gvr>> for GvrRef<'_> {
+    fn equivalent(&self, key: &Arc<Gvr>) -> bool {
+        *self == key.as_ref().borrow()
     }
 }
 

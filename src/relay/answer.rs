@@ -6,8 +6,9 @@
 use bytes::Bytes;
 use http::Method;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::request::Parts;
 use pingora_core::protocols::http::ServerSession;
-use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_http::ResponseHeader;
 
 use super::accept::StatusFormat;
 use super::client_session::ClientSession;
@@ -72,7 +73,7 @@ pub struct ResponseOptions {
 
 impl ResponseOptions {
     pub fn of(
-        request: &RequestHeader,
+        request: &Parts,
         ready: Option<bool>,
         peer: bool,
         server_id: Option<HeaderValue>,

@@ -8,11 +8,12 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::header::{CONTENT_LENGTH, DATE, TRANSFER_ENCODING, UPGRADE};
-use http::{HeaderMap, Request, Response};
+use http::request::Parts;
+use http::{HeaderMap, Request, Response, Version};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::date::get_cached_date;
 use pingora_core::{Error, ErrorType, OrErr};
-use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_http::ResponseHeader;
 
 use super::download::{poll_send, receive};
 use super::downstream::Downstream;
@@ -33,7 +34,7 @@ pub enum ClientSession {
 pub struct ClientStream {
     downstream: Arc<Downstream>,
     /// Until it is taken.
-    header: Option<Box<RequestHeader>>,
+    header: Option<Box<Parts>>,
     body: RecvStream,
     has_body: bool,
     /// Until the answer's header was written.
@@ -84,9 +85,9 @@ impl ClientSession {
     }
 
     /// The request's header, for the upstream request. An HTTP/1 session still needs its own copy.
-    pub fn take_header(&mut self) -> Option<Box<RequestHeader>> {
+    pub fn take_header(&mut self) -> Option<Box<Parts>> {
         match self {
-            Self::H1(session) => Some(Box::new(session.req_header().clone())),
+            Self::H1(session) => Some(Box::new(session.req_header().as_ref().clone())),
             Self::H2(stream) => stream.header.take(),
         }
     }
@@ -206,7 +207,7 @@ impl ClientStream {
         let empty = empty.is_some_and(|length| length.as_bytes() == b"0");
         Self {
             downstream,
-            header: Some(Box::new(header.into())),
+            header: Some(Box::new(header)),
             has_body: !empty && !body.is_end_stream(),
             body,
             respond: Some(respond),
@@ -249,8 +250,10 @@ impl ClientStream {
         let Some(mut respond) = self.respond.take() else {
             return Error::e_explain(ErrorType::InternalError, WRITING);
         };
-        for name in [TRANSFER_ENCODING, UPGRADE] {
-            header.remove_header(&name);
+        if header.version != Version::HTTP_2 {
+            for name in [&TRANSFER_ENCODING, &UPGRADE] {
+                header.remove_header(name);
+            }
         }
         if !header.headers.contains_key(DATE) {
             header.insert_header(DATE, get_cached_date())?;

@@ -165,7 +165,7 @@ fn action(
     let holders = holders.map(|of| targets_of(snapshot, &of.group, &of.version));
     let holders = holders.unwrap_or_default();
     // Only listed names become label values, not names that a client made up.
-    let listed = of.filter(|_| !holders.is_empty()).map(name);
+    let listed = of.filter(|_| !holders.is_empty()).map(name).map(Arc::new);
     let stops = match is_newest {
         true => newest(initialized, peer_discovery.newer(snapshot), targets),
         false if sure && !adds && !adds_own => return None,
@@ -231,7 +231,7 @@ struct DocumentRoutes<'a> {
     /// "No such resource" may be passed on.
     is_gone: bool,
     /// The group version, if it is a known one.
-    listed: Option<Gvr>,
+    listed: Option<Arc<Gvr>>,
 }
 
 impl DocumentRoutes<'_> {

@@ -11,8 +11,9 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{Method, StatusCode};
-use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_http::ResponseHeader;
 
 use super::client_session::ClientSession;
 use super::destination::Destination;
@@ -82,7 +83,7 @@ impl Exchange<'_> {
     pub async fn run(
         &self,
         down: &mut ClientSession,
-        header: Box<RequestHeader>,
+        header: Box<Parts>,
         upload: &mut Upload,
     ) -> Result<Outcome, ExchangeFailure> {
         let method = header.method.clone();
@@ -174,7 +175,7 @@ impl Exchange<'_> {
     async fn ask(
         &self,
         down: &mut ClientSession,
-        header: Box<RequestHeader>,
+        header: Box<Parts>,
         upload: &mut Upload,
     ) -> Result<Option<Asked>, ExchangeFailure> {
         let (mut up, reused) = self
@@ -261,10 +262,10 @@ impl Exchange<'_> {
 
     /// Whether a peer's proxy says that the request was not executed. `Some(true)`: because of the resource.
     fn is_not_executed(&self, response: &ResponseHeader) -> Option<bool> {
-        let from_a_peer = self.server_kind == ServerKind::Peer;
-        let mark = response.headers.get(NOT_EXECUTED);
-        mark.filter(|_| from_a_peer && response.status == StatusCode::SERVICE_UNAVAILABLE)
-            .map(|mark| mark == OF_RESOURCE)
+        let may_be = self.server_kind == ServerKind::Peer
+            && response.status == StatusCode::SERVICE_UNAVAILABLE;
+        let mark = may_be.then(|| response.headers.get(NOT_EXECUTED))?;
+        mark.map(|mark| mark == OF_RESOURCE)
     }
 
     /// Returns a connection to the pool if the request was sent completely. Otherwise the server would read the next

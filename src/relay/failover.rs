@@ -9,11 +9,12 @@
 //! without it.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
+use http::request::Parts;
 use pingora_core::{Error, ErrorType};
-use pingora_http::RequestHeader;
 use tokio::time::timeout;
 
 use super::answer::Refusal;
@@ -61,7 +62,7 @@ pub struct ForwardedRequest<'a> {
 }
 
 /// A peer could not answer: the name of the resource it was asked for, for the counter of rerouted requests.
-pub struct FailedReroute(Option<Gvr>);
+pub struct FailedReroute(Option<Arc<Gvr>>);
 
 /// What identifies the caller to a server.
 pub(super) struct Authentication<'a> {
@@ -347,7 +348,7 @@ impl<'a> ForwardedRequest<'a> {
         route: &Route,
         upload: &Upload,
         exclusive: bool,
-    ) -> Result<(Exchange<'s>, Box<RequestHeader>), Refused>
+    ) -> Result<(Exchange<'s>, Box<Parts>), Refused>
     where
         'a: 's,
     {
@@ -363,7 +364,7 @@ impl<'a> ForwardedRequest<'a> {
         route: &Route,
         upload: &Upload,
         exclusive: bool,
-    ) -> pingora_core::Result<(Exchange<'s>, Box<RequestHeader>)>
+    ) -> pingora_core::Result<(Exchange<'s>, Box<Parts>)>
     where
         'a: 's,
     {
@@ -371,14 +372,14 @@ impl<'a> ForwardedRequest<'a> {
             return Error::e_explain(ErrorType::InternalError, "the answer has begun");
         };
         let mut header = Box::new(header.clone());
-        upstream_headers::for_server_kind(&mut header, route.server_kind)?;
+        upstream_headers::for_server_kind(&mut header.headers, route.server_kind)?;
         let merge_request = route
             .overlay
             .as_ref()
-            .map(|overlay| overlay.begin(&shared.merge_cache, &mut header));
+            .map(|overlay| overlay.begin(&shared.merge_cache, &mut header.headers));
         if let Caller::User(user) = self.route_request.caller {
             let privileged = &shared.privileged;
-            privileged.stamp_details(&mut header, user, route.details)?;
+            privileged.stamp_details(&mut header.headers, user, route.details)?;
         }
         let group = match route.server_kind {
             ServerKind::Local => &upstreams.local,
@@ -479,8 +480,8 @@ impl<'a> ForwardedRequest<'a> {
     /// the proxy did, with `code`.
     fn count_rerouted(&self, shared: &Shared, code: u16, by: Option<&Route>) {
         let failed = self.failed_reroute.as_ref();
-        let gvr = by.map(|route| route.rerouted_as.as_ref());
-        if let Some(gvr) = gvr.or(failed.map(|failed| failed.0.as_ref())) {
+        let gvr = by.map(|route| route.rerouted_as.as_deref());
+        if let Some(gvr) = gvr.or(failed.map(|failed| failed.0.as_deref())) {
             shared.metrics.rerouted(code, gvr);
         }
     }

@@ -13,8 +13,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{ACCEPT, HeaderValue};
+use http::request::Parts;
 use pingora_core::{Error, ErrorType};
-use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_http::ResponseHeader;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -85,7 +86,7 @@ impl<'a> FinalBookmark<'a> {
         shared: &'a Shared,
         settings: &Settings,
         info: &RequestInfo<'_>,
-        header: &RequestHeader,
+        header: &Parts,
         server: SocketAddr,
     ) -> Self {
         let (Verb::Watch, Target::Resource(resource)) = (info.verb, &info.target) else {

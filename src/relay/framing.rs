@@ -3,25 +3,27 @@
 use std::fmt;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::request::Parts;
 use http::uri::Authority;
 use http::{HeaderMap, Method, StatusCode, Version};
 use pingora_core::protocols::http::ServerSession;
-use pingora_core::{Error, ErrorType};
+use pingora_core::{Error, ErrorType, OrErr};
 use pingora_http::{RequestHeader, ResponseHeader};
 
 use super::client_session::ClientSession;
 use super::upstream_stream::UpstreamSession;
-use crate::request::headers::{KEEP_ALIVE, PROXY_CONNECTION};
+use crate::request::headers::{KEEP_ALIVE, PROXY_CONNECTION, set};
 
 /// Whether the first line of an HTTP/1 request has a path or an absolute URL, as Go's HTTP server requires. pingora
 /// takes anything else for `/`, and cuts off everything after a `#`, which Go treats as part of the path.
-pub fn names_a_path(http1: Option<&ServerSession>, header: &RequestHeader) -> bool {
+pub fn names_a_path(http1: Option<&ServerSession>) -> bool {
     let Some(session) = http1 else {
         return true;
     };
     let raw = session.to_h1_raw();
     let mut lines = raw.trim_ascii_start().split(|byte| *byte == b'\n');
     let line = lines.next().unwrap_or_default();
+    let header = session.req_header();
     header.raw_path_is_utf8() && !line.contains(&b'#') && is_path_or_url(header.raw_path())
 }
 
@@ -36,7 +38,7 @@ fn is_path_or_url(target: &[u8]) -> bool {
 
 /// Whether the request has a host that is valid in HTTP/2, which apiservers are reached over, or no host where that is
 /// allowed.
-pub fn is_hosted(header: &RequestHeader) -> bool {
+pub fn is_hosted(header: &Parts) -> bool {
     header.uri.authority().is_some()
         || match header.headers.get(HOST).map(HeaderValue::as_bytes) {
             Some(host) => host.is_empty() || Authority::try_from(host).is_ok(),
@@ -47,8 +49,8 @@ pub fn is_hosted(header: &RequestHeader) -> bool {
 /// Whether all parsers find the same end of the request's body. pingora drops a Content-Length next to a
 /// Transfer-Encoding, and accepts any codings that end with `chunked`. Another parser may find another end, and
 /// kube-apiserver accepts only `chunked`.
-pub fn has_one_length(http1: Option<&ServerSession>, header: &RequestHeader) -> bool {
-    let mut codings = header.headers.get_all(TRANSFER_ENCODING).iter();
+pub fn has_one_length(http1: Option<&ServerSession>, headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     let Some(coding) = codings.next() else {
         return true;
     };
@@ -68,13 +70,15 @@ fn names_a_length(raw: &[u8]) -> bool {
 
 /// Removes hop-by-hop headers from an answer, and those that `Connection` lists.
 pub fn strip_hop_by_hop(response: &mut ResponseHeader) {
+    if response.version == Version::HTTP_2 {
+        // They are malformed there (RFC 9113 §8.2.2): h2 resets such a stream.
+        return;
+    }
     for name in listed_in_connection(&response.headers) {
         response.remove_header(&name);
     }
     for name in [&CONNECTION, &KEEP_ALIVE, &PROXY_CONNECTION] {
-        if response.headers.contains_key(name) {
-            response.remove_header(name);
-        }
+        response.remove_header(name);
     }
 }
 
@@ -99,27 +103,30 @@ fn listed_in_connection(headers: &HeaderMap) -> Vec<HeaderName> {
 /// no host.
 pub async fn write_header(
     up: &mut UpstreamSession,
-    mut header: Box<RequestHeader>,
+    mut header: Box<Parts>,
     body_expected: bool,
     name: &str,
 ) -> pingora_core::Result<()> {
     let host = header.headers.get(HOST);
     if header.uri.authority().is_none() && host.is_none_or(HeaderValue::is_empty) {
-        header.insert_header(HOST, name)?;
+        let name = HeaderValue::try_from(name);
+        let name = name.or_err(ErrorType::InvalidHTTPHeader, "the server's name")?;
+        set(&mut header.headers, HOST, name)?;
     }
-    if let Some(length) = single_length(&header) {
-        header.insert_header(CONTENT_LENGTH, length)?;
+    if let Some(length) = single_length(&header.headers) {
+        set(&mut header.headers, CONTENT_LENGTH, length)?;
     }
     match up {
         UpstreamSession::H2(stream) => {
-            for name in [&CONNECTION, &TRANSFER_ENCODING] {
-                if header.headers.contains_key(name) {
-                    header.remove_header(name);
+            if header.version != Version::HTTP_2 {
+                for name in [CONNECTION, TRANSFER_ENCODING] {
+                    header.headers.remove(name);
                 }
             }
             stream.write_header(header, !body_expected)
         }
         UpstreamSession::H1(session) => {
+            let mut header = Box::new(RequestHeader::from(*header));
             if !header.headers.contains_key(HOST)
                 && let Some(authority) = header.uri.authority().cloned()
             {
@@ -137,8 +144,8 @@ pub async fn write_header(
 }
 
 /// The value of a repeated Content-Length. The values were compared when the request was read.
-fn single_length(header: &RequestHeader) -> Option<HeaderValue> {
-    let mut lengths = header.headers.get_all(CONTENT_LENGTH).iter();
+fn single_length(headers: &HeaderMap) -> Option<HeaderValue> {
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     let first = lengths.next()?;
     let several = lengths.next().is_some() || first.as_bytes().contains(&b',');
     let one = first

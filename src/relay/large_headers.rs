@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use pingora_http::RequestHeader;
+use http::request::Parts;
 use tokio::sync::oneshot;
 
 use super::downstream::Downstream;
@@ -38,11 +38,13 @@ const SLOTS: usize = 64;
 static ALL: AtomicUsize = AtomicUsize::new(0);
 
 /// The size of a header. The first line of HTTP/1 counts as the pseudo fields of HTTP/2.
-pub fn weight(header: &RequestHeader) -> usize {
+pub fn weight(header: &Parts) -> usize {
     let fields = header.headers.iter();
     let fields = fields.map(|(name, value)| name.as_str().len() + value.len() + FIELD);
+    let path = header.uri.path_and_query();
+    let path = path.map_or(0, |path| path.as_str().len());
     let authority = header.uri.authority().map_or(0, |host| host.as_str().len());
-    let line = header.method.as_str().len() + header.raw_path().len() + authority;
+    let line = header.method.as_str().len() + path + authority;
     fields.sum::<usize>() + line + PSEUDO
 }
 

@@ -6,6 +6,7 @@
 //! memory.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use http::Method;
 
@@ -97,7 +98,7 @@ fn first(shared: &Shared, request: &RouteRequest<'_>, initialized: bool) -> (Row
     if decision.row == Row::Unreachable {
         let listed = gvr(request.info).and_then(|gvr| snapshot.holders(gvr));
         let code = Refusal::Unreachable.code();
-        shared.metrics.rerouted(code, listed.map(|(gvr, _)| gvr));
+        shared.metrics.rerouted(code, listed.map(|(gvr, _)| &**gvr));
     }
     let action = match route(shared, request, &decision, &snapshot, &[]) {
         Some(route) => Action::forward(route),
@@ -208,7 +209,7 @@ fn route(
         seed: request.seed,
         row: decision.row,
     };
-    let custom = || snapshot.custom.name_of(gvr(request.info)?);
+    let custom = || snapshot.custom.name_of(gvr(request.info)?).map(Arc::new);
     let to = |place: &ServerChoice<'_>, no_such_resource| {
         let (route, rerouted_as) = match *place {
             ServerChoice::Local => (candidates.local()?, None),

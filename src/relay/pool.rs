@@ -3,7 +3,6 @@
 //! A request takes a stream of an open connection that has room. Otherwise it waits for one that is being opened, and
 //! only as many are opened as the waiting requests need. Over HTTP/1.1 each request has a connection for itself.
 
-use std::collections::HashMap;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -12,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use hashbrown::HashMap;
 use pingora_core::protocols::http::v1::client::HttpSession as Http1Session;
 use pingora_core::protocols::{ALPN, Stream};
 use pingora_core::{Error, ErrorType};

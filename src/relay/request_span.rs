@@ -3,12 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pingora_http::RequestHeader;
+use http::request::Parts;
 
 use super::recent::known;
 use crate::otlp::Tracer;
 use crate::otlp::context::{TRACEPARENT, TraceContext};
 use crate::otlp::span::OpenSpan;
+use crate::request::headers::set;
 
 /// Goes with `traceparent`, and means nothing without it.
 const TRACESTATE: &str = "tracestate";
@@ -34,7 +35,7 @@ impl<'a> RequestSpan<'a> {
     pub fn begin(
         tracer: &'a Tracer,
         trusted: bool,
-        header: &mut RequestHeader,
+        header: &mut Parts,
         path: &str,
     ) -> Option<Box<Self>> {
         let parent = TraceContext::of(&header.headers);
@@ -43,11 +44,11 @@ impl<'a> RequestSpan<'a> {
         span.text("http.request.method", method);
         span.text("url.path", path);
         if parent.is_none() {
-            header.remove_header(TRACESTATE);
+            header.headers.remove(TRACESTATE);
         }
         if let Some(value) = span.context.header() {
             // Without room for it the request would be refused as too large in any case.
-            let _ = header.insert_header(TRACEPARENT, value);
+            let _ = set(&mut header.headers, TRACEPARENT, value);
         }
         Some(Box::new(Self {
             tracer,

@@ -4,8 +4,8 @@
 //! what they know of the request. [`crate::relay::failover`] follows the route.
 
 use std::cmp::Reverse;
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use http::{HeaderValue, Method};
 
@@ -95,7 +95,7 @@ pub struct Route {
     pub server_kind: ServerKind,
     pub address: SocketAddr,
     /// For the counter of rerouted requests: the resource's name, as discovery or etcd has it.
-    pub rerouted_as: Option<Gvr>,
+    pub rerouted_as: Option<Arc<Gvr>>,
     /// What becomes of "no such resource".
     pub no_such_resource: NoSuchResource,
     /// For discovery documents to which other servers may add something.
@@ -195,12 +195,32 @@ fn choose<'s>(
     seed: u64,
     health: &Health,
 ) -> Option<&'s Server> {
-    let hasher = BuildHasherDefault::<DefaultHasher>::default();
     servers.max_by_key(|server| {
-        let score = hasher.hash_one((seed, server.endpoint));
+        let score = score(seed, server.endpoint);
         let fit = version.map(|wanted| Reverse(Fit::of(server.version, wanted)));
         (fit, !health.is_suspect(server.endpoint), score)
     })
+}
+
+/// Spreads addresses evenly for each seed, which nobody outside knows.
+fn score(seed: u64, address: SocketAddr) -> u64 {
+    let [high, low] = match address.ip() {
+        IpAddr::V4(ip) => [0, u64::from(u32::from(ip))],
+        IpAddr::V6(ip) => {
+            let bits = u128::from(ip);
+            [(bits >> 64) as u64, bits as u64]
+        }
+    };
+    let parts = [high, low, u64::from(address.port())];
+    parts.into_iter().fold(seed, |sum, part| mix(sum ^ part))
+}
+
+/// The finalizer of SplitMix64: each bit of the result depends on each bit of `value`.
+fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
 }
 
 #[cfg(test)]

@@ -7,13 +7,13 @@ use arc_swap::ArcSwap;
 use bytes::BytesMut;
 use h2::server::Builder;
 use http::header::{ACCEPT, EXPECT, HeaderValue};
+use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Method, Version};
 use pingora_core::ErrorType;
 use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::server::ShutdownWatch;
-use pingora_http::RequestHeader;
 use rand::Rng as _;
 
 use super::access_log::{AccessEntry, WatchRequest};
@@ -213,7 +213,7 @@ impl RelayService {
             return Outcome::Broken;
         };
         let upgrade = session.is_upgrade() && means_upgrade(&header.headers);
-        let named = names_a_path(session.as_http1(), &header);
+        let named = names_a_path(session.as_http1());
         let connection = &downstream.client;
         connection.ask();
         let permit = header_permit(&downstream, &header);
@@ -402,7 +402,7 @@ impl RelayService {
 
     /// The user, for the access log: no apiserver's audit log has the proxy's own answers. Only the apiserver knows the
     /// user of a token.
-    fn user(&self, caller: &Caller, header: &RequestHeader) -> Option<HeaderValue> {
+    fn user(&self, caller: &Caller, header: &Parts) -> Option<HeaderValue> {
         let privileged = &self.shared.privileged;
         match caller {
             Caller::User(user) => Some(user.user.clone()),
@@ -467,27 +467,26 @@ async fn gives_up(mut shutdown: ShutdownWatch) {
 }
 
 /// Whether Go's HTTP server would accept the request's form. CONNECT names no path, and proxies read it differently.
-fn is_well_formed(header: &RequestHeader) -> bool {
+fn is_well_formed(header: &Parts) -> bool {
     header.method != Method::CONNECT && is_hosted(header)
 }
 
 /// Refuses requests that cannot be planned at all. `permit`: `None` if the header is too large.
 fn unfit(
     session: &ClientSession,
-    header: &RequestHeader,
+    header: &Parts,
     permit: Option<&LargeHeaderPermit>,
 ) -> Option<Refusal> {
     match permit {
         None => Some(Refusal::HeaderTooLarge),
-        Some(_) => (!has_one_length(session.as_http1(), header)).then_some(Refusal::Unreadable),
+        Some(_) => {
+            (!has_one_length(session.as_http1(), &header.headers)).then_some(Refusal::Unreadable)
+        }
     }
 }
 
 /// A permit for the size of a header; `None` if it is too large.
-fn header_permit(
-    downstream: &Arc<Downstream>,
-    header: &RequestHeader,
-) -> Option<LargeHeaderPermit> {
+fn header_permit(downstream: &Arc<Downstream>, header: &Parts) -> Option<LargeHeaderPermit> {
     let weight = large_headers::weight(header);
     // Over HTTP/1 the bytes were counted while they were read.
     let fits = header.version < Version::HTTP_2 || weight <= large_headers::LIMIT;

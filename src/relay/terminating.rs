@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName, RETRY_AFTER};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Method, StatusCode};
 use pingora_http::ResponseHeader;
 
@@ -84,11 +84,9 @@ impl Exchange<'_> {
 
 fn looks_like_it(response: &ResponseHeader) -> bool {
     let headers = &response.headers;
-    let text = headers
-        .get(CONTENT_TYPE)
-        .is_some_and(|value| value.as_bytes().starts_with(b"text/plain"));
+    let is_text = |value: &HeaderValue| value.as_bytes().starts_with(b"text/plain");
     response.status == StatusCode::TOO_MANY_REQUESTS
-        && text
+        && headers.get(CONTENT_TYPE).is_some_and(is_text)
         && headers.contains_key(RETRY_AFTER)
         && !headers.contains_key(PRIORITY_LEVEL)
         && !headers.contains_key(CONTENT_ENCODING)

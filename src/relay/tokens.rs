@@ -4,10 +4,10 @@
 //! with a token that was never accepted must not use a shared connection. A token is remembered by a keyed hash. A
 //! false match costs other requests a connection, nothing more.
 
-use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use hashbrown::HashSet;
 use http::header::{AUTHORIZATION, HeaderMap};
 
 use crate::request::token;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use h2::SendStream;
-use pingora_http::RequestHeader;
+use http::request::Parts;
 
 use super::client_session::ClientSession;
 use super::download::poll_send;
@@ -108,7 +108,7 @@ impl Replay {
 
 pub struct Upload {
     /// The request's header, while another server may get the request.
-    header: Option<Box<RequestHeader>>,
+    header: Option<Box<Parts>>,
     expected: bool,
     /// The client waits for `100 Continue` before it sends its body.
     continue_owed: bool,
@@ -139,7 +139,7 @@ pub struct UploadInterest {
 
 impl Upload {
     /// `expected`: there is a body; `expects_continue`: the client waits for `100 Continue`.
-    pub fn new(header: Box<RequestHeader>, expected: bool, expects_continue: bool) -> Self {
+    pub fn new(header: Box<Parts>, expected: bool, expects_continue: bool) -> Self {
         Self {
             header: Some(header),
             expected,
@@ -153,11 +153,11 @@ impl Upload {
         }
     }
 
-    pub fn header(&self) -> Option<&RequestHeader> {
+    pub fn header(&self) -> Option<&Parts> {
         self.header.as_deref()
     }
 
-    pub fn header_mut(&mut self) -> Option<&mut RequestHeader> {
+    pub fn header_mut(&mut self) -> Option<&mut Parts> {
         self.header.as_deref_mut()
     }
 

@@ -7,12 +7,13 @@ use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use http::header::{CONTENT_LENGTH, HOST, HeaderValue};
+use http::request::Parts;
 use http::uri::{Authority, Scheme, Uri};
 use http::{HeaderMap, Request, StatusCode, Version};
 use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::v1::client::HttpSession as Http1Session;
 use pingora_core::{Error, ErrorType, OrErr};
-use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_http::ResponseHeader;
 
 use super::connection::Connection;
 use super::download::receive;
@@ -121,14 +122,10 @@ impl UpstreamStream {
     }
 
     /// Sends the header; `end`: there is no body. The header names a host.
-    pub fn write_header(
-        &mut self,
-        mut header: Box<RequestHeader>,
-        end: bool,
-    ) -> pingora_core::Result<()> {
+    pub fn write_header(&mut self, mut header: Box<Parts>, end: bool) -> pingora_core::Result<()> {
         name_authority(&mut header)?;
-        header.set_version(Version::HTTP_2);
-        let request = Request::from_parts((*header).into(), ());
+        header.version = Version::HTTP_2;
+        let request = Request::from_parts(*header, ());
         let Some(mut requests) = self.requests.take() else {
             return Error::e_explain(ErrorType::InternalError, SENDING);
         };
@@ -203,17 +200,15 @@ impl Drop for UpstreamStream {
 
 /// Names the request's authority in its URI, for `:authority`, and nowhere else: nginx refuses a request that says it
 /// twice.
-fn name_authority(header: &mut RequestHeader) -> pingora_core::Result<()> {
+fn name_authority(header: &mut Parts) -> pingora_core::Result<()> {
     if header.uri.authority().is_none() {
         authority_from_host(header)?;
     }
-    if header.headers.contains_key(HOST) {
-        header.remove_header(&HOST);
-    }
+    header.headers.remove(HOST);
     Ok(())
 }
 
-fn authority_from_host(header: &mut RequestHeader) -> pingora_core::Result<()> {
+fn authority_from_host(header: &mut Parts) -> pingora_core::Result<()> {
     let host = header.headers.get(HOST).map(HeaderValue::as_bytes);
     let authority = Authority::try_from(host.unwrap_or_default())
         .or_err(ErrorType::InvalidHTTPHeader, "no authority for HTTP/2")?;
@@ -222,7 +217,7 @@ fn authority_from_host(header: &mut RequestHeader) -> pingora_core::Result<()> {
     parts.authority = Some(authority);
     parts.path_and_query = header.uri.path_and_query().cloned();
     let uri = Uri::from_parts(parts).or_err(ErrorType::InvalidHTTPHeader, "no path for HTTP/2")?;
-    header.set_uri(uri);
+    header.uri = uri;
     Ok(())
 }
 
@@ -237,8 +232,8 @@ mod tests {
     #[test]
     fn the_host_becomes_the_authority() {
         let named = |host: &str| {
-            let mut header = RequestHeader::build("GET", b"/api?x=1", None).unwrap();
-            header.insert_header(HOST, host).unwrap();
+            let request = Request::get("/api?x=1").header(HOST, host).body(());
+            let mut header = request.unwrap().into_parts().0;
             name_authority(&mut header).map(|()| {
                 assert!(!header.headers.contains_key(HOST), "it is said once");
                 header.uri.to_string()

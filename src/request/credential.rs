@@ -74,14 +74,20 @@ pub fn details(version: &str) -> CredentialFeatures {
 
 /// The minor version of Kubernetes 1; the highest number for later major versions.
 pub fn minor(version: &str) -> Option<u32> {
-    let mut numbers = version.trim_start_matches('v').split('.');
+    // Bytes, because this runs for each rerouted request.
+    let mut numbers = version
+        .trim_start_matches('v')
+        .as_bytes()
+        .split(|byte| *byte == b'.');
     let mut next = || {
-        let number = numbers.next()?;
-        let digits = number.find(|c: char| !c.is_ascii_digit());
-        number
-            .get(..digits.unwrap_or(number.len()))?
-            .parse::<u32>()
-            .ok()
+        let mut digits = numbers.next()?.iter().map_while(|byte| match byte {
+            b'0'..=b'9' => Some(u32::from(byte - b'0')),
+            _ => None,
+        });
+        let first = digits.next()?;
+        digits.try_fold(first, |number, digit| {
+            number.checked_mul(10)?.checked_add(digit)
+        })
     };
     match (next()?, next()?) {
         (0, _) => None,

@@ -4,8 +4,9 @@
 //! from all other requests, in any spelling that another server could read as the same name: case (the `http` crate
 //! lower-cases), `_` for `-`, repeated, or named in `Connection`.
 
+use http::Version;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use pingora_http::RequestHeader;
+use pingora_core::{ErrorType, OrErr};
 
 use super::caller::UserHeaders;
 use super::credential::{self, CredentialFeatures};
@@ -90,15 +91,14 @@ impl PrivilegedHeaders {
     }
 
     /// Removes every privileged header. Returns the number of names removed.
-    pub fn strip(&self, request: &mut RequestHeader) -> usize {
-        let forged: Vec<HeaderName> = request
-            .headers
+    pub fn strip(&self, headers: &mut HeaderMap) -> usize {
+        let forged: Vec<HeaderName> = headers
             .keys()
             .filter(|name| self.is_privileged(name.as_str()))
             .cloned()
             .collect();
         for name in &forged {
-            request.remove_header(name);
+            headers.remove(name);
         }
         forged.len()
     }
@@ -118,40 +118,37 @@ impl PrivilegedHeaders {
     }
 
     /// Writes a certificate user as requestheader values.
-    pub fn stamp(
-        &self,
-        request: &mut RequestHeader,
-        who: &UserHeaders,
-    ) -> pingora_core::Result<()> {
+    pub fn stamp(&self, headers: &mut HeaderMap, who: &UserHeaders) -> pingora_core::Result<()> {
         if let Some(user) = self.users.first() {
-            request.insert_header(user.clone(), who.user.clone())?;
+            set(headers, user.clone(), who.user.clone())?;
         }
         if let Some(group) = &self.group {
             for value in &who.groups {
-                request.append_header(group.clone(), value.clone())?;
+                let added = headers.try_append(group.clone(), value.clone());
+                added.or_err(ErrorType::InvalidHTTPHeader, TOO_MANY)?;
             }
         }
         // An apiserver that trusts the header ignores tokens. One that does not trust it must not use a token, or the
         // request would have another user.
-        token::remove(request)
+        token::remove(headers)
     }
 
     /// Writes the further attributes that an apiserver gives certificate users ([`credential::details`]).
     pub fn stamp_details(
         &self,
-        request: &mut RequestHeader,
+        headers: &mut HeaderMap,
         who: &UserHeaders,
         details: CredentialFeatures,
     ) -> pingora_core::Result<()> {
         if details.credential_id
             && let Some(name) = &self.credential
         {
-            request.insert_header(name.clone(), who.credential.clone())?;
+            set(headers, name.clone(), who.credential.clone())?;
         }
         if details.uid
             && let (Some(name), Some(uid)) = (&self.uid, &who.uid)
         {
-            request.insert_header(name.clone(), uid.clone())?;
+            set(headers, name.clone(), uid.clone())?;
         }
         Ok(())
     }
@@ -173,6 +170,18 @@ pub fn version_asked(
     Ok(asked)
 }
 
+const TOO_MANY: &str = "too many headers";
+
+/// Sets a header to one value.
+pub fn set(
+    headers: &mut HeaderMap,
+    name: HeaderName,
+    value: HeaderValue,
+) -> pingora_core::Result<()> {
+    let set = headers.try_insert(name, value);
+    set.or_err(ErrorType::InvalidHTTPHeader, TOO_MANY).map(drop)
+}
+
 /// Compares names; `_` equals `-`.
 fn same(name: &[u8], known: &[u8]) -> bool {
     let dashed = |byte: &u8| if *byte == b'_' { b'-' } else { *byte };
@@ -181,10 +190,19 @@ fn same(name: &[u8], known: &[u8]) -> bool {
 
 /// Removes hop-by-hop headers (RFC 9110 §7.6.1), including the names listed in `Connection`. Keeps the upgrade headers
 /// if `upgrade` is set.
-pub fn strip_hop_by_hop(request: &mut RequestHeader, upgrade: bool) -> pingora_core::Result<()> {
-    if request.headers.contains_key(header::CONNECTION) {
-        let listed: Vec<HeaderName> = request
-            .headers
+pub fn strip_hop_by_hop(
+    headers: &mut HeaderMap,
+    version: Version,
+    upgrade: bool,
+) -> pingora_core::Result<()> {
+    headers.remove(header::TE);
+    headers.remove(HTTP2_SETTINGS);
+    if version == Version::HTTP_2 {
+        // The others are malformed there (RFC 9113 §8.2.2): h2 resets such a stream.
+        return Ok(());
+    }
+    if headers.contains_key(header::CONNECTION) {
+        let listed: Vec<HeaderName> = headers
             .get_all(header::CONNECTION)
             .iter()
             .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
@@ -192,19 +210,18 @@ pub fn strip_hop_by_hop(request: &mut RequestHeader, upgrade: bool) -> pingora_c
             .filter(|name| *name != header::UPGRADE && !says_who(name))
             .collect();
         for name in &listed {
-            request.remove_header(name);
+            headers.remove(name);
         }
-        request.remove_header(&header::CONNECTION);
+        headers.remove(header::CONNECTION);
     }
-    for name in [&KEEP_ALIVE, &PROXY_CONNECTION, &HTTP2_SETTINGS, &header::TE] {
-        if request.headers.contains_key(name) {
-            request.remove_header(name);
-        }
+    for name in [&KEEP_ALIVE, &PROXY_CONNECTION] {
+        headers.remove(name);
     }
     if upgrade {
-        request.insert_header(header::CONNECTION, HeaderValue::from_static("Upgrade"))?;
-    } else if request.headers.contains_key(header::UPGRADE) {
-        request.remove_header(&header::UPGRADE);
+        let upgrade = HeaderValue::from_static("Upgrade");
+        set(headers, header::CONNECTION, upgrade)?;
+    } else {
+        headers.remove(header::UPGRADE);
     }
     Ok(())
 }
@@ -226,13 +243,10 @@ fn says_who(name: &HeaderName) -> bool {
 }
 
 /// Replaces the client's claims about its address by the real address: audit logs rely on it.
-pub fn stamp_address(
-    request: &mut RequestHeader,
-    address: &HeaderValue,
-) -> pingora_core::Result<()> {
-    request.insert_header(FORWARDED_FOR, address.clone())?;
-    if request.headers.contains_key(REAL_IP) {
-        request.insert_header(REAL_IP, address.clone())?;
+pub fn stamp_address(headers: &mut HeaderMap, address: &HeaderValue) -> pingora_core::Result<()> {
+    set(headers, FORWARDED_FOR, address.clone())?;
+    if headers.contains_key(REAL_IP) {
+        set(headers, REAL_IP, address.clone())?;
     }
     Ok(())
 }

@@ -2,7 +2,9 @@
 //! browser can set no other header there. Pure.
 
 use http::header::{self, HeaderMap, HeaderValue};
-use pingora_http::RequestHeader;
+use pingora_core::{ErrorType, OrErr};
+
+use super::headers::set;
 
 /// Prefix of the subprotocol that carries a token.
 const PREFIX: &[u8] = b"base64url.bearer.authorization.k8s.io.";
@@ -15,18 +17,20 @@ pub fn is_there(headers: &HeaderMap, upgrade: bool) -> bool {
 }
 
 /// Removes every token.
-pub fn remove(request: &mut RequestHeader) -> pingora_core::Result<()> {
-    request.remove_header(&header::AUTHORIZATION);
-    if !protocols(&request.headers).any(|protocol| protocol.starts_with(PREFIX)) {
+pub fn remove(headers: &mut HeaderMap) -> pingora_core::Result<()> {
+    headers.remove(header::AUTHORIZATION);
+    if !protocols(headers).any(|protocol| protocol.starts_with(PREFIX)) {
         return Ok(());
     }
-    let others: Vec<_> = protocols(&request.headers)
+    let others: Vec<_> = protocols(headers)
         .filter(|protocol| !protocol.starts_with(PREFIX))
         .map(<[u8]>::to_vec)
         .collect();
-    request.remove_header(&header::SEC_WEBSOCKET_PROTOCOL);
+    headers.remove(header::SEC_WEBSOCKET_PROTOCOL);
     if !others.is_empty() {
-        request.insert_header(header::SEC_WEBSOCKET_PROTOCOL, others.join(&b", "[..]))?;
+        let others = HeaderValue::try_from(others.join(&b", "[..]));
+        let others = others.or_err(ErrorType::InvalidHTTPHeader, "subprotocols")?;
+        set(headers, header::SEC_WEBSOCKET_PROTOCOL, others)?;
     }
     Ok(())
 }
@@ -73,17 +77,21 @@ fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
 mod tests {
     use super::*;
 
-    fn request(headers: &[(&str, &str)]) -> RequestHeader {
-        let mut request = RequestHeader::build("GET", b"/api", None).unwrap();
-        for (name, value) in headers {
-            request.append_header((*name).to_owned(), *value).unwrap();
+    fn request(headers: &[(&str, &str)]) -> HeaderMap {
+        let field = |(name, value): &(&str, &str)| {
+            let name = header::HeaderName::from_bytes(name.as_bytes()).unwrap();
+            (name, HeaderValue::from_str(value).unwrap())
+        };
+        let mut request = HeaderMap::new();
+        for (name, value) in headers.iter().map(field) {
+            request.append(name, value);
         }
         request
     }
 
     #[test]
     fn a_bearer_token_is_one_that_kube_apiserver_would_look_at() {
-        let is_there = |value| is_there(&request(&[("Authorization", value)]).headers, false);
+        let is_there = |value| is_there(&request(&[("Authorization", value)]), false);
         for bearer in ["Bearer x", "bearer x", "BEARER x y", " Bearer x"] {
             assert!(is_there(bearer), "{bearer}");
         }
@@ -98,10 +106,7 @@ mod tests {
             assert!(!is_there(none), "{none}");
         }
         let second = request(&[("Authorization", "Basic x"), ("Authorization", "Bearer x")]);
-        assert!(
-            !super::is_there(&second.headers, false),
-            "only the first counts"
-        );
+        assert!(!super::is_there(&second, false), "only the first counts");
     }
 
     const TOKEN: &str = "base64url.bearer.authorization.k8s.io.dG9r";
@@ -112,8 +117,8 @@ mod tests {
             request(&[("Upgrade", upgrade), ("Sec-WebSocket-Protocol", protocols)])
         };
         let both = format!("v4.channel.k8s.io, {TOKEN}");
-        assert!(is_there(&with("websocket", &both).headers, true));
-        assert!(is_there(&with("WebSocket", TOKEN).headers, true));
+        assert!(is_there(&with("websocket", &both), true));
+        assert!(is_there(&with("WebSocket", TOKEN), true));
         let empty = "base64url.bearer.authorization.k8s.io.";
         for (upgrade, protocols, sent_on) in [
             ("websocket", both.as_str(), false),
@@ -122,17 +127,14 @@ mod tests {
             ("websocket", "v4.channel.k8s.io", true),
         ] {
             let request = with(upgrade, protocols);
-            assert!(
-                !is_there(&request.headers, sent_on),
-                "{upgrade} {protocols}"
-            );
+            assert!(!is_there(&request, sent_on), "{upgrade} {protocols}");
         }
         let apart = request(&[
             ("Upgrade", "websocket"),
             ("Sec-WebSocket-Protocol", "v4.channel.k8s.io"),
             ("Sec-WebSocket-Protocol", TOKEN),
         ]);
-        assert!(is_there(&apart.headers, true));
+        assert!(is_there(&apart, true));
     }
 
     #[test]
@@ -146,12 +148,8 @@ mod tests {
             ),
         ]);
         remove(&mut request).unwrap();
-        assert!(!request.headers.contains_key("authorization"));
-        let left: Vec<_> = request
-            .headers
-            .get_all("sec-websocket-protocol")
-            .iter()
-            .collect();
+        assert!(!request.contains_key("authorization"));
+        let left: Vec<_> = request.get_all("sec-websocket-protocol").iter().collect();
         assert_eq!(left, ["v5.channel.k8s.io, v4.channel.k8s.io"]);
     }
 
@@ -161,15 +159,15 @@ mod tests {
             ("Sec-WebSocket-Protocol", "a"),
             ("Sec-WebSocket-Protocol", "b,c"),
         ]);
-        let before = plain.headers.clone();
+        let before = plain.clone();
         remove(&mut plain).unwrap();
-        assert_eq!(plain.headers, before);
+        assert_eq!(plain, before);
     }
 
     #[test]
     fn a_subprotocol_alone_leaves_none_behind() {
         let mut request = request(&[("Sec-WebSocket-Protocol", TOKEN)]);
         remove(&mut request).unwrap();
-        assert!(!request.headers.contains_key("sec-websocket-protocol"));
+        assert!(!request.contains_key("sec-websocket-protocol"));
     }
 }

@@ -1,5 +1,7 @@
 //! The routing table (KEP-4020). Rows are numbered as in `ARCHITECTURE.md`; the first matching row decides.
 
+use std::sync::Arc;
+
 use super::table::Snapshot;
 use crate::config::Unsynced;
 use crate::config::settings::Settings;
@@ -152,11 +154,11 @@ pub enum ServerChoice<'s> {
     /// The local apiserver.
     Local,
     /// Any of these servers of the snapshot, by index; and the listed resource, for metrics: none for a custom resource.
-    Peers(&'s [usize], Option<&'s Gvr>),
+    Peers(&'s [usize], Option<&'s Arc<Gvr>>),
     /// These servers, by how well they fit the version.
-    Fitting(&'s [usize], &'s Gvr, KubernetesVersion),
+    Fitting(&'s [usize], &'s Arc<Gvr>, KubernetesVersion),
     /// Those of these servers whose watch history reaches back to this etcd revision.
-    Historians(&'s [usize], Option<&'s Gvr>, i64),
+    Historians(&'s [usize], Option<&'s Arc<Gvr>>, i64),
     /// None: 503 with `Retry-After`.
     Nowhere,
 }

@@ -144,7 +144,8 @@ pub struct Snapshot {
     pub peer_unknown: bool,
     /// Resources of CRDs and aggregated APIs.
     pub custom: Arc<Custom>,
-    holders: HashMap<Gvr, Holders>,
+    /// Requests share the names.
+    holders: HashMap<Arc<Gvr>, Holders>,
 }
 
 impl Snapshot {
@@ -155,13 +156,13 @@ impl Snapshot {
         local: Option<&ServedSet>,
         custom: Arc<Custom>,
     ) -> Self {
-        let mut holders: HashMap<Gvr, Holders> = HashMap::new();
+        let mut holders: HashMap<Arc<Gvr>, Holders> = HashMap::new();
         for gvr in local
             .into_iter()
             .flatten()
             .filter(|gvr| !custom.contains(gvr.borrow()))
         {
-            holders.entry(gvr.clone()).or_default().local = true;
+            holders.entry(Arc::new(gvr.clone())).or_default().local = true;
         }
         for class in classes(&servers) {
             for gvr in class.served.iter() {
@@ -169,7 +170,7 @@ impl Snapshot {
                     Some(holders) => holders,
                     // Records leave custom resources out, discovery does not.
                     None if !class.kind.has_proxy() && custom.contains(gvr.borrow()) => continue,
-                    None => holders.entry(gvr.clone()).or_default(),
+                    None => holders.entry(Arc::new(gvr.clone())).or_default(),
                 };
                 known.targets.extend(&class.targets);
                 known.absent |= class.absent;
@@ -189,7 +190,7 @@ impl Snapshot {
     }
 
     /// The servers that list `gvr`, and the listed name.
-    pub fn holders(&self, gvr: GvrRef<'_>) -> Option<(&Gvr, &Holders)> {
+    pub fn holders(&self, gvr: GvrRef<'_>) -> Option<(&Arc<Gvr>, &Holders)> {
         self.holders.get_key_value(&gvr)
     }
 
@@ -217,7 +218,8 @@ impl Snapshot {
 
     /// Every listed resource, in order; for display.
     pub fn resources(&self) -> BTreeMap<&Gvr, &Holders> {
-        self.holders.iter().collect()
+        let named = self.holders.iter();
+        named.map(|(gvr, holders)| (&**gvr, holders)).collect()
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! After GOAWAY a client may open streams until it has read the GOAWAY; later streams are refused.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::authority::{RawTargetAuthority, raw_target_authority};
 use pingora_core::server::ShutdownWatch;
 use tokio::sync::Notify;
+use tokio::task::unconstrained;
 use tokio::time::{Instant, sleep_until};
 
 use super::closing::becomes_true;
@@ -24,7 +26,7 @@ use crate::relay::downstream::Downstream;
 use crate::relay::framing::lengths_agree;
 use crate::relay::keepalive::{FIRST_REQUEST_TIMEOUT, IDLE_TIMEOUT};
 use crate::relay::service::RelayService;
-use crate::relay::write_batch::batched;
+use crate::relay::write_batch::{WriteBatch, batched};
 
 /// Most malformed streams of a connection, as in pingora.
 const MOST_MALFORMED: usize = 32;
@@ -33,7 +35,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// A connection that ends is kept open for this long without requests, because the last answers may still be in flight.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Serves a connection to its end. After `closing` it ends, too, but streams that arrive before the end are served. One
+/// Serves a connection to its end, and writes its answers in batches. After `closing` it ends, too, but streams that arrive before the end are served. One
 /// that comes after `closing` ends with the answer to its first request.
 pub async fn serve(
     service: &Arc<RelayService>,
@@ -43,7 +45,18 @@ pub async fn serve(
     closing: &ShutdownWatch,
 ) {
     let (stream, flush) = batched(stream);
-    let mut connection = match flush.run(options.handshake(stream)).await {
+    let serving = serve_requests(service, options, stream, downstream, closing);
+    flush.run(serving).await;
+}
+
+async fn serve_requests(
+    service: &Arc<RelayService>,
+    options: Builder,
+    stream: WriteBatch<Stream>,
+    downstream: &Arc<Downstream>,
+    closing: &ShutdownWatch,
+) {
+    let mut connection = match options.handshake(stream).await {
         Ok(connection) => connection,
         Err(error) => return tracing::debug!(%error, "no HTTP/2 after the TLS handshake"),
     };
@@ -54,26 +67,33 @@ pub async fn serve(
     let mut going = comes_late;
     // Set when this connection is to end, not when the proxy stops.
     let mut ended: Option<Instant> = None;
+    // These wait longer than for one request: to begin to wait takes more than to go on.
+    let mut ending = pin!(downstream.ended());
+    let mut stopping = pin!(unconstrained(becomes_true(&mut closing)));
+    let first = if comes_late {
+        FIRST_REQUEST_TIMEOUT
+    } else {
+        IDLE_TIMEOUT
+    };
+    let mut idle = pin!(running.idle_for(first));
     loop {
-        let idle = running.idle_for(match ended {
-            Some(_) => LINGER,
-            None if comes_late => FIRST_REQUEST_TIMEOUT,
-            None => IDLE_TIMEOUT,
-        });
         let accepted = tokio::select! {
             biased;
-            () = downstream.ended(), if ended.is_none() => {
+            // First, because it is ready more often than all others. They are polled whenever it is not, and a client
+            // that never pauses cannot keep it ready: tokio lets no task read for ever.
+            accepted = connection.accept() => accepted,
+            () = &mut ending, if ended.is_none() => {
                 ended = Some(Instant::now() + GRACE);
+                idle.set(running.idle_for(LINGER));
                 connection.graceful_shutdown();
                 continue;
             }
-            () = becomes_true(&mut closing), if !going => {
+            () = &mut stopping, if !going => {
                 going = true;
                 connection.graceful_shutdown();
                 continue;
             }
-            accepted = flush.run(connection.accept()) => accepted,
-            () = idle => return,
+            () = &mut idle => return,
         };
         let (request, mut respond) = match accepted {
             Some(Ok(accepted)) => accepted,
@@ -97,6 +117,9 @@ pub async fn serve(
         }
         let stream = ClientStream::new(request, respond, downstream.clone());
         let session = ClientSession::http2(stream);
+        if running.are_none() {
+            idle.set(running.idle_for(if ended.is_some() { LINGER } else { first }));
+        }
         let (service, running) = (service.clone(), running.clone().begin());
         tokio::spawn(async move {
             service.process_stream(session).await;

@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use http::header::{
-    ACCEPT, ACCEPT_ENCODING, HeaderName, HeaderValue, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH,
-    IF_RANGE, IF_UNMODIFIED_SINCE, RANGE,
+    ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderName, HeaderValue, IF_MATCH, IF_MODIFIED_SINCE,
+    IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE,
 };
-use pingora_http::RequestHeader;
 
 use self::cache::{Cache, Variant};
 use self::entity::{Entity, EntitySource};
 use crate::discovery::peer_discovery::PeerDiscovery;
+use crate::request::headers::set;
 use crate::routing::documents::DocumentRequest;
 
 pub mod cache;
@@ -49,11 +49,11 @@ impl Overlay {
     pub fn begin(
         &self,
         cache: &Cache,
-        header: &mut RequestHeader,
+        headers: &mut HeaderMap,
     ) -> pingora_core::Result<Option<MergeRequest>> {
         let peer_discovery = self.peer_discovery.as_ref();
         let merge_request =
-            |of| MergeRequest::begin(&self.document, of, self.for_one, cache, header);
+            |of| MergeRequest::begin(&self.document, of, self.for_one, cache, headers);
         peer_discovery.map(merge_request).transpose()
     }
 }
@@ -77,31 +77,33 @@ impl MergeRequest {
         peer_discovery: &Arc<PeerDiscovery>,
         for_one: bool,
         cache: &Cache,
-        header: &mut RequestHeader,
+        headers: &mut HeaderMap,
     ) -> pingora_core::Result<Self> {
-        let if_none_match = header.headers.get_all(IF_NONE_MATCH).iter().cloned();
+        let if_none_match = headers.get_all(IF_NONE_MATCH).iter().cloned();
         let mut merge_request = Self {
             document: document.clone(),
             peer_discovery: peer_discovery.clone(),
             variant: Variant {
-                accept: header.headers.get(ACCEPT).cloned(),
+                accept: headers.get(ACCEPT).cloned(),
                 for_one,
             },
             if_none_match: if_none_match.collect(),
-            gzip: accepts_gzip(header),
+            gzip: accepts_gzip(headers),
             known: None,
         };
         for name in &ABOUT_BYTES {
-            if header.headers.contains_key(name) {
-                header.remove_header(name);
-            }
+            headers.remove(name);
         }
-        header.insert_header(ACCEPT_ENCODING, HeaderValue::from_static("identity"))?;
+        set(
+            headers,
+            ACCEPT_ENCODING,
+            HeaderValue::from_static("identity"),
+        )?;
         let accepted = cache.accepted(peer_discovery.generation, document, &merge_request.variant);
         if let Some(entity) = accepted
             && let EntitySource::Etag(etag) = &entity.source
         {
-            header.insert_header(IF_NONE_MATCH, etag.clone())?;
+            set(headers, IF_NONE_MATCH, etag.clone())?;
             merge_request.known = Some(entity);
         }
         Ok(merge_request)
@@ -120,8 +122,8 @@ impl MergeRequest {
 }
 
 /// Reads the header as kube-apiserver does.
-fn accepts_gzip(header: &RequestHeader) -> bool {
-    let accepted = header.headers.get(ACCEPT_ENCODING);
+fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let accepted = headers.get(ACCEPT_ENCODING);
     let accepted = accepted.map_or(&b""[..], HeaderValue::as_bytes);
     accepted
         .split(|byte| *byte == b',')

@@ -166,9 +166,11 @@ impl<'a> Segments<'a> {
         let Some(rest) = self.rest.take().filter(|rest| !rest.is_empty()) else {
             return Ok(None);
         };
-        let segment = match rest.split_once('/') {
+        // Segments are short: this takes half the time of `str::split_once`.
+        let slash = rest.bytes().position(|byte| byte == b'/');
+        let segment = match slash.and_then(|slash| rest.split_at_checked(slash)) {
             Some((segment, rest)) => {
-                self.rest = Some(rest);
+                self.rest = rest.get(1..);
                 segment
             }
             None => rest,
@@ -184,7 +186,7 @@ impl<'a> Segments<'a> {
 }
 
 fn decode_segment(raw: &str) -> Result<Cow<'_, str>, AmbiguousPath> {
-    let segment = if raw.contains('%') {
+    let segment = if raw.bytes().any(|byte| byte == b'%') {
         let bytes = unescape(raw, false).ok_or(AmbiguousPath)?;
         // Go decodes before it cuts at slashes: with an encoded one there are more segments than it
         // seems.

@@ -263,7 +263,7 @@ fn row_8_what_only_peers_list_goes_to_any_of_them() {
     expect(
         &ask(HPA, true, &snapshot),
         Row::Peers,
-        &ServerChoice::Peers(&[0, 2], Some(&HPA.owned())),
+        &ServerChoice::Peers(&[0, 2], Some(&Arc::new(HPA.owned()))),
         false,
     );
 }
@@ -274,7 +274,7 @@ fn row_8_peers_serve_what_a_starting_local_server_lists() {
     expect(
         &ask(PODS, false, &snapshot),
         Row::Peers,
-        &ServerChoice::Peers(&[0], Some(&PODS.owned())),
+        &ServerChoice::Peers(&[0], Some(&Arc::new(PODS.owned()))),
         false,
     );
 }
