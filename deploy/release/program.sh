@@ -5,27 +5,40 @@
 #
 # Into target/dist: kube-interop-proxy, without debug information, and sbom.cdx.json, its dependencies (CycloneDX).
 # KUBE_INTEROP_PROXY_PROFILE names another profile of Cargo.toml than `release`.
+# The compiler is told which code is busy by the file that profile.sh has made, if there is one for this target.
 # The same bytes need the same compilers and libraries too: Rust's version, and Debian 12.
 set -euo pipefail
 name=program.sh
 # shellcheck source=deploy/release/lib.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=deploy/release/compile.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/compile.sh"
 
 profile=${KUBE_INTEROP_PROXY_PROFILE:-release}
 cyclonedx=0.5.9
 
-# No path of this machine: neither in what Rust compiles nor in what C compilers do.
-cargo_home=${CARGO_HOME:-$HOME/.cargo}
-rust_maps="--remap-path-prefix=$cargo_home=/cargo --remap-path-prefix=$root=/build --remap-path-prefix=$target=/build/target"
-c_maps="-ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$root=/build -ffile-prefix-map=$target=/build/target"
-
 say "$version, commit $commit, profile $profile"
-env -u CARGO_ENCODED_RUSTFLAGS RUSTFLAGS="$rust_maps" CFLAGS="$c_maps" CXXFLAGS="$c_maps" CARGO_INCREMENTAL=0 \
-    cargo build --locked --profile "$profile" --target-dir "$target/dist/build" --bin kube-interop-proxy
+flags=()
+if [ "$profile" != release ]; then
+    say "without $profdata: that is for the profile release alone"
+elif [ ! -f "$profdata" ] || [ ! -f "$made_for" ]; then
+    say "without a profile of busy code: there is no $profdata, or no $made_for beside it"
+elif ! grep --quiet --line-regexp --fixed-strings -e "$compiler" "$made_for"; then
+    say "without $profdata: that is for $(head -n 1 "$made_for"), and this is $compiler"
+else
+    say "with $profdata"
+    grep --quiet --line-regexp --fixed-strings -e "$lock" "$made_for" ||
+        say 'it is for another Cargo.lock and may have little effect; deploy/release/profile.sh makes it again' >&2
+    # Cargo compiles again what is told another name, not what finds another content.
+    copy=$dist/build/$(sha256sum "$profdata" | cut -d ' ' -f 1).profdata
+    install -D -m 0644 "$profdata" "$copy"
+    flags=("-Cprofile-use=$copy")
+fi
+compile "$dist/build" "$profile" "${flags[@]}"
 
 need objcopy binutils
 # Names of functions stay, for backtraces.
-objcopy --strip-debug "$dist/build/$profile/kube-interop-proxy" "$dist/kube-interop-proxy"
+objcopy --strip-debug "$dist/build/$host/$profile/kube-interop-proxy" "$dist/kube-interop-proxy"
 ! grep --quiet --text --fixed-strings -e "$root/" -e "$cargo_home/" "$dist/kube-interop-proxy" ||
     die 'the program names paths of this machine'
 say "$dist/kube-interop-proxy: $(stat --format=%s "$dist/kube-interop-proxy") bytes"
@@ -44,7 +57,7 @@ trap 'rm -rf "$tmp"' EXIT
 cp --parents --recursive --target-directory "$tmp" \
     Cargo.toml Cargo.lock build.rs src crates tests benches
 (cd "$tmp" && cargo cyclonedx --quiet --format json --spec-version 1.5 --describe binaries --no-build-deps \
-    --target "$(rustc -vV | sed -n 's/^host: //p')")
+    --target "$host")
 sed "s|path+file://$tmp|path+file:///build|" "$tmp/kube-interop-proxy_bin.cdx.json" >"$dist/sbom.cdx.json"
 grep --quiet '"name": "pingora-core"' "$dist/sbom.cdx.json" || die 'sbom.cdx.json lacks what the program is made of'
 say "$dist/sbom.cdx.json: $(grep --count '"purl"' "$dist/sbom.cdx.json") components"

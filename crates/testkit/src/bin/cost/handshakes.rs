@@ -33,7 +33,7 @@ impl Default for Options {
 }
 
 #[derive(Clone, Copy)]
-struct Kind {
+pub struct Kind {
     name: &'static str,
     version: &'static SupportedProtocolVersion,
     resumed: bool,
@@ -41,7 +41,7 @@ struct Kind {
     asks: bool,
 }
 
-const KINDS: [Kind; 4] = [
+pub const KINDS: [Kind; 4] = [
     Kind {
         name: "TLS 1.3, full",
         version: &TLS13,
@@ -102,14 +102,14 @@ pub async fn measure(plan: &Plan, options: &Options) {
 }
 
 /// Each with its own sessions.
-struct Clients {
+pub struct Clients {
     to: SocketAddr,
     configs: Vec<Arc<ClientConfig>>,
     asks: bool,
 }
 
 impl Clients {
-    fn new(to: SocketAddr, pki: &Pki, kind: Kind) -> Self {
+    pub fn new(to: SocketAddr, pki: &Pki, kind: Kind) -> Self {
         let (ca, certificate, key) = (
             pki.path("ca.crt"),
             pki.path("admin.crt"),
@@ -131,7 +131,7 @@ impl Clients {
     }
 
     /// Opens and closes so many connections. Returns how many sessions were resumed.
-    async fn connect(&self, number: usize) -> usize {
+    pub async fn connect(&self, number: usize) -> usize {
         let mut clients = JoinSet::new();
         for config in &self.configs {
             let (to, config, asks) = (self.to, Arc::clone(config), self.asks);

@@ -2,13 +2,11 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use testkit::double::{Double, v1_20};
-use testkit::process::Signal;
 use testkit::proxy::Proxy;
 
-use super::lab::{Lab, OBJECT, PROCESSOR, Plan, Subject};
+use super::lab::{Lab, OBJECT, PROCESSOR, Plan, Subject, end};
 use super::load::Load;
 use super::origin::REROUTED;
 use super::requests::until_rerouted;
@@ -17,7 +15,6 @@ const CONNECTIONS: usize = 4;
 const STREAMS: usize = 4;
 /// The difference between two runs is that of their requests alone.
 const NUMBERS: [usize; 2] = [500, 2500];
-const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -105,10 +102,8 @@ async fn total(served: &Served, plan: &Plan, number: usize, dir: &Path) -> u64 {
         .path(path)
         .run()
         .await;
-    // At once: what the drain does is not measured.
-    proxy.process().signal(Signal::Term);
-    proxy.process().signal(Signal::Term);
-    proxy.process().wait(PATIENCE).await;
+    // What the drain does is not measured.
+    end(proxy.process()).await;
     let text = std::fs::read_to_string(&out).expect("callgrind's file; install valgrind");
     let summary = text.lines().find_map(|line| line.strip_prefix("totals: "));
     summary.expect("a total").trim().parse().expect("a number")

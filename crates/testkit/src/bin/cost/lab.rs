@@ -10,7 +10,7 @@ use testkit::addr::Loopback;
 use testkit::client::Client;
 use testkit::cluster::Ground;
 use testkit::double::{Double, DoubleOptions, Preset, v1_20};
-use testkit::process::Process;
+use testkit::process::{Process, Signal};
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 
 use super::meter::Meter;
@@ -25,6 +25,7 @@ pub const OBJECT: &str = "/api/v1/namespaces/default/configmaps/x";
 pub const PROCESSOR: &str = "1";
 const PORT: u16 = 6443;
 const START: Duration = Duration::from_secs(30);
+const END: Duration = Duration::from_secs(120);
 
 /// What is measured, and how often.
 #[derive(Clone)]
@@ -158,6 +159,13 @@ pub async fn until_answered(process: &mut Process, client: &Client) {
         .await;
 }
 
+/// Ends the proxy at once, without its drain, but in order: what runs it, or is in it, writes what it has counted.
+pub async fn end(proxy: &mut Process) {
+    proxy.signal(Signal::Term);
+    proxy.signal(Signal::Term);
+    proxy.wait(END).await;
+}
+
 impl Subject {
     pub fn proxy(proxy: Proxy) -> Self {
         Self {
@@ -176,5 +184,10 @@ impl Subject {
             Running::Proxy(proxy) => proxy.process(),
             Running::Rival(process, _) => process,
         }
+    }
+
+    /// See [`end`].
+    pub async fn end(mut self) {
+        end(self.process()).await;
     }
 }

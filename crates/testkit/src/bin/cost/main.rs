@@ -20,6 +20,7 @@ mod rivals;
 mod scale;
 mod streams;
 mod table;
+mod training;
 mod watched;
 mod watches;
 
@@ -76,6 +77,8 @@ enum Work {
     Scale(scale::Options),
     /// Instructions of a request in user space, by valgrind. Exits with 1 above a limit.
     Instructions(instructions::Options),
+    /// All of this work by the proxy alone, for a profile of an instrumented program; see deploy/release/profile.sh.
+    Training,
 }
 
 #[tokio::main]
@@ -115,6 +118,7 @@ async fn run(plan: &Plan, work: Work) -> ExitCode {
         Work::Latency(options) => latency::measure(plan, &options).await,
         Work::Scale(options) => scale::measure(plan, &options).await,
         Work::All => all(plan).await,
+        Work::Training => training::train(plan).await,
         Work::Instructions(options) => return instructions::check(plan, &options).await,
     }
     ExitCode::SUCCESS

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use testkit::client::Client;
-use testkit::double::v1_20;
+use testkit::double::{Double, v1_20};
 use testkit::proxy::Proxy;
 use testkit::wait::eventually;
 
@@ -13,8 +13,8 @@ use super::load::Load;
 use super::origin::{Origin, REROUTED};
 use super::table::{head, names, rounds, row};
 
-const CONNECTIONS: usize = 16;
-const STREAMS: [usize; 4] = [1, 4, 16, 64];
+pub const CONNECTIONS: usize = 16;
+pub const STREAMS: [usize; 4] = [1, 4, 16, 64];
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -106,20 +106,20 @@ struct Chain {
 }
 
 pub async fn rerouted(plan: &Plan, options: &Options) {
-    let lab = Lab::of(v1_20().without_group("autoscaling")).await;
-    let all = lab.ground.double(v1_20()).await;
-    let without = lab.origin().await;
-    let with = Origin::start(&lab.ground, all.addr()).await;
+    let pair = Pair::new().await;
     let mut chains = Vec::new();
     for rival in &plan.rivals {
-        let second = lab.rival(plan, *rival, with.address()).await;
-        let first = lab.rival(plan, *rival, second.address()).await;
+        let second = pair.lab.rival(plan, *rival, pair.with.address()).await;
+        let first = pair.lab.rival(plan, *rival, second.address()).await;
         chains.push(Chain {
             name: rival.name(),
             hops: [first, second],
         });
     }
-    chains.push(proxies(&lab, plan, &without, &with).await);
+    chains.push(Chain {
+        name: "proxy",
+        hops: pair.proxies(plan).await,
+    });
     let names: Vec<_> = chains.iter().map(|chain| chain.name).collect();
     head(&title(plan, "rerouted through two, HTTP/2"), &names);
     for streams in &options.streams {
@@ -150,15 +150,34 @@ pub async fn rerouted(plan: &Plan, options: &Options) {
     }
 }
 
-async fn proxies(lab: &Lab, plan: &Plan, without: &Origin, with: &Origin) -> Chain {
-    let options = |id, upstream| lab.proxy_options(plan, upstream).server_id(id);
-    let second = Proxy::start(options("second", with.address())).await;
-    let first = Proxy::start(options("first", without.address())).await;
-    let hops = [first, second].map(Subject::proxy);
-    until_rerouted(lab, hops[0].address()).await;
-    Chain {
-        name: "proxy",
-        hops,
+/// Two servers, of which only the second one has the resource.
+pub struct Pair {
+    lab: Lab,
+    without: Origin,
+    with: Origin,
+    _all: Double,
+}
+
+impl Pair {
+    pub async fn new() -> Self {
+        let lab = Lab::of(v1_20().without_group("autoscaling")).await;
+        let all = lab.ground.double(v1_20()).await;
+        Self {
+            without: lab.origin().await,
+            with: Origin::start(&lab.ground, all.addr()).await,
+            lab,
+            _all: all,
+        }
+    }
+
+    /// One before each; the first reroutes to the second.
+    pub async fn proxies(&self, plan: &Plan) -> [Subject; 2] {
+        let options = |id, upstream| self.lab.proxy_options(plan, upstream).server_id(id);
+        let second = Proxy::start(options("second", self.with.address())).await;
+        let first = Proxy::start(options("first", self.without.address())).await;
+        let hops = [first, second].map(Subject::proxy);
+        until_rerouted(&self.lab, hops[0].address()).await;
+        hops
     }
 }
 

@@ -13,7 +13,7 @@ use super::watched::{EVENT_SIZE, Watched};
 /// the allocator gives memory back some seconds after it was freed.
 const PAUSE: Duration = Duration::from_secs(15);
 /// Between two events of a watch.
-const EVERY: Duration = Duration::from_secs(1);
+pub const EVERY: Duration = Duration::from_secs(1);
 
 #[derive(clap::Args)]
 pub struct Idle {
@@ -48,7 +48,7 @@ impl Default for Events {
     }
 }
 
-const ON_A_CONNECTION: usize = 50;
+pub const ON_A_CONNECTION: usize = 50;
 
 /// Each program is started anew for each number: what it has taken before would hide what it takes.
 pub async fn idle(plan: &Plan, options: &Idle) {
