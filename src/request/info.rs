@@ -165,25 +165,28 @@ pub fn read<'a>(method: &Method, path: &'a str, query: Option<&'a str>) -> Reque
 /// path with a leading slash and whole escapes, and neither blanks nor control bytes anywhere. A
 /// `#` is refused as well: Go takes it for part of the path, others for a fragment.
 pub fn is_well_formed(path: &str, query: Option<&str>) -> bool {
-    let mut bytes = path.bytes();
-    if bytes.next() != Some(b'/') {
-        return false;
-    }
-    while let Some(byte) = bytes.next() {
-        let fits = match byte {
-            b'%' => (0..2).all(|_| bytes.next().is_some_and(|digit| digit.is_ascii_hexdigit())),
-            b'?' => false,
-            _ => is_plain(byte),
-        };
-        if !fits {
-            return false;
-        }
-    }
-    query.is_none_or(|query| query.bytes().all(is_plain))
+    path.starts_with('/')
+        && are_plain(path)
+        && !any_byte(path, |byte| byte == b'?')
+        && (!any_byte(path, |byte| byte == b'%') || has_whole_escapes(path))
+        && query.is_none_or(are_plain)
 }
 
-fn is_plain(byte: u8) -> bool {
-    byte > b' ' && byte != 0x7f && byte != b'#'
+fn are_plain(text: &str) -> bool {
+    !any_byte(text, |byte| byte <= b' ' || byte == 0x7f || byte == b'#')
+}
+
+/// Does not stop at the first such byte: then the compiler looks at many bytes at a time.
+fn any_byte(text: &str, is_meant: impl Fn(u8) -> bool) -> bool {
+    text.bytes().fold(false, |any, byte| any | is_meant(byte))
+}
+
+fn has_whole_escapes(path: &str) -> bool {
+    let mut parts = path.split('%').skip(1);
+    parts.all(|part| {
+        let digits = part.as_bytes().first_chunk::<2>();
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    })
 }
 
 fn no_resource(target: Target<'_>, long_running: bool) -> RequestInfo<'_> {

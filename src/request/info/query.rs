@@ -9,8 +9,8 @@ use super::path::unescape;
 /// parameter without `=` has an empty value. Bytes that are not UTF-8 become U+FFFD.
 pub fn query_values<'a>(query: Option<&'a str>, key: &str) -> impl Iterator<Item = Cow<'a, str>> {
     query
-        .unwrap_or_default()
-        .split('&')
+        .into_iter()
+        .flat_map(|query| query.split('&'))
         .filter_map(move |pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             if pair.is_empty() || pair.contains(';') || query_unescape(name)? != key {
