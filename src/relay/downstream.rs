@@ -132,9 +132,14 @@ impl Downstream {
         })
     }
 
+    /// Whether the connection is to end.
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+
     /// Resolves when the connection is to end. For one waiter only.
     pub async fn ended(&self) {
-        while !self.ending.load(Ordering::Relaxed) {
+        while !self.is_ending() {
             self.end_notify.notified().await;
         }
     }

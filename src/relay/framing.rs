@@ -71,7 +71,7 @@ fn names_a_length(raw: &[u8]) -> bool {
 /// Removes hop-by-hop headers from an answer, and those that `Connection` lists.
 pub fn strip_hop_by_hop(response: &mut ResponseHeader) {
     if response.version == Version::HTTP_2 {
-        // They are malformed there (RFC 9113 §8.2.2): h2 resets such a stream.
+        // They are malformed there (RFC 9113 §8.2.2): h2 lets none through.
         return;
     }
     for name in listed_in_connection(&response.headers) {

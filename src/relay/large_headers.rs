@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use http::request::Parts;
+use pingora_core::protocols::http::ServerSession;
 use tokio::sync::oneshot;
 
 use super::downstream::Downstream;
@@ -37,14 +38,20 @@ const SLOTS: usize = 64;
 /// Total size of large headers of running requests.
 static ALL: AtomicUsize = AtomicUsize::new(0);
 
-/// The size of a header. The first line of HTTP/1 counts as the pseudo fields of HTTP/2.
-pub fn weight(header: &Parts) -> usize {
+/// The size of a header. The first line of HTTP/1 counts as the pseudo fields of HTTP/2; `http1` has all of it, also the
+/// host of a whole URL.
+pub fn weight(header: &Parts, http1: Option<&ServerSession>) -> usize {
     let fields = header.headers.iter();
     let fields = fields.map(|(name, value)| name.as_str().len() + value.len() + FIELD);
-    let path = header.uri.path_and_query();
-    let path = path.map_or(0, |path| path.as_str().len());
+    let target = match http1 {
+        Some(session) => session.req_header().raw_path().len(),
+        None => header
+            .uri
+            .path_and_query()
+            .map_or(0, |path| path.as_str().len()),
+    };
     let authority = header.uri.authority().map_or(0, |host| host.as_str().len());
-    let line = header.method.as_str().len() + path + authority;
+    let line = header.method.as_str().len() + target + authority;
     fields.sum::<usize>() + line + PSEUDO
 }
 
@@ -131,4 +138,23 @@ impl Drop for IncomingHeaderSlot {
 /// Locked for a short time, and only for large headers.
 fn occupied() -> MutexGuard<'static, VecDeque<OccupiedSlot>> {
     OCCUPIED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_host_of_a_whole_url_counts() {
+        let host = "a".repeat(100 << 10);
+        let head = format!("GET http://{host}/api HTTP/1.0\r\n\r\n");
+        let (mut client, server) = tokio::io::duplex(head.len());
+        client.write_all(head.as_bytes()).await.unwrap();
+        let mut session = ServerSession::new_http1(Box::new(server));
+        assert!(session.read_request().await.unwrap());
+        let header: &Parts = session.req_header().as_ref();
+        assert!(weight(header, Some(&session)) > host.len());
+    }
 }

@@ -216,7 +216,7 @@ impl RelayService {
         let named = names_a_path(session.as_http1());
         let connection = &downstream.client;
         connection.ask();
-        let permit = header_permit(&downstream, &header);
+        let permit = header_permit(&downstream, &header, session.as_http1());
         let bearer = token::is_there(&header.headers, upgrade);
         let caller = self
             .shared
@@ -486,8 +486,12 @@ fn unfit(
 }
 
 /// A permit for the size of a header; `None` if it is too large.
-fn header_permit(downstream: &Arc<Downstream>, header: &Parts) -> Option<LargeHeaderPermit> {
-    let weight = large_headers::weight(header);
+fn header_permit(
+    downstream: &Arc<Downstream>,
+    header: &Parts,
+    http1: Option<&ServerSession>,
+) -> Option<LargeHeaderPermit> {
+    let weight = large_headers::weight(header, http1);
     // Over HTTP/1 the bytes were counted while they were read.
     let fits = header.version < Version::HTTP_2 || weight <= large_headers::LIMIT;
     fits.then(|| LargeHeaderPermit::take(downstream, weight))

@@ -198,7 +198,7 @@ pub fn strip_hop_by_hop(
     headers.remove(header::TE);
     headers.remove(HTTP2_SETTINGS);
     if version == Version::HTTP_2 {
-        // The others are malformed there (RFC 9113 §8.2.2): h2 resets such a stream.
+        // The others are malformed there (RFC 9113 §8.2.2): h2 lets none through.
         return Ok(());
     }
     if headers.contains_key(header::CONNECTION) {

@@ -17,7 +17,6 @@ use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::authority::{RawTargetAuthority, raw_target_authority};
 use pingora_core::server::ShutdownWatch;
 use tokio::sync::Notify;
-use tokio::task::unconstrained;
 use tokio::time::{Instant, sleep_until};
 
 use super::closing::becomes_true;
@@ -35,8 +34,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// A connection that ends is kept open for this long without requests, because the last answers may still be in flight.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Serves a connection to its end, and writes its answers in batches. After `closing` it ends, too, but streams that arrive before the end are served. One
-/// that comes after `closing` ends with the answer to its first request.
+/// Serves a connection to its end, and writes its answers in batches. After `closing` it ends, too, but streams that
+/// arrive before the end are served. One that comes after `closing` ends with the answer to its first request.
 pub async fn serve(
     service: &Arc<RelayService>,
     options: Builder,
@@ -45,7 +44,10 @@ pub async fn serve(
     closing: &ShutdownWatch,
 ) {
     let (stream, flush) = batched(stream);
-    let serving = serve_requests(service, options, stream, downstream, closing);
+    // Pinned here, or the future would have room for it twice.
+    let serving = pin!(serve_requests(
+        service, options, stream, downstream, closing
+    ));
     flush.run(serving).await;
 }
 
@@ -62,14 +64,14 @@ async fn serve_requests(
     };
     let running = Arc::new(Running::default());
     let mut malformed = 0;
-    let mut closing = closing.clone();
     let comes_late = *closing.borrow();
+    let (mut closing, news) = (closing.clone(), closing.clone());
     let mut going = comes_late;
     // Set when this connection is to end, not when the proxy stops.
     let mut ended: Option<Instant> = None;
-    // These wait longer than for one request: to begin to wait takes more than to go on.
+    // These wait for longer than one request, because to begin to wait takes more than to go on.
     let mut ending = pin!(downstream.ended());
-    let mut stopping = pin!(unconstrained(becomes_true(&mut closing)));
+    let mut stopping = pin!(becomes_true(&mut closing));
     let first = if comes_late {
         FIRST_REQUEST_TIMEOUT
     } else {
@@ -77,22 +79,21 @@ async fn serve_requests(
     };
     let mut idle = pin!(running.idle_for(first));
     loop {
+        // Not left to the futures below: a client that never pauses keeps the first of them ready.
+        if ended.is_none() && downstream.is_ending() {
+            ended = Some(Instant::now() + GRACE);
+            idle.set(running.idle_for(LINGER));
+            connection.graceful_shutdown();
+        }
+        if !going && !matches!(news.has_changed(), Ok(false)) {
+            going = true;
+            connection.graceful_shutdown();
+        }
         let accepted = tokio::select! {
             biased;
-            // First, because it is ready more often than all others. They are polled whenever it is not, and a client
-            // that never pauses cannot keep it ready: tokio lets no task read for ever.
             accepted = connection.accept() => accepted,
-            () = &mut ending, if ended.is_none() => {
-                ended = Some(Instant::now() + GRACE);
-                idle.set(running.idle_for(LINGER));
-                connection.graceful_shutdown();
-                continue;
-            }
-            () = &mut stopping, if !going => {
-                going = true;
-                connection.graceful_shutdown();
-                continue;
-            }
+            () = &mut ending, if ended.is_none() => continue,
+            () = &mut stopping, if !going => continue,
             () = &mut idle => return,
         };
         let (request, mut respond) = match accepted {
