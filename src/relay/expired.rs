@@ -458,7 +458,7 @@ impl ForwardedRequest<'_> {
         upstreams: &Upstreams,
         authentication: &Authentication<'_>,
         session: &mut ClientSession,
-        upload: &Upload,
+        upload: &mut Upload,
         watch: &ExpiredWatch,
     ) -> Outcome {
         let exchange = self.exchange(

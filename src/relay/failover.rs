@@ -112,7 +112,7 @@ impl<'a> ForwardedRequest<'a> {
     ) -> Result<Outcome, Refused> {
         let certificate = self.write_common_headers(shared, upload)?;
         // Only an apiserver can authenticate other callers.
-        let headers = upload.header().filter(|_| !certificate);
+        let headers = upload.header_mut().filter(|_| !certificate);
         let token = headers.and_then(|header| self.tokens.of(&header.headers));
         let known = certificate || token.is_some_and(|token| self.tokens.is_known(token));
         let unverified = !known && route.details.ends_anonymous;
@@ -346,7 +346,7 @@ impl<'a> ForwardedRequest<'a> {
         upstreams: &'s Upstreams,
         authentication: &'s Authentication<'a>,
         route: &Route,
-        upload: &Upload,
+        upload: &mut Upload,
         exclusive: bool,
     ) -> Result<(Exchange<'s>, Box<Parts>), Refused>
     where
@@ -362,16 +362,15 @@ impl<'a> ForwardedRequest<'a> {
         upstreams: &'s Upstreams,
         authentication: &'s Authentication<'a>,
         route: &Route,
-        upload: &Upload,
+        upload: &mut Upload,
         exclusive: bool,
     ) -> pingora_core::Result<(Exchange<'s>, Box<Parts>)>
     where
         'a: 's,
     {
-        let Some(header) = upload.header() else {
+        let Some(mut header) = upload.header_to_send()? else {
             return Error::e_explain(ErrorType::InternalError, "the answer has begun");
         };
-        let mut header = Box::new(header.clone());
         upstream_headers::for_server_kind(&mut header.headers, route.server_kind)?;
         let merge_request = route
             .overlay

@@ -33,6 +33,7 @@ pub mod metrics;
 pub mod not_found;
 pub mod outcome;
 pub mod overlay;
+pub mod packed_header;
 pub mod plan;
 pub mod pool;
 pub mod recent;

@@ -50,9 +50,10 @@ const MAX_STREAMS: u32 = 250;
 /// All users of a peer share a few connections. A watch that waits for a stream would look like a watch that hangs.
 const PEERS_STREAMS: u32 = 1000;
 /// Bytes of a request's body that may wait here, as in kube-apiserver; and of all bodies of one connection. Fewer than
-/// 64 stalled uploads do not delay other requests of the connection.
+/// 64 stalled uploads do not delay other requests of the connection; on a peer's, as many as it sends on one.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 64 * STREAM_WINDOW;
+const PEERS_WINDOW: u32 = 100 * STREAM_WINDOW;
 /// The value of `Keep-Alive: timeout` on answers over HTTP/1, in seconds. The real timeout is
 /// [`crate::relay::keepalive::IDLE_TIMEOUT`].
 const KEEPALIVE: u64 = 60;
@@ -113,11 +114,15 @@ impl RelayService {
     /// The HTTP/2 settings of a client's connection.
     pub fn http2_options(&self, peer: bool) -> Builder {
         let mut options = Builder::new();
-        options.max_concurrent_streams(if peer { PEERS_STREAMS } else { MAX_STREAMS });
+        let (streams, window) = match peer {
+            true => (PEERS_STREAMS, PEERS_WINDOW),
+            false => (MAX_STREAMS, CONNECTION_WINDOW),
+        };
+        options.max_concurrent_streams(streams);
         options.max_header_list_size(large_headers::READ);
         options.max_pending_accept_reset_streams(RESET_STREAMS);
         options.initial_window_size(STREAM_WINDOW);
-        options.initial_connection_window_size(CONNECTION_WINDOW);
+        options.initial_connection_window_size(window);
         options.max_send_buffer_size(SEND_BUFFER);
         options
     }

@@ -16,6 +16,7 @@ use http::request::Parts;
 
 use super::client_session::ClientSession;
 use super::download::poll_send;
+use super::packed_header::PackedHeader;
 use super::upstream_stream::UpstreamSession;
 use crate::relay::outcome::Outcome;
 
@@ -106,9 +107,16 @@ impl Replay {
     }
 }
 
+/// A request's header.
+enum KeptHeader {
+    Whole(Box<Parts>),
+    /// A server was sent it.
+    Packed(PackedHeader),
+}
+
 pub struct Upload {
-    /// The request's header, while another server may get the request.
-    header: Option<Box<Parts>>,
+    /// The request's header, while a server may get the request.
+    header: Option<KeptHeader>,
     expected: bool,
     /// The client waits for `100 Continue` before it sends its body.
     continue_owed: bool,
@@ -141,7 +149,7 @@ impl Upload {
     /// `expected`: there is a body; `expects_continue`: the client waits for `100 Continue`.
     pub fn new(header: Box<Parts>, expected: bool, expects_continue: bool) -> Self {
         Self {
-            header: Some(header),
+            header: Some(KeptHeader::Whole(header)),
             expected,
             continue_owed: expected && expects_continue,
             kept: Some(Replay::default()),
@@ -153,12 +161,29 @@ impl Upload {
         }
     }
 
-    pub fn header(&self) -> Option<&Parts> {
-        self.header.as_deref()
+    /// Until the first server is sent it.
+    pub fn header_mut(&mut self) -> Option<&mut Parts> {
+        match &mut self.header {
+            Some(KeptHeader::Whole(header)) => Some(header),
+            _ => None,
+        }
     }
 
-    pub fn header_mut(&mut self) -> Option<&mut Parts> {
-        self.header.as_deref_mut()
+    /// The header for a server, to which this one's own fields may be added. `None`: the answer has begun.
+    pub fn header_to_send(&mut self) -> pingora_core::Result<Option<Box<Parts>>> {
+        let (header, kept) = match self.header.take() {
+            None => return Ok(None),
+            Some(KeptHeader::Whole(header)) => {
+                let kept = match PackedHeader::of(&header) {
+                    Some(packed) => KeptHeader::Packed(packed),
+                    None => KeptHeader::Whole(header.clone()),
+                };
+                (header, kept)
+            }
+            Some(KeptHeader::Packed(packed)) => (packed.unpack()?, KeptHeader::Packed(packed)),
+        };
+        self.header = Some(kept);
+        Ok(Some(header))
     }
 
     pub fn is_expected(&self) -> bool {

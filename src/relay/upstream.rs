@@ -24,8 +24,7 @@ use crate::config::Config;
 use crate::tls::credentials::{Credentials, Trust};
 
 /// Most streams on one connection. A server may allow fewer.
-const SHORT_STREAMS: usize = 64;
-const LONG_STREAMS: usize = 100;
+const STREAMS: usize = 100;
 const UNVERIFIED_STREAMS: usize = 64;
 
 /// How a request uses its connection.
@@ -125,8 +124,8 @@ impl Upstreams {
 impl UpstreamGroup {
     fn new(name: &str, trust: &Arc<Trust>) -> Self {
         let pools = |protocols: &Protocols| Pools {
-            short: ConnectionPool::new(protocols, SHORT_STREAMS),
-            long: ConnectionPool::new(protocols, LONG_STREAMS),
+            short: ConnectionPool::new(protocols, STREAMS),
+            long: ConnectionPool::new(protocols, STREAMS),
         };
         let protocols_without = Protocols::new(&trust.without);
         Self {
