@@ -41,17 +41,17 @@ cargo build --locked --package testkit --bin cost
 # A file for each process that ends.
 say 'training'
 ulimit -n "$(ulimit -Hn)" || say "the limit of open files stays at $(ulimit -n)" >&2
-LLVM_PROFILE_FILE="$tmp/%p.profraw" \
+LLVM_PROFILE_FILE="$tmp/%p-%m.profraw" \
     "$target/debug/cost" --program "$directory/$host/release/kube-interop-proxy" training
 counts=("$tmp"/*.profraw)
-[ -e "${counts[0]}" ] || die 'the program wrote no counts'
+[ "${#counts[@]}" -ge 5 ] || die "only ${#counts[@]} of 5 programs wrote their counts"
 say "counts of ${#counts[@]} processes: $(cat "${counts[@]}" | wc -c) bytes"
 
 # Without the functions that never ran.
 "$merger" merge --sparse --output "$tmp/profdata" "${counts[@]}"
 # What rustc does not read, for it was written by a later version of LLVM, is only a warning.
 said=$(rustc --crate-type lib --emit obj -Copt-level=1 "-Cprofile-use=$tmp/profdata" -o "$tmp/try.o" - \
-    <<<'pub fn try_it(number: u32) -> u32 { number / 3 }' 2>&1)
+    <<<'pub fn try_it(number: u32) -> u32 { number / 3 }' 2>&1) || said=${said:-rustc failed}
 [ -z "$said" ] ||
     die "$said" "rustc does not read what $merger writes; install rustc's own: rustup component add llvm-tools"
 install -m 0644 "$tmp/profdata" "$profdata"

@@ -327,7 +327,7 @@ impl<'a> ForwardedRequest<'a> {
     fn write_common_headers(&self, shared: &Shared, upload: &mut Upload) -> Result<bool, Refused> {
         let caller = self.route_request.caller;
         let Some(header) = upload.header_mut() else {
-            return Ok(false);
+            return Err(Refused::untried(Refusal::BadTarget));
         };
         upstream_headers::for_any_server(
             shared,

@@ -161,7 +161,7 @@ impl Upload {
         }
     }
 
-    /// Until the first server is sent it.
+    /// `None`: a server was sent it.
     pub fn header_mut(&mut self) -> Option<&mut Parts> {
         match &mut self.header {
             Some(KeptHeader::Whole(header)) => Some(header),

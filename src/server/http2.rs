@@ -17,6 +17,7 @@ use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::authority::{RawTargetAuthority, raw_target_authority};
 use pingora_core::server::ShutdownWatch;
 use tokio::sync::Notify;
+use tokio::task::unconstrained;
 use tokio::time::{Instant, sleep_until};
 
 use super::closing::becomes_true;
@@ -69,9 +70,10 @@ async fn serve_requests(
     let mut going = comes_late;
     // Set when this connection is to end, not when the proxy stops.
     let mut ended: Option<Instant> = None;
-    // These wait for longer than one request, because to begin to wait takes more than to go on.
+    // These wait for longer than one request, because to begin to wait takes more than to go on. Unconstrained, because
+    // they are polled after a client's frames, which may have taken all that tokio lets a task do at a time.
     let mut ending = pin!(downstream.ended());
-    let mut stopping = pin!(becomes_true(&mut closing));
+    let mut stopping = pin!(unconstrained(becomes_true(&mut closing)));
     let first = if comes_late {
         FIRST_REQUEST_TIMEOUT
     } else {
@@ -79,7 +81,7 @@ async fn serve_requests(
     };
     let mut idle = pin!(running.idle_for(first));
     loop {
-        // Not left to the futures below: a client that never pauses keeps the first of them ready.
+        // Not left to the futures below: a client that never pauses may keep the first of them ready.
         if ended.is_none() && downstream.is_ending() {
             ended = Some(Instant::now() + GRACE);
             idle.set(running.idle_for(LINGER));
@@ -200,7 +202,7 @@ impl Running {
         while !self.are_none() {
             self.none.notified().await;
         }
-        sleep_until(Instant::now() + time).await;
+        unconstrained(sleep_until(Instant::now() + time)).await;
     }
 }
 
