@@ -160,7 +160,12 @@ async fn ask(requests: SendRequest<Bytes>, asked: Asked, sent: Option<Arc<Mutex<
     let bodiless = [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&head.status);
     if whole && method != Method::HEAD && !bodiless {
         let sent = sent.lock().expect("a lock").of(&from);
-        assert_eq!(sent, Some(read.len()), "a body that ends before its end");
+        // A watch whose server is gone ends as if its server had ended it: a reset would make its client list again.
+        let is_cut_watch = sent.is_none() && path.contains("watch=true");
+        assert!(
+            is_cut_watch || sent == Some(read.len()),
+            "a body that ends before its end: {sent:?} of {path}"
+        );
     }
 }
 
