@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::{ACCEPT, HeaderValue};
+use http::header::{ACCEPT, CONTENT_LENGTH, HeaderValue};
 use http::request::Parts;
 use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
@@ -154,8 +154,11 @@ impl<'a> FinalBookmark<'a> {
 
     /// The answer begins.
     pub fn answered(&mut self, response: &ResponseHeader) {
-        if response.status != StatusCode::OK {
-            // An error is not a watch stream.
+        // An error is no stream of a watch, nor is an answer that says its length: it must not end before that, and nothing
+        // can be added to it.
+        if self.watch.is_some()
+            && (response.status != StatusCode::OK || response.headers.contains_key(CONTENT_LENGTH))
+        {
             self.watch = None;
         }
         if let Some(watch) = self.watch.as_mut().and_then(Arc::get_mut) {
