@@ -32,7 +32,7 @@ use super::shared::{Shared, retry_after};
 use super::tokens::Tokens;
 use super::unread::{AnswerWriter, SEND_BUFFER};
 use super::upload::Upload;
-use super::upstream::{RequestKind, Upstreams};
+use super::upstream::{RequestKind, STREAMS, Upstreams};
 use super::write_batch::buffered;
 use crate::metrics::Open;
 use crate::relay::failover::{ForwardedRequest, Refused};
@@ -53,7 +53,7 @@ const PEERS_STREAMS: u32 = 1000;
 /// 64 stalled uploads do not delay other requests of the connection; on a peer's, as many as it sends on one.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 64 * STREAM_WINDOW;
-const PEERS_WINDOW: u32 = 100 * STREAM_WINDOW;
+const PEERS_WINDOW: u32 = STREAMS * STREAM_WINDOW;
 /// The value of `Keep-Alive: timeout` on answers over HTTP/1, in seconds. The real timeout is
 /// [`crate::relay::keepalive::IDLE_TIMEOUT`].
 const KEEPALIVE: u64 = 60;

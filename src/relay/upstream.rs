@@ -24,7 +24,7 @@ use crate::config::Config;
 use crate::tls::credentials::{Credentials, Trust};
 
 /// Most streams on one connection. A server may allow fewer.
-const STREAMS: usize = 100;
+pub(super) const STREAMS: u32 = 100;
 const UNVERIFIED_STREAMS: usize = 64;
 
 /// How a request uses its connection.
@@ -124,8 +124,8 @@ impl Upstreams {
 impl UpstreamGroup {
     fn new(name: &str, trust: &Arc<Trust>) -> Self {
         let pools = |protocols: &Protocols| Pools {
-            short: ConnectionPool::new(protocols, STREAMS),
-            long: ConnectionPool::new(protocols, STREAMS),
+            short: ConnectionPool::new(protocols, STREAMS as usize),
+            long: ConnectionPool::new(protocols, STREAMS as usize),
         };
         let protocols_without = Protocols::new(&trust.without);
         Self {
