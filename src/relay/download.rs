@@ -5,7 +5,7 @@
 //! is read.
 
 use std::future::poll_fn;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use h2::{RecvStream, SendStream};
@@ -116,13 +116,22 @@ pub async fn receive(
     body: &mut RecvStream,
     what: &'static str,
 ) -> pingora_core::Result<Option<Bytes>> {
-    let piece = body.data().await.transpose();
+    poll_fn(|context| poll_receive(body, what, context)).await
+}
+
+/// The same.
+pub fn poll_receive(
+    body: &mut RecvStream,
+    what: &'static str,
+    context: &mut Context<'_>,
+) -> Poll<pingora_core::Result<Option<Bytes>>> {
+    let piece = ready!(body.poll_data(context)).transpose();
     let piece = piece.or_err(ErrorType::ReadError, what)?;
     if let Some(data) = &piece {
         // Also of a stream that has ended meanwhile.
         let _ = body.flow_control().release_capacity(data.len());
     }
-    Ok(piece)
+    Poll::Ready(Ok(piece))
 }
 
 /// Sends as much of `data` as there is room for. Ready after any progress; returns whether all of it was sent.

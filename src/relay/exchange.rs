@@ -30,7 +30,7 @@ use super::unread::AnswerWriter;
 use super::unread::outflow::Outflow;
 use super::upload::{Disconnected, Upload, UploadInterest};
 use super::upstream::{ConnectionChoice, PoolChoice, RequestKind, UpstreamGroup};
-use super::upstream_stream::UpstreamSession;
+use super::upstream_stream::{UpstreamSession, UpstreamStream};
 use super::watch_rest::WatchRest;
 use crate::config::settings::Settings;
 use crate::relay::final_bookmark::{FinalBookmark, Watch};
@@ -236,13 +236,12 @@ impl Exchange<'_> {
     /// What the rest of a watch needs.
     pub(super) fn watch_rest(
         &self,
-        up: UpstreamSession,
+        up: Box<UpstreamStream>,
         code: u16,
         watch: Arc<Watch>,
     ) -> WatchRest {
         WatchRest {
             up,
-            destination: self.destination.clone(),
             server_kind: self.server_kind,
             code,
             caller: self.caller.clone(),

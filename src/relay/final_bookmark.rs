@@ -56,8 +56,9 @@ pub struct FinalBookmark<'a> {
 
 /// What is known of a watch while it passes.
 pub struct Watch {
+    pub server: SocketAddr,
     /// `None` before the answer begins, and for unknown formats.
-    border: Option<Mutex<FrameBoundary>>,
+    border: Mutex<Option<FrameBoundary>>,
     /// Notified when a piece was passed on.
     passed: Notify,
     /// Set if the watch allows bookmarks.
@@ -66,18 +67,23 @@ pub struct Watch {
 
 /// A watch that allows bookmarks.
 struct BookmarkRequest {
-    server: SocketAddr,
     resource: WatchedResource,
     /// Empty for all namespaces.
     namespace: Box<str>,
-    start: Option<i64>,
-    /// The first `Accept` header, the only one that kube-apiserver reads, until the answer begins.
-    accept: Option<Box<HeaderValue>>,
+    /// Until the answer begins.
+    asked: Option<Box<AskedFor>>,
     /// Set if the client asked for tables or for metadata alone.
     transformed: Option<Box<ObjectType>>,
     /// `None` before the answer begins, and for unknown formats.
-    follower: Option<Mutex<Follower>>,
+    follower: Mutex<Option<Follower>>,
     change_log: Mutex<Option<Arc<SharedChangeLog>>>,
+}
+
+/// What the client of a watch asked for.
+struct AskedFor {
+    start: Option<i64>,
+    /// The first `Accept` header, the only one that kube-apiserver reads.
+    accept: Option<HeaderValue>,
 }
 
 impl<'a> FinalBookmark<'a> {
@@ -96,17 +102,18 @@ impl<'a> FinalBookmark<'a> {
         let bookmark_request =
             settings.watch.bookmark_on_shutdown && is_set(query, "allowWatchBookmarks");
         let bookmark_request = bookmark_request.then(|| BookmarkRequest {
-            server,
             resource: WatchedResource {
                 group: resource.group.as_ref().into(),
                 version: resource.version.as_ref().into(),
                 resource: resource.resource.as_ref().into(),
             },
             namespace: resource.namespace.as_ref().into(),
-            start: start(query),
-            accept: header.headers.get(ACCEPT).cloned().map(Box::new),
+            asked: Some(Box::new(AskedFor {
+                start: start(query),
+                accept: header.headers.get(ACCEPT).cloned(),
+            })),
             transformed: None,
-            follower: None,
+            follower: Mutex::default(),
             change_log: Mutex::default(),
         });
         Self {
@@ -114,7 +121,8 @@ impl<'a> FinalBookmark<'a> {
             shared,
             _open: Some(shared.metrics.watches.open(bookmark_request.is_some())),
             watch: Some(Arc::new(Watch {
-                border: None,
+                server,
+                border: Mutex::default(),
                 passed: Notify::new(),
                 bookmark_request,
             })),
@@ -163,7 +171,7 @@ impl<'a> FinalBookmark<'a> {
         }
         if let Some(watch) = self.watch.as_mut().and_then(Arc::get_mut) {
             let format = FrameFormat::of_answer(&response.headers);
-            watch.border = format.map(|format| Mutex::new(FrameBoundary::new(format)));
+            watch.border = Mutex::new(format.map(FrameBoundary::new));
             if let Some(bookmark_request) = &mut watch.bookmark_request {
                 bookmark_request.answered(format);
             }
@@ -213,9 +221,11 @@ impl<'a> FinalBookmark<'a> {
         if !self.late {
             self.shared.random_drain_delay().await;
         }
-        if let Some(bookmark_request) = self.bookmark_request() {
+        if let Some((server, bookmark_request)) = self.bookmark_request() {
             let end = etcd_deadline.min(Instant::now() + ETCD_TIMEOUT);
-            let waited = bookmark_request.wait_for_etcd(self.shared, end).await;
+            let waited = bookmark_request
+                .wait_for_etcd(self.shared, server, end)
+                .await;
             if waited && !self.late {
                 // All waiting watches get etcd's answer at the same time. They must not all end then.
                 let last = begin + drain.mul_f64(DRAIN_TURNS);
@@ -239,9 +249,11 @@ impl<'a> FinalBookmark<'a> {
 
     /// The apiserver ends the stream first: writes the bookmark if the proxy is stopping.
     pub async fn before_end(&self, down: &mut ClientSession) -> pingora_core::Result<()> {
-        if let Some(bookmark_request) = self.bookmark_request().filter(|_| self.is_stopping()) {
+        if let Some((server, bookmark_request)) =
+            self.bookmark_request().filter(|_| self.is_stopping())
+        {
             bookmark_request
-                .wait_for_etcd(self.shared, Instant::now() + ETCD_TIMEOUT)
+                .wait_for_etcd(self.shared, server, Instant::now() + ETCD_TIMEOUT)
                 .await;
         }
         self.write(down).await
@@ -250,8 +262,8 @@ impl<'a> FinalBookmark<'a> {
     /// The connection to the apiserver broke. A watch may end as if the apiserver had ended it, unless a frame is
     /// incomplete.
     pub async fn after_break(&self, down: &mut ClientSession) -> pingora_core::Result<()> {
-        let border = self.watch.as_ref().and_then(|watch| watch.border.as_ref());
-        match border.is_some_and(|border| lock(border).is_at_boundary()) {
+        let watch = self.watch.as_ref();
+        match watch.and_then(|watch| watch.is_at_boundary()) == Some(true) {
             true => self.before_end(down).await,
             false => Error::e_explain(ErrorType::ConnectionClosed, "in the middle of an answer"),
         }
@@ -259,10 +271,12 @@ impl<'a> FinalBookmark<'a> {
 
     /// Writes the bookmark, if there is one. To be called once, at the end.
     pub async fn write(&self, down: &mut ClientSession) -> pingora_core::Result<()> {
-        let Some(bookmark_request) = self.bookmark_request().filter(|_| self.is_stopping()) else {
+        let Some((server, bookmark_request)) =
+            self.bookmark_request().filter(|_| self.is_stopping())
+        else {
             return Ok(());
         };
-        let frame = match bookmark_request.bookmark(self.shared) {
+        let frame = match bookmark_request.bookmark(self.shared, server) {
             Ok(frame) => frame,
             Err(withheld) => {
                 self.shared.metrics.watches.withheld(withheld);
@@ -280,16 +294,17 @@ impl<'a> FinalBookmark<'a> {
 
     /// Registers what is to be read from etcd, as far as that is known by now.
     fn register(&self) {
-        if let Some(bookmark_request) = self.bookmark_request() {
-            bookmark_request.register_change_log(self.shared);
+        if let Some((server, bookmark_request)) = self.bookmark_request() {
+            bookmark_request.register_change_log(self.shared, server);
         }
     }
 
-    /// `None` also if bookmarks were switched off since the watch began.
-    fn bookmark_request(&self) -> Option<&BookmarkRequest> {
-        let request = self.watch.as_ref()?.bookmark_request.as_ref()?;
+    /// With its server. `None` also if bookmarks were switched off since the watch began.
+    fn bookmark_request(&self) -> Option<(SocketAddr, &BookmarkRequest)> {
+        let watch = self.watch.as_ref()?;
+        let request = watch.bookmark_request.as_ref()?;
         let wanted = self.shared.settings.load().watch.bookmark_on_shutdown;
-        wanted.then_some(request)
+        wanted.then_some((watch.server, request))
     }
 
     /// Whether a bookmark may follow what the apiserver sent last.
@@ -300,27 +315,27 @@ impl<'a> FinalBookmark<'a> {
 
 impl Watch {
     fn passed(&self, data: &Bytes) {
-        if let Some(border) = &self.border {
-            lock(border).passed(data);
+        if let Some(border) = &mut *lock(&self.border) {
+            border.passed(data);
         }
-        if let Some(mut follower) = self
-            .bookmark_request
-            .as_ref()
-            .and_then(BookmarkRequest::follower)
+        if let Some(request) = &self.bookmark_request
+            && let Some(follower) = &mut *lock(&request.follower)
         {
             follower.passed(data);
         }
         self.passed.notify_one();
     }
 
+    /// Whether what was passed on ends with a frame; `None`: that is not known.
+    fn is_at_boundary(&self) -> Option<bool> {
+        let border = lock(&self.border);
+        border.as_ref().map(FrameBoundary::is_at_boundary)
+    }
+
     /// Waits for the end of the current frame.
     async fn whole_frame(&self, end: Instant) {
         let frame_deadline = async {
-            while self
-                .border
-                .as_ref()
-                .is_some_and(|border| !lock(border).is_at_boundary())
-            {
+            while self.is_at_boundary() == Some(false) {
                 self.passed.notified().await;
             }
         };
@@ -330,16 +345,12 @@ impl Watch {
 }
 
 impl BookmarkRequest {
-    fn follower(&self) -> Option<MutexGuard<'_, Follower>> {
-        self.follower.as_ref().map(lock)
-    }
-
     /// The answer begins, in this format.
     fn answered(&mut self, format: Option<FrameFormat>) {
-        let accept = self.accept.take();
-        if let Some(format) = format {
-            self.transformed = transformed::object_type(accept.as_deref(), format).map(Box::new);
-            self.follower = Some(Mutex::new(Follower::new(format, self.start)));
+        if let (Some(asked), Some(format)) = (self.asked.take(), format) {
+            let AskedFor { start, accept } = *asked;
+            self.transformed = transformed::object_type(accept.as_ref(), format).map(Box::new);
+            self.follower = Mutex::new(Some(Follower::new(format, start)));
         }
     }
 
@@ -363,12 +374,18 @@ impl BookmarkRequest {
     }
 
     /// Registers what this watch needs to know from etcd; `None` if that cannot be known.
-    fn register_change_log(&self, shared: &Shared) -> Option<Arc<SharedChangeLog>> {
+    fn register_change_log(
+        &self,
+        shared: &Shared,
+        server: SocketAddr,
+    ) -> Option<Arc<SharedChangeLog>> {
         let mut change_log = lock(&self.change_log);
         if change_log.is_none() {
-            let (place, follower) = (self.place(shared)?, self.follower()?);
+            let place = self.place(shared)?;
+            let follower = lock(&self.follower);
+            let follower = follower.as_ref()?;
             let ending = EndingWatch {
-                server: self.server,
+                server,
                 resource: &self.resource,
                 position: follower.position()?,
                 anchor: follower.anchor(),
@@ -381,26 +398,26 @@ impl BookmarkRequest {
 
     /// Whether nothing showed the kind of the objects.
     fn wants_kind(&self) -> bool {
-        let delivered = self
-            .follower()
-            .is_some_and(|follower| follower.type_meta().is_some());
+        let follower = lock(&self.follower);
+        let delivered = follower.as_ref().and_then(Follower::type_meta).is_some();
         self.transformed.is_none() && !delivered
     }
 
     /// Waits until etcd has reported all changes up to its revision at the first request. Returns whether that took a
     /// noticeable time.
-    async fn wait_for_etcd(&self, shared: &Shared, end: Instant) -> bool {
+    async fn wait_for_etcd(&self, shared: &Shared, server: SocketAddr, end: Instant) -> bool {
         let begin = Instant::now();
-        if let Some(change_log) = self.register_change_log(shared) {
+        if let Some(change_log) = self.register_change_log(shared, server) {
             // After the timeout the bookmark is made from what is known.
-            let caught_up = change_log.caught_up(self.server, self.wants_kind());
+            let caught_up = change_log.caught_up(server, self.wants_kind());
             let _ = timeout_at(end, caught_up).await;
         }
         begin.elapsed() > NO_WAIT
     }
 
-    fn bookmark(&self, shared: &Shared) -> Result<Bytes, Withheld> {
-        let follower = self.follower().ok_or(Withheld::NotUnderstood)?;
+    fn bookmark(&self, shared: &Shared, server: SocketAddr) -> Result<Bytes, Withheld> {
+        let follower = lock(&self.follower);
+        let follower = follower.as_ref().ok_or(Withheld::NotUnderstood)?;
         if !follower.is_understood() {
             return Err(Withheld::NotUnderstood);
         }
@@ -411,7 +428,7 @@ impl BookmarkRequest {
         let position = follower.position().ok_or(Withheld::NoBeginning)?;
         let change_log = lock(&self.change_log).clone().ok_or(Withheld::NotTold)?;
         let anchor = follower.anchor();
-        let revision = change_log.newest_safe(position, &place.scope, self.server, anchor)?;
+        let revision = change_log.newest_safe(position, &place.scope, server, anchor)?;
         let delivered = follower
             .type_meta()
             .or(self.transformed.as_deref())

@@ -1,5 +1,6 @@
 //! Passes an answer to the client: its header at once, then both bodies, each piece as it arrives.
 
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 
 use bytes::Bytes;
@@ -9,7 +10,6 @@ use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
 
 use super::client_session::ClientSession;
-use super::destination::Destination;
 use super::download::Download;
 use super::framing::{RedactedError, frame_for_http1, says_close, strip_hop_by_hop};
 use super::revalidate::Revalidation;
@@ -132,11 +132,16 @@ impl Exchange<'_> {
                 && !download.is_pending()
                 && !upload.is_expected()
                 && !self.meter.is_traced()
-                && let (Some(watch), UpstreamSession::H2(_)) = (final_bookmark.rest(), &up)
                 && let Some(rest) = down.rest()
+                && let Some(watch) = final_bookmark.rest()
             {
-                *rest = Some(Box::new(self.watch_rest(up, code, watch)));
-                return Ok(Outcome::Continues { code });
+                up = match up {
+                    UpstreamSession::H1(session) => UpstreamSession::H1(session),
+                    UpstreamSession::H2(stream) => {
+                        *rest = Some(Box::new(self.watch_rest(stream, code, watch)));
+                        return Ok(Outcome::Continues { code });
+                    }
+                };
             }
             let UploadInterest {
                 pending,
@@ -180,8 +185,9 @@ impl Exchange<'_> {
                     }
                     Err(PieceError::Failed(failure)) => return Err(failure),
                     Err(PieceError::BrokeOff(error)) => {
+                        let server = self.destination.address;
                         let ending = async {
-                            break_off(final_bookmark, self.caller, &self.destination, &error, down)
+                            break_off(final_bookmark, self.caller, server, &error, down)
                                 .await?;
                             download.end(None, down).await
                         };
@@ -236,14 +242,14 @@ pub(super) async fn ends(final_bookmark: &FinalBookmark<'_>, revalidation: &Reva
 pub(super) async fn break_off(
     final_bookmark: &FinalBookmark<'_>,
     caller: &Caller,
-    destination: &Destination,
+    server: SocketAddr,
     error: &Error,
     down: &mut ClientSession,
 ) -> pingora_core::Result<()> {
     static PACE: LogRateLimit = LogRateLimit::new();
     if let Some(left_out) = PACE.admit() {
         let error = RedactedError(error);
-        tracing::info!(%destination, %error, left_out, "answer broke off");
+        tracing::info!(%server, %error, left_out, "answer broke off");
     }
     match caller {
         Caller::Peer => Error::e_explain(ErrorType::ConnectionClosed, "a peer ends the watch"),

@@ -1,5 +1,6 @@
 //! One request to a server: an HTTP/2 stream, or an HTTP/1.1 connection.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -16,7 +17,7 @@ use pingora_core::{Error, ErrorType, OrErr};
 use pingora_http::ResponseHeader;
 
 use super::connection::Connection;
-use super::download::receive;
+use super::download::poll_receive;
 use super::framing::lengths_agree;
 
 const SENDING: &str = "while sending a request";
@@ -78,7 +79,7 @@ impl UpstreamSession {
     /// Reads a piece of the answer's body; `None` at its end. Cancel safe.
     pub async fn read_body(&mut self) -> pingora_core::Result<Option<Bytes>> {
         match self {
-            Self::H2(stream) => stream.read_body().await,
+            Self::H2(stream) => poll_fn(|context| stream.poll_body(context)).await,
             Self::H1(session) => Box::pin(session.read_body_bytes()).await,
         }
     }
@@ -102,7 +103,7 @@ impl UpstreamSession {
     /// `Content-Length` of the answer, once its header was read.
     pub fn content_length(&self) -> Option<usize> {
         match self {
-            Self::H2(stream) => stream.length,
+            Self::H2(stream) => stream.content_length(),
             Self::H1(session) => length(&session.resp_header()?.headers),
         }
     }
@@ -136,6 +137,11 @@ impl UpstreamStream {
         Ok(())
     }
 
+    /// `Content-Length` of the answer, once its header was read.
+    pub fn content_length(&self) -> Option<usize> {
+        self.length
+    }
+
     /// The sending half, for the request's body.
     pub fn take_writer(&mut self) -> Option<SendStream<Bytes>> {
         self.writer.take()
@@ -156,14 +162,19 @@ impl UpstreamStream {
         Ok(Box::new(header.into()))
     }
 
-    async fn read_body(&mut self) -> pingora_core::Result<Option<Bytes>> {
-        let Some(body) = &mut self.body else {
-            return Ok(None);
-        };
-        receive(body, READING).await
+    /// Reads a piece of the answer's body; `None` at its end.
+    pub fn poll_body(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<pingora_core::Result<Option<Bytes>>> {
+        match &mut self.body {
+            Some(body) => poll_receive(body, READING, context),
+            None => Poll::Ready(Ok(None)),
+        }
     }
 
-    fn is_complete(&mut self) -> bool {
+    /// As [`UpstreamSession::is_complete`].
+    pub fn is_complete(&mut self) -> bool {
         let Some(body) = &mut self.body else {
             return false;
         };
@@ -174,7 +185,8 @@ impl UpstreamStream {
         }
     }
 
-    async fn read_trailers(&mut self) -> pingora_core::Result<Option<HeaderMap>> {
+    /// As [`UpstreamSession::read_trailers`].
+    pub async fn read_trailers(&mut self) -> pingora_core::Result<Option<HeaderMap>> {
         let Some(body) = &mut self.body else {
             return Ok(None);
         };

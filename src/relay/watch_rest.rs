@@ -7,13 +7,12 @@
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
 use super::access_log::{AccessEntry, WatchRequest};
 use super::client_session::ClientSession;
-use super::destination::Destination;
 use super::downstream::Downstream;
 use super::final_bookmark::{FinalBookmark, Watch};
 use super::outcome::Outcome;
@@ -21,7 +20,7 @@ use super::revalidate::Revalidation;
 use super::shared::Shared;
 use super::stream::{break_off, ends, pass};
 use super::unread::AnswerWriter;
-use super::upstream_stream::UpstreamSession;
+use super::upstream_stream::UpstreamStream;
 use crate::metrics::Open;
 use crate::relay::route::ServerKind;
 use crate::request::caller::Caller;
@@ -29,8 +28,7 @@ use crate::tls::credentials::Trust;
 
 /// A watch whose answer has begun.
 pub struct WatchRest {
-    pub up: UpstreamSession,
-    pub destination: Destination,
+    pub up: Box<UpstreamStream>,
     pub server_kind: ServerKind,
     /// The HTTP status.
     pub code: u16,
@@ -45,7 +43,8 @@ pub struct WatchRest {
 }
 
 impl WatchRest {
-    /// Passes the rest on to its end.
+    /// Passes the rest on to its end. One function, because thousands of these futures wait: each call that is awaited
+    /// would have its arguments in it once more.
     pub async fn run(
         mut self: Box<Self>,
         shared: &Shared,
@@ -54,7 +53,71 @@ impl WatchRest {
     ) -> Outcome {
         let _open = Open::new(&shared.metrics.long_running);
         let _long = downstream.outflow.long_running();
-        let outcome = self.pass(shared, downstream, down).await;
+        let answered = |reusable| Outcome::Answered {
+            code: self.code,
+            reusable,
+        };
+        let final_bookmark = FinalBookmark::of_rest(shared, &self.watch);
+        let revalidation = Revalidation {
+            shared,
+            connection: &downstream.client,
+            caller: &self.caller,
+            trust: &self.trust,
+            presented: self.presented,
+            server_kind: self.server_kind,
+        };
+        let mut turn = pin!(ends(&final_bookmark, &revalidation));
+        let mut answer_writer = AnswerWriter::new(
+            &shared.unread,
+            &downstream.outflow,
+            true,
+            self.up.content_length(),
+        );
+        let outcome = loop {
+            let next = poll_fn(|context| next(&mut self.up, down, turn.as_mut(), context)).await;
+            // Boxed, because thousands of watches only wait. What happens only once is boxed again, inside.
+            let acting = Box::pin(async {
+                match next {
+                    Next::Piece(Ok(Some(data))) => {
+                        let end = self.up.is_complete();
+                        if data.is_empty() && !end {
+                            return None;
+                        }
+                        let passing = pass(&final_bookmark, down, data, end, &mut answer_writer);
+                        match passing.await {
+                            Ok(false) => None,
+                            Ok(true) => Some(answered(true)),
+                            Err(_) => Some(Outcome::Broken),
+                        }
+                    }
+                    Next::Piece(Ok(None)) => {
+                        let ending = Box::pin(async {
+                            final_bookmark.before_end(down).await?;
+                            match self.up.read_trailers().await? {
+                                Some(trailers) => down.write_trailers(trailers),
+                                None => Ok(()),
+                            }
+                        });
+                        let ended = ending.await;
+                        Some(ended.map_or(Outcome::Broken, |()| answered(true)))
+                    }
+                    Next::Piece(Err(error)) => {
+                        let server = self.watch.server;
+                        let ending = break_off(&final_bookmark, &self.caller, server, &error, down);
+                        let ended = Box::pin(ending).await;
+                        Some(ended.map_or(Outcome::Broken, |()| answered(false)))
+                    }
+                    Next::Gone => Some(Outcome::Broken),
+                    Next::Turn => {
+                        let written = Box::pin(final_bookmark.write(down)).await;
+                        Some(written.map_or(Outcome::Broken, |()| answered(false)))
+                    }
+                }
+            });
+            if let Some(outcome) = acting.await {
+                break outcome;
+            }
+        };
         if let Some(request) = &self.request {
             let entry = AccessEntry {
                 client: &downstream.client,
@@ -69,83 +132,6 @@ impl WatchRest {
         }
         outcome
     }
-
-    async fn pass(
-        &mut self,
-        shared: &Shared,
-        downstream: &Downstream,
-        down: &mut ClientSession,
-    ) -> Outcome {
-        let Self {
-            up,
-            destination,
-            server_kind,
-            code,
-            caller,
-            trust,
-            presented,
-            watch,
-            ..
-        } = self;
-        let answered = |reusable| Outcome::Answered {
-            code: *code,
-            reusable,
-        };
-        let final_bookmark = FinalBookmark::of_rest(shared, watch);
-        let revalidation = Revalidation {
-            shared,
-            connection: &downstream.client,
-            caller,
-            trust,
-            presented: *presented,
-            server_kind: *server_kind,
-        };
-        let mut turn = pin!(ends(&final_bookmark, &revalidation));
-        let mut answer_writer = AnswerWriter::new(
-            &shared.unread,
-            &downstream.outflow,
-            true,
-            up.content_length(),
-        );
-        loop {
-            // What happens once, or seldom, is boxed: thousands of watches only wait.
-            match next(up, down, turn.as_mut()).await {
-                Next::Piece(Ok(Some(data))) => {
-                    let end = up.is_complete();
-                    if data.is_empty() && !end {
-                        continue;
-                    }
-                    let passing = pass(&final_bookmark, down, data, end, &mut answer_writer);
-                    match Box::pin(passing).await {
-                        Ok(false) => {}
-                        Ok(true) => return answered(true),
-                        Err(_) => return Outcome::Broken,
-                    }
-                }
-                Next::Piece(Ok(None)) => {
-                    let ending = async {
-                        final_bookmark.before_end(down).await?;
-                        match up.read_trailers().await? {
-                            Some(trailers) => down.write_trailers(trailers),
-                            None => Ok(()),
-                        }
-                    };
-                    let ended = Box::pin(ending).await;
-                    return ended.map_or(Outcome::Broken, |()| answered(true));
-                }
-                Next::Piece(Err(error)) => {
-                    let ending = break_off(&final_bookmark, caller, destination, &error, down);
-                    let ended = Box::pin(ending).await;
-                    return ended.map_or(Outcome::Broken, |()| answered(false));
-                }
-                Next::Gone => return Outcome::Broken,
-                Next::Turn => {
-                    let written = Box::pin(final_bookmark.write(down)).await;
-                    return written.map_or(Outcome::Broken, |()| answered(false));
-                }
-            }
-        }
-    }
 }
 
 /// What a watch waits for.
@@ -158,21 +144,18 @@ enum Next {
     Turn,
 }
 
-/// Waits. Smaller than a `select!`, and as fair: a busy server delays no turn.
-async fn next(
-    up: &mut UpstreamSession,
+/// As fair as a `select!`: a busy server delays no turn.
+fn next(
+    up: &mut UpstreamStream,
     down: &mut ClientSession,
-    mut turn: Pin<&mut impl Future<Output = ()>>,
-) -> Next {
-    let mut reading = pin!(up.read_body());
-    poll_fn(|context| {
-        if down.poll_gone(context).is_ready() {
-            return Poll::Ready(Next::Gone);
-        }
-        if turn.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Next::Turn);
-        }
-        reading.as_mut().poll(context).map(Next::Piece)
-    })
-    .await
+    turn: Pin<&mut impl Future<Output = ()>>,
+    context: &mut Context<'_>,
+) -> Poll<Next> {
+    if down.poll_gone(context).is_ready() {
+        return Poll::Ready(Next::Gone);
+    }
+    if turn.poll(context).is_ready() {
+        return Poll::Ready(Next::Turn);
+    }
+    up.poll_body(context).map(Next::Piece)
 }

@@ -53,11 +53,12 @@ pub struct Follower {
     state: WatchState,
 }
 
+/// What was delivered is boxed, because most watches are silent.
 #[derive(Debug)]
 struct WatchState {
     position: Option<WatchPosition>,
-    anchor: Option<Anchor>,
-    type_meta: Option<ObjectType>,
+    anchor: Option<Box<Anchor>>,
+    type_meta: Option<Box<ObjectType>>,
 }
 
 impl Follower {
@@ -106,14 +107,17 @@ impl Follower {
 
     /// The last delivered object.
     pub fn anchor(&self) -> Option<&Anchor> {
-        self.state.anchor.as_ref().filter(|_| self.is_understood())
+        self.state
+            .anchor
+            .as_deref()
+            .filter(|_| self.is_understood())
     }
 
     /// The type of the delivered objects.
     pub fn type_meta(&self) -> Option<&ObjectType> {
         self.state
             .type_meta
-            .as_ref()
+            .as_deref()
             .filter(|_| self.is_understood())
     }
 }
@@ -128,10 +132,10 @@ impl WatchState {
             known.kind == event.object_kind && known.api_version == event.api_version
         });
         if !known {
-            self.type_meta = Some(ObjectType {
+            self.type_meta = Some(Box::new(ObjectType {
                 api_version: event.api_version.clone().into_owned(),
                 kind: event.object_kind.clone().into_owned(),
-            });
+            }));
         }
         match event.kind {
             EventKind::Bookmark => match self.position {
