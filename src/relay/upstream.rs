@@ -24,7 +24,7 @@ use crate::config::Config;
 use crate::tls::credentials::{Credentials, Trust};
 
 /// Most streams on one connection. A server may allow fewer.
-pub(super) const STREAMS: u32 = 100;
+pub(super) const STREAMS: u32 = 128;
 const UNVERIFIED_STREAMS: usize = 64;
 
 /// How a request uses its connection.
