@@ -43,6 +43,7 @@ use crate::tls::metrics::CertificateMetrics;
 use crate::watches::apiservers::ApiServers;
 use crate::{admin, cluster, discovery, local, otlp, publish, relay, reload, server, watches};
 
+mod memory;
 mod panics;
 mod stopping;
 mod takeover;
@@ -233,6 +234,7 @@ pub fn build(mut config: Config, reload: Option<ReloadInputs>) -> Result<Bound, 
     let version = env!("CARGO_PKG_VERSION");
     let additional = &shared.config.serving.additional_bind_addresses;
     tracing::info!(version, %serving, ?additional, %admin, threads, "serving");
+    control.spawn(memory::give_back());
     let control = panics::watched(control, shared.control_panicked.clone());
     Ok(Bound {
         serving,
