@@ -1,5 +1,5 @@
-//! The last read documents of one class of servers, and reading them: only the wanted parts, and only what changed. A failed
-//! read keeps the previous document.
+//! The last read documents of one class of servers, and reading them: only the wanted parts, and of aggregated discovery only
+//! what changed. A failed read keeps the previous document.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,7 +11,7 @@ use super::classes::group_versions;
 use super::openapi::OpenApiFormat;
 use super::select::select;
 use crate::client::{Client, ClientResponse};
-use crate::kube::discovery::model::Document;
+use crate::kube::discovery::model::{Document, Version};
 use crate::kube::discovery::pool::Pool;
 use crate::kube::discovery::read;
 use crate::kube::gvr::GroupVersion;
@@ -23,15 +23,18 @@ use crate::local::reader::ReadError;
 #[derive(Debug, Clone, Default)]
 pub(super) struct WantedDocuments {
     pub(super) resources: ServedSet,
+    /// Each group version by its own document, also where discovery is aggregated.
+    pub(super) each: bool,
     pub(super) openapi: Vec<OpenApiFormat>,
 }
 
 /// Documents of one class of servers. OpenAPI documents are cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DocumentCache {
-    /// Aggregated discovery of the core group and of the other groups. Legacy discovery is all in the second.
+    /// Aggregated discovery of the core group and of the other groups. What was read from documents of group versions is
+    /// all in the second.
     parts: [CachedDiscovery; 2],
-    /// Legacy documents of group versions.
+    /// Documents of group versions.
     each: BTreeMap<GroupVersion, Bytes>,
     openapi: HashMap<OpenApiFormat, CachedOpenApi>,
 }
@@ -120,10 +123,16 @@ impl DocumentCache {
         want: &WantedDocuments,
     ) -> Result<(), ReadError> {
         let wanted = group_versions(&want.resources);
+        if want.each {
+            let (order, outcome) = self.read_order(client, &wanted).await?;
+            let read = self.read_each(client, &order, &wanted, want).await;
+            return outcome.and(read);
+        }
         let [core, groups] = &mut self.parts;
+        core.take_core_group(groups);
         if let Some(legacy) = groups.read(client, "/apis", want).await? {
-            *core = CachedDiscovery::default();
-            return self.read_each(client, &legacy, &wanted, want).await;
+            let order = parsed("/apis", read::order(&legacy))?;
+            return self.read_each(client, &order, &wanted, want).await;
         }
         self.each.clear();
         if !wanted.iter().any(|of| of.group.is_empty()) {
@@ -137,11 +146,53 @@ impl DocumentCache {
         }
     }
 
-    /// `groups`: the order of groups and versions.
+    /// The order of what is wanted: groups by name, and versions as their group has them. Only a group's own document tells
+    /// the order of its versions, if more than one of them is wanted; without it they stay in the order in which they are.
+    async fn read_order(
+        &self,
+        client: &mut Client,
+        wanted: &BTreeSet<GroupVersion>,
+    ) -> Result<(Vec<GroupVersion>, Result<(), ReadError>), ReadError> {
+        let wanted: Vec<&GroupVersion> = wanted.iter().collect();
+        let (mut order, mut outcome) = (Vec::new(), Ok(()));
+        for versions in wanted.chunk_by(|one, other| one.group == other.group) {
+            if let [GroupVersion { group, .. }, _, ..] = versions
+                && !group.is_empty()
+            {
+                let path = format!("/apis/{group}");
+                let answer = client.get(&path, &[]).await?;
+                let read = match answer.status {
+                    StatusCode::OK => parsed(&path, read::order_of_group(&answer.body)),
+                    // A list of groups can lack what is served.
+                    StatusCode::NOT_FOUND => Ok(Vec::new()),
+                    status => Err(unexpected(&path, status)),
+                };
+                match read {
+                    Ok(read) => order.extend(read),
+                    Err(error) => outcome = outcome.and(Err(error)),
+                }
+                order.extend(self.versions(group).map(|version| GroupVersion {
+                    group: group.clone(),
+                    version: (*version.name).to_owned(),
+                }));
+            }
+            order.extend(versions.iter().copied().cloned());
+        }
+        Ok((order, outcome))
+    }
+
+    /// What was read of a group.
+    fn versions(&self, group: &str) -> impl Iterator<Item = &Version> {
+        let groups = self.documents().flat_map(|document| &document.groups);
+        let groups = groups.filter(move |known| *known.name == *group);
+        groups.flat_map(|known| &known.versions)
+    }
+
+    /// Reads the document of each group version.
     async fn read_each(
         &mut self,
         client: &mut Client,
-        groups: &[u8],
+        order: &[GroupVersion],
         wanted: &BTreeSet<GroupVersion>,
         want: &WantedDocuments,
     ) -> Result<(), ReadError> {
@@ -158,13 +209,20 @@ impl DocumentCache {
                 status => outcome = outcome.and(Err(unexpected(&path, status))),
             }
         }
-        let document = read::legacy(&mut Pool::default(), groups, wanted, &self.each);
-        let document = parsed("/apis", document)?;
-        let [_, all] = &mut self.parts;
-        *all = CachedDiscovery {
+        let mut document = read::legacy(&mut Pool::default(), order, wanted, &self.each);
+        for group in &mut document.groups {
+            for version in group.versions.iter_mut().filter(|version| version.stale) {
+                let mut before = self.versions(&group.name);
+                if let Some(before) = before.find(|before| before.name == version.name) {
+                    *version = before.clone();
+                }
+            }
+        }
+        let all = CachedDiscovery {
             etag: None,
             document: select(&document, &want.resources),
         };
+        self.parts = [CachedDiscovery::default(), all];
         outcome
     }
 
@@ -193,6 +251,14 @@ impl DocumentCache {
 }
 
 impl CachedDiscovery {
+    /// Moves the core group to its own part.
+    fn take_core_group(&mut self, groups: &mut Self) {
+        let all = &mut groups.document.groups;
+        if let Some(core) = all.iter().position(|group| group.name.is_empty()) {
+            self.document.groups = vec![all.remove(core)];
+        }
+    }
+
     /// Reads aggregated discovery. `Some`: the server has none; this is its legacy document.
     async fn read(
         &mut self,

@@ -25,6 +25,11 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Limit of all OpenAPI documents, in bytes. Above it no others are read.
 const MOST_OPENAPI: usize = 128 << 20;
 
+/// Aggregated discovery has all custom resources in it. With more than [`MANY_CUSTOM`] definitions it is not read for
+/// [`FEW`] group versions or less: each has a document of its own.
+const MANY_CUSTOM: usize = 256;
+const FEW: usize = 16;
+
 /// The input of [`Sources::plan`].
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct SourceInputs {
@@ -159,6 +164,8 @@ impl Sources {
     /// The next document to read now.
     pub(super) fn next_job(&mut self, now: Instant) -> Option<ReadJob> {
         let seed = self.seed;
+        let known = self.known.as_ref();
+        let many_custom = known.is_some_and(|it| it.custom.definitions.len() > MANY_CUSTOM);
         let mut due = self.all.iter_mut();
         let tracked = due.find(|tracked| tracked.is_due_by(now))?;
         let targets = tracked.class.targets();
@@ -171,6 +178,7 @@ impl Sources {
             native: tracked.class.native,
             want: WantedDocuments {
                 resources: tracked.class.lacking.clone(),
+                each: many_custom && tracked.class.group_versions().len() <= FEW,
                 openapi: tracked.openapi.clone(),
             },
             cache: tracked.cache.clone(),

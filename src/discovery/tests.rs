@@ -189,7 +189,8 @@ fn merged_legacy(local: &Document, others: &PeerUnion) -> Document {
         Some((of.clone(), merged.unwrap().or(body)?))
     };
     let documents: BTreeMap<_, _> = all.iter().filter_map(document).collect();
-    read::legacy(&mut Pool::default(), &groups, &all, &documents).unwrap()
+    let order = read::order(&groups).unwrap();
+    read::legacy(&mut Pool::default(), &order, &all, &documents)
 }
 
 fn value(body: &[u8]) -> Value {

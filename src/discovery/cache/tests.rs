@@ -62,7 +62,16 @@ fn want(resources: &[(&str, &str, &str)]) -> WantedDocuments {
     };
     WantedDocuments {
         resources: resources.iter().map(gvr).collect(),
+        each: false,
         openapi: Vec::new(),
+    }
+}
+
+/// The same, each group version by its own document.
+fn want_each(resources: &[(&str, &str, &str)]) -> WantedDocuments {
+    WantedDocuments {
+        each: true,
+        ..want(resources)
     }
 }
 
@@ -180,10 +189,78 @@ fn legacy(path: &str, broken: bool) -> Reply {
 async fn of_old_discovery_only_the_documents_of_wanted_group_versions_are_read() {
     let peer = UnionMember::new(|path, _| legacy(path, false)).await;
     let mut cache = DocumentCache::default();
-    let some = want(&[("batch", "v1", "jobs"), ("", "v1", "pods")]);
-    peer.read(&mut cache, &some).await.unwrap();
-    assert_eq!(peer.paths(), ["/apis", "/api/v1", "/apis/batch/v1"]);
-    assert_eq!(served(&cache), ["/v1/pods", "batch/v1/jobs"]);
+    let some = [("batch", "v1", "jobs"), ("", "v1", "pods")];
+    for (want, first) in [(want(&some), &["/apis"][..]), (want_each(&some), &[])] {
+        peer.read(&mut cache, &want).await.unwrap();
+        assert_eq!(
+            peer.paths(),
+            [first, &["/api/v1", "/apis/batch/v1"]].concat()
+        );
+        assert_eq!(served(&cache), ["/v1/pods", "batch/v1/jobs"]);
+    }
+}
+
+#[tokio::test]
+async fn versions_of_a_group_are_in_its_order() {
+    let broken = Arc::new(Mutex::new(None));
+    let is_broken = broken.clone();
+    let peer = UnionMember::new(move |path, _| {
+        let versions = ["v2", "v2beta1", "v1"].map(|version| json!({"version": version}));
+        let document = match path {
+            "/apis/batch" => match *is_broken.lock().unwrap() {
+                Some((status, body)) => return Reply::new(status, &[], body),
+                None => json!({"name": "batch", "versions": versions}),
+            },
+            "/apis/hidden" => return Reply::new(404, &[], "404 page not found"),
+            _ => list(&["jobs"]),
+        };
+        Reply::new(200, &[], document.to_string())
+    })
+    .await;
+    let mut cache = DocumentCache::default();
+    let version = |group, version| (group, version, "jobs");
+    let all = want_each(&[
+        version("apps", "v1"),
+        version("batch", "v1"),
+        version("batch", "v2"),
+        version("batch", "v2beta1"),
+        version("hidden", "v1"),
+        version("hidden", "v2"),
+    ]);
+    for answer in [None, Some((503, "starting")), Some((200, "no document"))] {
+        *broken.lock().unwrap() = answer;
+        assert_eq!(peer.read(&mut cache, &all).await.is_ok(), answer.is_none());
+        assert!(!peer.paths().contains(&"/apis/apps".to_owned()));
+        let groups = cache.documents().flat_map(|document| &document.groups);
+        let names = groups.flat_map(|group| {
+            let versions = group.versions.iter();
+            versions.map(|version| format!("{}/{}", &*group.name, &*version.name))
+        });
+        let expected = "apps/v1 batch/v2 batch/v2beta1 batch/v1 hidden/v1 hidden/v2";
+        assert_eq!(names.collect::<Vec<_>>().join(" "), expected);
+    }
+}
+
+#[tokio::test]
+async fn what_was_read_stays_when_it_is_read_in_another_way_and_fails() {
+    let some = [("batch", "v1", "jobs"), ("", "v1", "pods")];
+    let old = UnionMember::new(|path, _| legacy(path, false)).await;
+    let new = UnionMember::new(modern).await;
+    let without_core = UnionMember::new(|path, headers| match path {
+        "/api" => Reply::new(503, &[], "starting"),
+        path => modern(path, headers),
+    })
+    .await;
+    let starting = UnionMember::new(|_, _| Reply::new(503, &[], "starting")).await;
+    let all = ["/v1/pods", "batch/v1/jobs"];
+    let mut cache = DocumentCache::default();
+    new.read(&mut cache, &want(&some)).await.unwrap();
+    assert!(starting.read(&mut cache, &want_each(&some)).await.is_err());
+    assert_eq!(served(&cache), all);
+    old.read(&mut cache, &want_each(&some)).await.unwrap();
+    assert!(starting.read(&mut cache, &want(&some)).await.is_err());
+    assert!(without_core.read(&mut cache, &want(&some)).await.is_err());
+    assert_eq!(served(&cache), all);
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use super::*;
 use crate::discovery::peer_discovery::{PeerDiscovery, PeerListing};
 use crate::kube::discovery::model::{Group, Kind, Resource, Version};
+use crate::kube::gvr::Pair;
 use crate::routing::table::things;
 
 const EVERY: Duration = Duration::from_secs(60);
@@ -91,6 +92,27 @@ async fn before_a_document_is_read_its_names_are_listed_as_stale() {
     assert_eq!(listed(&sources, "batch", "v1"), PeerListing::Fresh);
     assert_eq!(listed(&sources, "", "v1"), PeerListing::No);
     assert_eq!(singular(&sources, "batch", "v1"), "thing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_few_group_versions_are_read_each_by_its_own_document_if_many_resources_are_custom() {
+    let names: Vec<_> = (0..=FEW).map(|number| format!("group{number}")).collect();
+    let more: Vec<_> = names.iter().map(|name| (&**name, "v1")).collect();
+    let definition = |number| Pair("crd.example".into(), format!("things{number}"));
+    for (definitions, served, each) in [
+        (MANY_CUSTOM, &more[..1], false),
+        (MANY_CUSTOM + 1, &more[..FEW], true),
+        (MANY_CUSTOM + 1, &more[..], false),
+    ] {
+        let custom = Arc::new(Custom {
+            definitions: (0..definitions).map(definition).collect(),
+            ..Custom::default()
+        });
+        let mut sources = Sources::new(EVERY, 0);
+        let known = known(vec![server("b", "v1.36.0", true, served)]);
+        sources.plan(&SourceInputs { custom, ..known }, Instant::now());
+        assert_eq!(sources.next_job(Instant::now()).unwrap().want.each, each);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -27,8 +27,8 @@ fn documents(version: &str) -> BTreeMap<GroupVersion, Vec<u8>> {
 fn legacy_of(version: &str) -> Document {
     let documents = documents(version);
     let served = documents.keys().cloned().collect();
-    let groups = file(version, "apis.legacy.json");
-    read::legacy(&mut Pool::default(), &groups, &served, &documents).unwrap()
+    let order = read::order(&file(version, "apis.legacy.json")).unwrap();
+    read::legacy(&mut Pool::default(), &order, &served, &documents)
 }
 
 fn v1_36() -> Document {

@@ -107,18 +107,20 @@ fn kind(pool: &mut Pool, of: (&str, &str), read: &wire::Kind<'_>) -> Option<Kind
     })
 }
 
-/// Parses legacy discovery. `groups` (`/apis`) gives only the order and the preferred versions, because it can be wrong
-/// about what is served. `served`, from the path index, is right. A group version whose document is missing from
-/// `documents` or cannot be parsed is stale.
-pub fn legacy<B: AsRef<[u8]>>(
+/// Puts documents of group versions together: the core group first, then in this order, then the rest by name. The order
+/// says nothing about what is served, because lists of groups can be wrong about that. A group version of `served` whose
+/// document is missing from `documents` or cannot be parsed is stale.
+pub fn legacy<'a, B: AsRef<[u8]>>(
     pool: &mut Pool,
-    groups: &[u8],
-    served: &BTreeSet<GroupVersion>,
+    order: &'a [GroupVersion],
+    served: &'a BTreeSet<GroupVersion>,
     documents: &BTreeMap<GroupVersion, B>,
-) -> Result<Document, serde_json::Error> {
-    let groups: legacy::Groups<'_> = serde_json::from_slice(groups)?;
+) -> Document {
+    let core = served.iter().filter(|of| of.group.is_empty());
+    let listed = order.iter().filter(|of| served.contains(*of));
+    let all: IndexSet<_> = core.chain(listed).chain(served).collect();
     let mut ordered: IndexMap<&str, Vec<Version>> = IndexMap::new();
-    for of in in_order(&groups, served) {
+    for of in all {
         let read = documents
             .get(of)
             .and_then(|body| resources(pool, of, body.as_ref()).ok());
@@ -132,27 +134,29 @@ pub fn legacy<B: AsRef<[u8]>>(
         name: pool.text(name),
         versions,
     });
-    Ok(Document {
+    Document {
         groups: groups.collect(),
-    })
+    }
 }
 
-/// The served group versions: the core group first, then in the order of the list of groups, then the rest.
-fn in_order<'a>(
-    groups: &legacy::Groups<'_>,
-    served: &'a BTreeSet<GroupVersion>,
-) -> IndexSet<&'a GroupVersion> {
-    let by_name: BTreeMap<(&str, &str), &GroupVersion> = served
-        .iter()
-        .map(|of| ((&*of.group, &*of.version), of))
-        .collect();
-    let core = served.iter().filter(|of| of.group.is_empty());
-    let listed = groups.groups.iter().flat_map(|group| {
-        let versions = std::iter::once(&group.preferred_version).chain(&group.versions);
-        versions.map(|version| (&*group.name, &*version.version))
-    });
-    let listed = listed.filter_map(|name| by_name.get(&name).copied());
-    core.chain(listed).chain(served).collect()
+/// The order of a legacy list of groups: the preferred version of each group first.
+pub fn order(groups: &[u8]) -> Result<Vec<GroupVersion>, serde_json::Error> {
+    let list: legacy::Groups<'_> = serde_json::from_slice(groups)?;
+    Ok(list.groups.iter().flat_map(order_of).collect())
+}
+
+/// The same of a group's own document.
+pub fn order_of_group(group: &[u8]) -> Result<Vec<GroupVersion>, serde_json::Error> {
+    let group: legacy::Group<'_> = serde_json::from_slice(group)?;
+    Ok(order_of(&group).collect())
+}
+
+fn order_of(group: &legacy::Group<'_>) -> impl Iterator<Item = GroupVersion> {
+    let versions = std::iter::once(&group.preferred_version).chain(&group.versions);
+    versions.map(|version| GroupVersion {
+        group: (*group.name).to_owned(),
+        version: (*version.version).to_owned(),
+    })
 }
 
 /// Parses the resources of one group version's document. Subresources may stand anywhere in it.

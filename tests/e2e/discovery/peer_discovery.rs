@@ -7,10 +7,12 @@ use kube_interop_proxy::cluster::codec::{PeerEndpoint, encode_endpoints};
 use serde_json::Value;
 
 use crate::routing::real_apiservers::{options, without_autoscaling};
+use testkit::client::Client;
 use testkit::cluster::{Ground, LONG, lists};
 use testkit::double::{Double, DoubleOptions, Fault, Recorded, ServedResource, v1_20, v1_36};
 use testkit::kube::KubeApiServer;
 use testkit::proxy::{Proxy, ProxyOptions, Until};
+use testkit::registry::Registry;
 use testkit::wait::{eventually, holds};
 
 const READS: &str = "kube_interop_proxy_discovery_reads_total";
@@ -131,6 +133,43 @@ async fn of_old_discovery_what_is_lacking_is_read_once() {
     // B lacks nothing of what A has.
     assert!(asked_by_peers(&a).is_empty());
     assert_eq!(added(&proxy_b.statusz().await, "autoscaling", "v1"), None);
+}
+
+#[tokio::test]
+async fn among_many_custom_resources_only_the_documents_of_what_is_lacking_are_read() {
+    let ground = Ground::new().await;
+    let registry = Registry::new(ground.etcd.client().await, "/registry");
+    for number in 0..300 {
+        let name = format!("things{number}.crd.example");
+        registry.put_definition(&name).await;
+    }
+    let a = ground.double(v1_36().without_group("autoscaling")).await;
+    let b = ground.double(v1_36()).await;
+    let (proxy_a, _proxy_b) = tokio::join!(
+        Proxy::start(once(merged(&ground, "a", &a))),
+        Proxy::start(once(merged(&ground, "b", &b))),
+    );
+    for version in ["v1", "v2"] {
+        until_added(&proxy_a, "autoscaling", version, false).await;
+    }
+    let read = [("state", "read")];
+    eventually("it is read completely", LONG, async || {
+        proxy_a.metric(SOURCES, &read).await == 1.0
+    })
+    .await;
+    let asked = asked_by_peers(&b);
+    let expected = [
+        "/apis/autoscaling",
+        "/apis/autoscaling/v1",
+        "/apis/autoscaling/v2",
+        "/openapi/v3",
+    ];
+    assert_eq!(paths(&asked), expected);
+    let [merged, of_b] = [proxy_a.addr(), b.addr()].map(|addr| {
+        let client = Client::new(addr, &ground.pki).cert("admin");
+        async move { client.get("/apis/autoscaling").await.json() }
+    });
+    assert_eq!(merged.await, of_b.await, "in its order");
 }
 
 #[tokio::test]
