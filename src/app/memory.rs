@@ -1,7 +1,7 @@
 //! Gives memory back to the system that a burst of requests has taken.
 //!
-//! mimalloc looks for what was freed some time ago only when one of its pages becomes full or empty. A proxy that a thousand watches
-//! have come to, and that has been quiet since then, would keep what their beginnings took.
+//! mimalloc looks for what was freed some time ago only when one of its pages becomes full or empty. A proxy that a
+//! thousand watches have come to, and that has been quiet since then, would keep what their beginnings took.
 
 use std::hint::black_box;
 use std::time::Duration;

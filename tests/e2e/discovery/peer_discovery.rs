@@ -71,6 +71,14 @@ async fn until_added(proxy: &Proxy, group: &str, version: &str, stale: bool) {
     .await;
 }
 
+/// Waits until all that the only source has was read.
+async fn until_read(proxy: &Proxy) {
+    eventually("it is read completely", LONG, async || {
+        proxy.metric(SOURCES, &[("state", "read")]).await == 1.0
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn where_all_list_the_same_nobody_is_asked() {
     let ground = Ground::new().await;
@@ -111,11 +119,7 @@ async fn of_old_discovery_what_is_lacking_is_read_once() {
     for version in ["v1", "v2beta1", "v2beta2"] {
         until_added(&proxy_a, "autoscaling", version, false).await;
     }
-    let read = [("state", "read")];
-    eventually("it is read completely", LONG, async || {
-        proxy_a.metric(SOURCES, &read).await == 1.0
-    })
-    .await;
+    until_read(&proxy_a).await;
     let asked = asked_by_peers(&b);
     let expected = [
         "/apis",
@@ -152,11 +156,7 @@ async fn among_many_custom_resources_only_the_documents_of_what_is_lacking_are_r
     for version in ["v1", "v2"] {
         until_added(&proxy_a, "autoscaling", version, false).await;
     }
-    let read = [("state", "read")];
-    eventually("it is read completely", LONG, async || {
-        proxy_a.metric(SOURCES, &read).await == 1.0
-    })
-    .await;
+    until_read(&proxy_a).await;
     let asked = asked_by_peers(&b);
     let expected = [
         "/apis/autoscaling",
@@ -436,8 +436,5 @@ async fn real_apiservers_tell_each_others_proxies() {
     assert_eq!(discovery["sources"][0]["undescribed"], 0, "{discovery:#}");
     let nothing = Value::Array(Vec::new());
     assert_eq!(proxy_b.statusz().await["discovery"]["added"], nothing);
-    eventually("it is read completely", LONG, async || {
-        proxy_a.metric(SOURCES, &[("state", "read")]).await == 1.0
-    })
-    .await;
+    until_read(&proxy_a).await;
 }
