@@ -88,11 +88,11 @@ impl ClusterState {
         ids.map(String::as_str).collect()
     }
 
-    fn live_keys(&self) -> impl Iterator<Item = (&String, &Versioned<LiveKey>)> {
+    pub(super) fn live_keys(&self) -> impl Iterator<Item = (&String, &Versioned<LiveKey>)> {
         self.live.current.iter().chain(self.suspended_live.iter())
     }
 
-    fn entries(&self) -> impl Iterator<Item = (&String, &Versioned<PeerEndpoint>)> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&String, &Versioned<PeerEndpoint>)> {
         self.endpoints
             .current
             .iter()

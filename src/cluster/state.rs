@@ -185,21 +185,19 @@ impl ClusterState {
                 self.servers.take(event, now, decode).changed || written
             }
             Topic::Live => {
-                let effect = self
-                    .live
-                    .take(event, now, |item| decoder.decode(item, json::read));
-                // A renewal can change which of two keys at one address is the newer.
-                let crowded = has_twins(&self.live);
-                self.suspended_live
-                    .take(effect, &self.live.current, &self.gap, now)
-                    || crowded
+                let decode = |item: &EtcdItem| decoder.decode(item, json::read);
+                let effect = self.live.take(event, now, decode);
+                let current = &self.live.current;
+                let changed = self.suspended_live.take(effect, current, &self.gap, now);
+                changed || has_twins(self.live_keys().map(|(_, at)| at.value.endpoint))
             }
             Topic::PeerEndpoints => {
                 let decode = |item: &EtcdItem| decoder.decode(item, codec::endpoints);
                 let effect = self.endpoints.take(event, now, decode);
                 let current = &self.endpoints.current;
-                self.suspended_endpoints
-                    .take(effect, current, &self.gap, now)
+                let suspended = &mut self.suspended_endpoints;
+                let changed = suspended.take(effect, current, &self.gap, now);
+                changed || has_twins(self.entries().map(|(_, at)| at.value.address))
             }
             Topic::StorageVersions => {
                 let decode = |item: &EtcdItem| decoder.decode(item, codec::storage_version);
@@ -371,11 +369,12 @@ fn shared(served: Arc<ServedSet>, sets: &mut Vec<Arc<ServedSet>>) -> Arc<ServedS
     served
 }
 
-fn has_twins(live: &PrefixState<LiveKey>) -> bool {
-    let endpoints = live.current.values().map(|at| canonical(at.value.endpoint));
-    let mut endpoints: Vec<_> = endpoints.collect();
-    endpoints.sort_unstable();
-    endpoints.windows(2).any(|pair| pair[0] == pair[1])
+/// Whether two keys have one address. Then the newer one counts, and a renewal, which changes no value, can change which
+/// one that is.
+fn has_twins(addresses: impl Iterator<Item = SocketAddr>) -> bool {
+    let mut addresses: Vec<_> = addresses.map(canonical).collect();
+    addresses.sort_unstable();
+    addresses.windows(2).any(|pair| pair[0] == pair[1])
 }
 
 /// One spelling for one address: IPv4 may come as IPv6 (`::ffff:10.0.0.1`).

@@ -79,3 +79,42 @@ fn a_record_that_a_live_key_waits_for_is_a_change_whatever_it_says() {
         assert!(!state.compile(Some("a"), &view(&[])).peer_unknown);
     }
 }
+
+/// The servers that requests may go to.
+fn reached(state: &ClusterState) -> Vec<String> {
+    let snapshot = state.compile(Some("a"), &view(&[]));
+    let targets = snapshot.servers.iter().filter(|server| server.target);
+    targets.map(|server| server.id.to_string()).collect()
+}
+
+#[test]
+fn of_two_servers_at_one_address_the_one_that_renews_its_key_is_reached() {
+    let key = |topic, id: &str, revision| match topic {
+        Topic::Live => live(id, B, true, revision),
+        _ => entry(id, B, revision).1,
+    };
+    for topic in [Topic::Live, Topic::PeerEndpoints] {
+        let mut state = state(vec![
+            (topic, key(topic, "b", 3)),
+            (topic, key(topic, "c", 4)),
+        ]);
+        assert_eq!(reached(&state), ["c"], "{topic:?}");
+        assert!(take(&mut state, topic, Event::Apply(key(topic, "b", 5))));
+        assert_eq!(reached(&state), ["b"], "{topic:?}");
+    }
+}
+
+#[test]
+fn a_server_that_renews_its_key_takes_the_address_of_one_whose_key_is_suspended() {
+    let start = Instant::now();
+    let back = start + 4 * TTL;
+    let mut state = state(vec![entry("b", B, 3), entry("c", B, 4)]);
+    state.take((Topic::Live, Event::Progress(4)), start);
+    state.take((Topic::Live, Event::Progress(9)), back);
+    let delete = Event::Delete("c".into());
+    state.take((Topic::PeerEndpoints, delete), back);
+    assert_eq!(reached(&state), ["c"]);
+    let (topic, renewed) = entry("b", B, 9);
+    assert!(state.take((topic, Event::Apply(renewed)), back).snapshot);
+    assert_eq!(reached(&state), ["b"]);
+}
