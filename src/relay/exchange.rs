@@ -15,6 +15,7 @@ use http::request::Parts;
 use http::{Method, StatusCode};
 use pingora_http::ResponseHeader;
 
+use super::boxed::rare;
 use super::client_session::ClientSession;
 use super::destination::Destination;
 use super::downstream::{Downstream, VerificationPermit};
@@ -126,23 +127,23 @@ impl Exchange<'_> {
         }
         // What is rare is boxed, so that it takes no place in the future of every request.
         if self.may_be_expired(&response) {
-            return Box::pin(self.check_expired(down, up, response, &method, upload)).await;
+            return rare(|| self.check_expired(down, up, response, &method, upload)).await;
         }
         if !self.expiry.accepts(&response) {
             return Err(ExchangeFailure::NotContinued);
         }
         if self.may_be_terminating(&response) {
-            return Box::pin(self.check_terminating(down, up, response, &method, upload)).await;
+            return rare(|| self.check_terminating(down, up, response, &method, upload)).await;
         }
         if let Some(merge_request) = &self.merge_request
             && merge_request.concerns(response.status)
         {
-            return Box::pin(self.send_merged(merge_request, down, up, response, &method, upload))
+            return rare(|| self.send_merged(merge_request, down, up, response, &method, upload))
                 .await;
         }
         if response.status == StatusCode::NOT_FOUND && self.no_such_resource != NoSuchResource::Pass
         {
-            return Box::pin(self.check_not_found(down, up, response, &method, upload)).await;
+            return rare(|| self.check_not_found(down, up, response, &method, upload)).await;
         }
         let code = response.status.as_u16();
         final_bookmark.answered(&response);
@@ -154,13 +155,11 @@ impl Exchange<'_> {
         if !self.expiry.is_begun() {
             self.expiry.begins(&response);
             let starting = self.start_response(down, response, &method, end).await;
-            if starting.is_err() {
+            let Ok(begun) = starting else {
                 return Ok(Outcome::Broken);
-            }
-            self.shared
-                .metrics
-                .own_time
-                .observe((own_time + answered.elapsed()).as_secs_f64());
+            };
+            let own_time = own_time + (begun - answered);
+            self.shared.metrics.own_time.observe(own_time.as_secs_f64());
             if end {
                 let outcome = upload.answered(code);
                 self.release(up, upload).await;

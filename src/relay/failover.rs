@@ -9,6 +9,7 @@
 //! without it.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use pingora_core::{Error, ErrorType};
 use tokio::time::timeout;
 
 use super::answer::Refusal;
+use super::boxed::rare;
 use super::client_session::ClientSession;
 use super::downstream::{Downstream, VerificationPermit};
 use super::expired::{Expiry, FirstExpiry};
@@ -123,7 +125,7 @@ impl<'a> ForwardedRequest<'a> {
         let waits = unverified && !peer && session.is_http2();
         let permit = match waits {
             false => None,
-            true => match Box::pin(self.wait_for_permit(session)).await {
+            true => match rare(|| self.wait_for_permit(session)).await {
                 Ok(permit) => permit,
                 Err(outcome) => return Ok(outcome),
             },
@@ -134,15 +136,16 @@ impl<'a> ForwardedRequest<'a> {
             permit,
         };
         let servers = (shared, upstreams, &authentication);
-        match self
-            .attempt(servers, session, upload, route, exclusive)
-            .await?
-        {
+        let attempted = {
+            // Pinned where it is made: `await` would first copy it there.
+            let attempt = pin!(self.attempt(servers, session, upload, route, exclusive));
+            attempt.await?
+        };
+        match attempted {
             Ok(outcome) => Ok(outcome),
-            // Boxed, because it is rare and takes much memory.
             Err(failure) => {
                 let failed = (failure, exclusive);
-                Box::pin(self.fail_over(servers, session, upload, route, failed)).await
+                rare(|| self.fail_over(servers, session, upload, route, failed)).await
             }
         }
     }

@@ -52,7 +52,7 @@ impl Exchange<'_> {
             forget(&mut response);
             self.start_response(down, response, method, true)
                 .await
-                .map(|()| StatusCode::OK)
+                .map(|_| StatusCode::OK)
         } else {
             let entity = self.entity(merge_request, &mut up, &response, head);
             let entity = match unless_gone(down, upload, entity).await {

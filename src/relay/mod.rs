@@ -9,6 +9,7 @@
 pub mod accept;
 mod access_log;
 pub mod answer;
+pub mod boxed;
 pub mod client_session;
 pub mod connection;
 pub mod destination;

@@ -19,6 +19,7 @@ use rustls::ClientConfig;
 use tokio::io::AsyncReadExt;
 use tokio::sync::watch;
 
+use super::boxed::rare;
 use super::connection::{Begun, Connection};
 use super::destination::Destination;
 use super::dial::dial;
@@ -183,8 +184,7 @@ impl ConnectionPool {
             .and_then(|server| server.begin(self.streams));
         match begun {
             Some(session) => Ok(session),
-            // Rare, and too large for a place in the future of every request.
-            None => Box::pin(self.new_session(to)).await,
+            None => rare(|| self.new_session(to)).await,
         }
     }
 
@@ -225,7 +225,7 @@ impl ConnectionPool {
             }
         }
         // Boxed: many requests wait here at once for connections that others open.
-        let new = Box::pin(open(&self.protocols, to)).await?;
+        let new = rare(|| open(&self.protocols, to)).await?;
         if let New::Http2(connection) = &new {
             let connection = New::Http2(connection.clone());
             self.server(to, |server| server.add(connection));

@@ -238,11 +238,11 @@ impl<'a> RequestMeter<'a> {
         }
     }
 
-    /// The answer begins. To be called before its header is written: a client that has it finds it counted.
-    pub fn answer_begins(&self, code: u16) {
+    /// The answer begins `now`. To be called before its header is written: a client that has it finds it counted.
+    pub fn answer_begins(&self, code: u16, now: Instant) {
         if !self.counted.swap(true, Ordering::Relaxed) {
             self.metrics.count(self.row, self.class, Some(code));
-            let seconds = self.started.elapsed().as_secs_f64();
+            let seconds = (now - self.started).as_secs_f64();
             self.metrics.observe(self.row, self.class, seconds);
             if let Some(span) = &self.span {
                 span.answered(code);
@@ -349,9 +349,9 @@ mod tests {
         let row = Some(Row::Local);
         let meter = |class| RequestMeter::new(&metrics, Instant::now(), row, class, None);
         let answered = meter(VerbClass::Read);
-        answered.answer_begins(200);
+        answered.answer_begins(200, Instant::now());
         // A watch whose first server was too new for it begins once, too.
-        answered.answer_begins(410);
+        answered.answer_begins(410, Instant::now());
         answered.ended(None);
         meter(VerbClass::Write).ended(None);
         let counted = |class, code| {

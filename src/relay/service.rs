@@ -18,6 +18,7 @@ use rand::Rng as _;
 
 use super::access_log::{AccessEntry, WatchRequest};
 use super::answer::{self, Refusal, ResponseOptions};
+use super::boxed::{boxed, rare};
 use super::client_session::ClientSession;
 use super::downstream::Downstream;
 use super::framing::{RedactedError, has_one_length, is_hosted, names_a_path};
@@ -85,7 +86,7 @@ impl RelayService {
     /// Serves one HTTP/2 request.
     pub async fn process_stream(&self, mut session: ClientSession) {
         // Boxed, so that its memory is given back before a watch waits for hours.
-        let mut served = Box::pin(self.serve(&mut session)).await;
+        let mut served = boxed(|| self.serve(&mut session)).await;
         if let Some(rest) = session.rest().and_then(Option::take)
             && let Some(downstream) = session.downstream()
         {
@@ -96,8 +97,7 @@ impl RelayService {
         match served {
             // The client may have gone away meanwhile.
             Outcome::Answered { reusable: true, .. } => drop(session.finish_body().await),
-            // Seldom, and every request would have room for it.
-            served => Box::pin(end(session, served)).await,
+            served => rare(|| end(session, served)).await,
         }
     }
 
@@ -193,7 +193,7 @@ impl RelayService {
         let mut begun = BytesMut::new();
         loop {
             let mut session = self.read(stream, begun, shutdown).await?;
-            match Box::pin(self.serve(&mut session)).await {
+            match boxed(|| self.serve(&mut session)).await {
                 Outcome::Answered { reusable: true, .. } => {
                     let ClientSession::H1(session) = session else {
                         return None;
@@ -344,8 +344,8 @@ impl RelayService {
         let result = match end {
             Ok(outcome) => outcome,
             Err(refused) => {
-                meter.answer_begins(refused.refusal.code());
-                self.answer_refused(session, &downstream, &route_request, refused, options)
+                meter.answer_begins(refused.refusal.code(), Instant::now());
+                rare(|| self.answer_refused(session, &downstream, &route_request, refused, options))
                     .await
             }
         };

@@ -1,7 +1,8 @@
 //! Passes an answer to the client: its header at once, then both bodies, each piece as it arrives.
 
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::header::HeaderValue;
@@ -9,6 +10,7 @@ use http::{Method, StatusCode};
 use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
 
+use super::boxed::{Rare, rare};
 use super::client_session::ClientSession;
 use super::download::Download;
 use super::framing::{RedactedError, frame_for_http1, says_close, strip_hop_by_hop};
@@ -31,14 +33,14 @@ const SWITCHING: u16 = 101;
 const PART: usize = 16 << 10;
 
 impl Exchange<'_> {
-    /// Writes the response header; `end`: there is no body.
+    /// Writes the response header; `end`: there is no body. Returns when it began to.
     pub(super) async fn start_response(
         &self,
         down: &mut ClientSession,
         mut response: Box<ResponseHeader>,
         method: &Method,
         end: bool,
-    ) -> pingora_core::Result<()> {
+    ) -> pingora_core::Result<Instant> {
         // On an upgrade `Connection` is about the upgrade, and the client's protocol writes the rest.
         if response.status != StatusCode::SWITCHING_PROTOCOLS {
             if self.shared.is_draining() || self.ends_connection(&response) {
@@ -74,7 +76,8 @@ impl Exchange<'_> {
                 HeaderValue::from_static(if ready { "true" } else { "false" }),
             )?;
         }
-        self.meter.answer_begins(response.status.as_u16());
+        let now = Instant::now();
+        self.meter.answer_begins(response.status.as_u16(), now);
         match down {
             ClientSession::H2(_) => {}
             ClientSession::H1(session) => {
@@ -84,7 +87,8 @@ impl Exchange<'_> {
                 frame_for_http1(session.req_header().version, &mut response, method)?;
             }
         }
-        down.write_header(response, end).await
+        down.write_header(response, end).await?;
+        Ok(now)
     }
 
     /// Whether the client is to send no more requests on its connection: the apiserver did not authenticate it, or,
@@ -112,7 +116,7 @@ impl Exchange<'_> {
         let revalidation = self.revalidation();
         let turn = ends(final_bookmark, &revalidation);
         if code == SWITCHING {
-            Box::pin(splice(down, up, turn)).await;
+            rare(|| splice(down, up, turn)).await;
             return Ok(Outcome::Upgraded);
         }
         // A request's body may not have been read to its end.
@@ -122,7 +126,7 @@ impl Exchange<'_> {
         };
         let long = self.kind != RequestKind::Short;
         // Only a long-running request waits for it, and a short one has no place for it.
-        let mut turn = long.then(|| Box::pin(turn));
+        let mut turn = long.then(|| rare(|| turn));
         // A watch has no request body, and [`FinalBookmark`] ends it.
         let duplex = upload.is_expected() && !final_bookmark.is_watch();
         let mut answer_writer = self.answer_writer(up.content_length());
@@ -174,11 +178,12 @@ impl Exchange<'_> {
                         }
                     }
                     Ok(None) => {
-                        let ending = async {
+                        let (up, download) = (&mut up, &mut download);
+                        let ending = rare(|| async {
                             final_bookmark.before_end(down).await?;
                             download.end(up.read_trailers().await?, down).await
-                        };
-                        match Box::pin(ending).await {
+                        });
+                        match ending.await {
                             Ok(()) => break,
                             Err(_) => return Ok(Outcome::Broken),
                         }
@@ -186,12 +191,12 @@ impl Exchange<'_> {
                     Err(PieceError::Failed(failure)) => return Err(failure),
                     Err(PieceError::BrokeOff(error)) => {
                         let server = self.destination.address;
-                        let ending = async {
+                        let ending = rare(|| async {
                             break_off(final_bookmark, self.caller, server, &error, down)
                                 .await?;
                             download.end(None, down).await
-                        };
-                        return Ok(Box::pin(ending).await.map_or(Outcome::Broken, |()| cut));
+                        });
+                        return Ok(ending.await.map_or(Outcome::Broken, |()| cut));
                     }
                 },
                 sent = progress(&mut download, full.then_some(&mut answer_writer)) => match sent {
@@ -207,11 +212,11 @@ impl Exchange<'_> {
                     }
                 }
                 () = ended(&mut turn), if long && !full => {
-                    let ending = async {
+                    let ending = rare(|| async {
                         final_bookmark.write(down).await?;
                         download.end(None, down).await
-                    };
-                    return match Box::pin(ending).await {
+                    });
+                    return match ending.await {
                         Ok(()) => Ok(cut),
                         Err(_) => Ok(Outcome::Broken),
                     };
@@ -258,7 +263,7 @@ pub(super) async fn break_off(
 }
 
 /// Resolves when a future that is there has resolved.
-async fn ended<F: Future<Output = ()>>(turn: &mut Option<Pin<Box<F>>>) {
+async fn ended(turn: &mut Option<Rare<'_, ()>>) {
     match turn {
         Some(turn) => turn.await,
         None => std::future::pending().await,

@@ -17,6 +17,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::boxed::rare;
 use super::destination::Destination;
 use super::pool::{ConnectionPool, Protocols};
 use super::upstream_stream::UpstreamSession;
@@ -162,9 +163,9 @@ impl UpstreamGroup {
         match (kind, connection_choice) {
             // Boxed, because opening a connection takes more memory than all the rest of a request.
             (RequestKind::Upgrade, _) | (_, ConnectionChoice::NewHttp1) => {
-                Ok((Box::pin(pool.session_of_http1(to)).await?, false))
+                Ok((rare(|| pool.session_of_http1(to)).await?, false))
             }
-            (_, ConnectionChoice::New) => Ok((Box::pin(pool.session_alone(to)).await?, false)),
+            (_, ConnectionChoice::New) => Ok((rare(|| pool.session_alone(to)).await?, false)),
             (_, ConnectionChoice::Any) => pool.session(to).await,
         }
     }
@@ -179,7 +180,8 @@ impl UpstreamGroup {
     ) {
         // An HTTP/2 stream ends with its session.
         if let UpstreamSession::H1(session) = session {
-            Box::pin(self.pool(kind, pool_choice).release(*session, to)).await;
+            let pool = self.pool(kind, pool_choice);
+            rare(|| pool.release(*session, to)).await;
         }
     }
 
