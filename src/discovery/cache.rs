@@ -1,5 +1,5 @@
-//! The last read documents of one class of servers, and reading them: only the wanted parts, and of aggregated discovery only
-//! what changed. A failed read keeps the previous document.
+//! The last read documents of one class of servers, and reading them: only the wanted parts, and of aggregated discovery
+//! only what changed. A failed read keeps the previous document.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

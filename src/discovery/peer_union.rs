@@ -2,8 +2,9 @@
 //!
 //! Peers are visited in a fixed order: targets first, then the newest version, then by ID. The first peer that lists an entry
 //! gives it. Entries keep the order in which they were found: groups and versions as the first peer's document has them,
-//! then those that later peers add. Fresh entries of targets come before all stale ones, so a stale version is never preferred to a
-//! fresh one. The result does not depend on the order of the input, and the union of a union is the same union.
+//! then those that later peers add. Fresh entries of targets come before all stale ones, so a stale version is never
+//! preferred to a fresh one. The result does not depend on the order of the input, and the union of a union is the same
+//! union.
 
 use std::cmp::Reverse;
 use std::sync::Arc;

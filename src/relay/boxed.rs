@@ -8,7 +8,8 @@ pub type Rare<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// Begins `work` in its box. `Box::pin` would copy all of a new future into the box, though only the arguments are
 /// there.
 pub fn boxed<W: Future>(work: impl FnOnce() -> W) -> Pin<Box<W>> {
-    // In this order: if memory were taken after `work`, that could fail, and `work` would need a place to be dropped from.
+    // In this order: if memory were taken after `work`, that could fail, and `work` would need a place to be dropped
+    // from.
     let place = Box::new_uninit();
     Box::into_pin(Box::write(place, work()))
 }
