@@ -21,7 +21,6 @@ use kube_interop_proxy::discovery::peer_union::{PeerUnion, UnionMember, union};
 use kube_interop_proxy::kube::discovery::model::{Document, served};
 use kube_interop_proxy::kube::discovery::pool::Pool;
 use kube_interop_proxy::kube::discovery::read;
-use kube_interop_proxy::kube::gvr::Custom;
 use kube_interop_proxy::relay::overlay::cache::{Cache, Variant};
 use kube_interop_proxy::relay::overlay::entity::{Entity, EntityFormat, EntitySource};
 use kube_interop_proxy::routing::documents::DocumentRequest;
@@ -64,8 +63,7 @@ fn main() {
             target: true,
         })
         .collect();
-    let custom = Custom::default();
-    let others = timed("union of all", || union(&peers, &custom));
+    let others = timed("union of all", || union(&peers));
 
     let local = body(0);
     let merged = timed("merge, aggregated", || merge(&local, &others));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use criterion::{Criterion, criterion_group, criterion_main};
 use http::Method;
 use kube_interop_proxy::config::Unsynced;
-use kube_interop_proxy::kube::gvr::{Custom, Gvr, GvrRef, Pair, ServedSet};
+use kube_interop_proxy::kube::gvr::{Custom, Definition, Gvr, GvrRef, Pair, ServedSet};
 use kube_interop_proxy::request::info::{self, RequestInfo, Target};
 use kube_interop_proxy::routing::decide::{LocalServer, Policy, RoutingInput, decide};
 use kube_interop_proxy::routing::table::{PeerKind, Server, Snapshot};
@@ -56,13 +56,18 @@ fn snapshot() -> Snapshot {
             served: Some(served.clone()),
         })
         .collect();
+    let definition = Definition {
+        versions: Some([Box::from("v1")].into()),
+        revision: 0,
+    };
     let custom = Custom {
         definitions: (0..10_000)
             .map(|index| {
-                Pair(
+                let name = Pair(
                     format!("group-{}.example.com", index % 100),
                     format!("things{index}"),
-                )
+                );
+                (name, definition.clone())
             })
             .collect(),
         aggregated: [Pair("metrics.k8s.io".to_owned(), "v1beta1".to_owned())]

@@ -243,7 +243,7 @@ fn config(status: ReloadStatus) -> ConfigStatus {
 
 fn custom(custom: &Custom) -> CustomStatus {
     let mut definitions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for Pair(group, resource) in &custom.definitions {
+    for Pair(group, resource) in custom.definitions.keys() {
         definitions.entry(group).or_default().insert(resource);
     }
     let aggregated = custom.aggregated.iter();
@@ -361,13 +361,16 @@ mod tests {
     use serde_json::{json, to_value};
 
     use super::*;
+    use crate::kube::gvr::defined;
 
     #[test]
     fn what_is_custom_is_told_by_group_and_what_is_aggregated_by_version() {
         let pair = |one: &str, other: &str| Pair(one.to_owned(), other.to_owned());
         let crds = [("example.com", "widgets"), ("example.com", "gadgets")];
         let known = Custom {
-            definitions: crds.map(|(group, plural)| pair(group, plural)).into(),
+            definitions: crds
+                .map(|(group, plural)| (pair(group, plural), defined(&["v1"])))
+                .into(),
             aggregated: [pair("metrics.k8s.io", "v1beta1")].into(),
         };
         assert_eq!(

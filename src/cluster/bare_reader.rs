@@ -12,18 +12,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 
 use super::bare::{BareAnswer, MASTER_LEASE_TTL};
-use super::native::{Asking, SETTLE, maker_for};
+use super::native::{Asking, SETTLE};
 use super::state::NativePeer;
-use crate::client::{ClientError, ClientMaker, MakerError};
-use crate::config::Config;
+use crate::client::{ClientError, ClientMaker};
 use crate::kube::gvr::Custom;
 use crate::local::reader::{ReadError, Reader};
 use crate::log_throttle::{LogThrottle, chain};
 use crate::retry::{Backoff, jittered};
-use crate::tls::credentials::Current;
-
-/// In `system:masters` every path may be read.
-const GROUP: &str = "system:masters";
 
 /// While nobody answers.
 const BACKOFF: Backoff = Backoff {
@@ -42,11 +37,6 @@ const DOUBTED: u32 = 3;
 
 /// Addresses to ask, and whether a proxy has advertised itself there.
 pub type Candidates = BTreeMap<SocketAddr, bool>;
-
-/// Clients for bare servers.
-pub fn maker(config: &Config, credentials: Current) -> Result<ClientMaker, MakerError> {
-    maker_for(config, credentials, GROUP)
-}
 
 /// Asks each of `addresses` about once in `every`, over one connection at a time, until their sender is dropped.
 pub async fn run(
@@ -216,7 +206,7 @@ fn is_silence(error: &ClientError, answered: bool) -> bool {
     }
 }
 
-/// `custom`: what every server serves, and what may not answer. `answered` is set if an apiserver is there.
+/// `custom`: what may not answer, and what every server serves. `answered` is set if an apiserver is there.
 async fn read(
     reader: &mut Reader,
     address: SocketAddr,
@@ -226,8 +216,7 @@ async fn read(
     let ready = reader.check_ready().await;
     *answered |= !matches!(ready, Err(ReadError::Client(_) | ReadError::Proxy));
     ready?;
-    let (mut served, versions) = reader.read(custom).await?;
-    served.retain(|gvr| !custom.contains(gvr.borrow()));
+    let (served, versions) = reader.read(custom).await?;
     Ok(NativePeer {
         address,
         served: Arc::new(served),

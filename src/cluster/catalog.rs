@@ -215,7 +215,6 @@ impl Catalog {
         let view = self.local.borrow_and_update().clone();
         let own = self.own.id.borrow_and_update().clone();
         self.state.settle(view.reads);
-        self.state.listed_locally(view.served.as_ref());
         self.state.expire_bare(Instant::now());
         let custom = self.state.synced().then(|| self.state.custom().clone());
         send_if_changed(&self.custom, custom);

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::kube::gvr::{Custom, Pair};
+use crate::kube::gvr::{Custom, Definition, Pair, may_be_built_in};
 
 /// Reads of discovery after which a resource that was custom counts as built-in.
 const READS_UNTIL_BUILT_IN: u64 = 2;
@@ -22,8 +22,8 @@ enum Departed {
 pub struct CustomTracker {
     now: Arc<Custom>,
     with_departed: Arc<Custom>,
-    /// With the number of the read of discovery that removes them.
-    departed: BTreeMap<Departed, u64>,
+    /// With the number of the read of discovery that removes them, and what the CRD said.
+    departed: BTreeMap<Departed, (u64, Definition)>,
 }
 
 impl CustomTracker {
@@ -32,27 +32,39 @@ impl CustomTracker {
         &self.with_departed
     }
 
-    /// The names of all CRDs (`<plural>.<group>`) and of APIServices that have a service (`<version>.<group>`) have changed.
-    /// `reads`: how often discovery was read.
+    /// The CRDs by name (`<plural>.<group>`), and the names of APIServices that have a service (`<version>.<group>`), have
+    /// changed. `reads`: how often discovery was read.
     pub fn replace<'a>(
         &mut self,
-        definitions: impl Iterator<Item = &'a str>,
+        definitions: impl Iterator<Item = (&'a str, Definition)>,
         aggregated: impl Iterator<Item = &'a str>,
         reads: u64,
     ) {
+        let definition = |(name, mut definition): (&str, Definition)| {
+            let pair = pair(name)?;
+            if !may_be_built_in(&pair.0) {
+                definition.revision = 0;
+            }
+            Some((pair, definition))
+        };
         let custom = Custom {
-            definitions: definitions.filter_map(pair).collect(),
+            definitions: definitions.filter_map(definition).collect(),
             aggregated: aggregated.filter_map(pair).collect(),
         };
         let until = reads + READS_UNTIL_BUILT_IN;
-        let gone = self.now.definitions.difference(&custom.definitions);
-        let gone = gone.cloned().map(Departed::Definition);
-        self.departed.extend(gone.map(|which| (which, until)));
-        let gone = self.now.aggregated.difference(&custom.aggregated);
+        let before = std::mem::take(&mut self.now);
+        for (pair, definition) in &before.definitions {
+            if !custom.definitions.contains_key(pair) {
+                let departed = Departed::Definition(pair.clone());
+                self.departed.insert(departed, (until, definition.clone()));
+            }
+        }
+        let gone = before.aggregated.difference(&custom.aggregated);
         let gone = gone.cloned().map(Departed::Aggregated);
-        self.departed.extend(gone.map(|which| (which, until)));
+        let gone = gone.map(|which| (which, (until, Definition::default())));
+        self.departed.extend(gone);
         self.departed.retain(|which, _| match which {
-            Departed::Definition(pair) => !custom.definitions.contains(pair),
+            Departed::Definition(pair) => !custom.definitions.contains_key(pair),
             Departed::Aggregated(pair) => !custom.aggregated.contains(pair),
         });
         self.now = Arc::new(custom);
@@ -69,7 +81,7 @@ impl CustomTracker {
 
     fn forget(&mut self, reads: u64) -> bool {
         let before = self.departed.len();
-        self.departed.retain(|_, until| reads < *until);
+        self.departed.retain(|_, (until, _)| reads < *until);
         self.departed.len() != before
     }
 
@@ -79,14 +91,19 @@ impl CustomTracker {
             return;
         }
         let mut all = Custom::clone(&self.now);
-        for which in self.departed.keys().cloned() {
+        for (which, (_, definition)) in self.departed.clone() {
             match which {
-                Departed::Definition(pair) => all.definitions.insert(pair),
-                Departed::Aggregated(pair) => all.aggregated.insert(pair),
-            };
+                Departed::Definition(pair) => drop(all.definitions.insert(pair, definition)),
+                Departed::Aggregated(pair) => drop(all.aggregated.insert(pair)),
+            }
         }
         self.with_departed = Arc::new(all);
     }
+}
+
+/// Whether servers are asked about the resource of a CRD of this name, after each change of the CRD.
+pub fn revision_counts(name: &str) -> bool {
+    pair(name).is_some_and(|Pair(group, _)| may_be_built_in(&group))
 }
 
 /// Group and resource, or group and version, of a name that has the group last.
@@ -98,7 +115,7 @@ fn pair(name: &str) -> Option<Pair> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube::gvr::GvrRef;
+    use crate::kube::gvr::{GvrRef, defined};
 
     const WIDGETS: GvrRef<'_> = GvrRef {
         group: "example.com",
@@ -116,8 +133,14 @@ mod tests {
     #[test]
     fn what_was_custom_is_taken_for_built_in_only_after_two_more_reads() {
         let mut tracker = CustomTracker::default();
-        tracker.replace(["widgets.example.com"].into_iter(), [].into_iter(), 1);
+        let definition = ("widgets.example.com", defined(&["v1"]));
+        tracker.replace([definition].into_iter(), [].into_iter(), 1);
         assert!(tracker.get().contains(WIDGETS));
+        let other = GvrRef {
+            version: "v2",
+            ..WIDGETS
+        };
+        assert!(!tracker.get().contains(other), "another version");
         tracker.read(5);
         tracker.replace([].into_iter(), [].into_iter(), 5);
         for (reads, custom) in [(5, true), (6, true), (7, false)] {

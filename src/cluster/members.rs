@@ -36,9 +36,7 @@ impl ClusterState {
         let mut servers: Vec<_> = servers.chain(self.bare_servers()).collect();
         servers.sort_by(|one, other| one.id.cmp(&other.id));
         let custom = self.custom().clone();
-        let local = view.served.as_ref();
-        let local = local.map(|listed| self.built_in.of(listed, &custom).unwrap_or(listed));
-        let mut snapshot = Snapshot::new(self.synced(), servers, local, custom);
+        let mut snapshot = Snapshot::new(self.synced(), servers, view.served.as_deref(), custom);
         // As the process before may have written it.
         let own_record = own.filter(|id| !self.is_elsewhere(id));
         let own_record = own_record.and_then(|id| self.servers.current.get(id));
@@ -221,7 +219,8 @@ impl ClusterState {
         Some(Arc::new(all))
     }
 
-    /// The resources that StorageVersions list for the apiserver `id`: since Kubernetes 1.28, without subresources.
+    /// The resources that StorageVersions list for the apiserver `id`: since Kubernetes 1.28, without subresources. Those of
+    /// a CRD's name are left out: nobody says whether the server serves them itself.
     pub(super) fn stored_by(&self, id: &str) -> ServedSet {
         let mut served = ServedSet::new();
         for (name, at) in &self.storage.current {
@@ -230,12 +229,15 @@ impl ClusterState {
             };
             let of = at.value.iter().filter(|versions| versions.server == id);
             for (_, version) in of.flat_map(|versions| &versions.served) {
-                served.insert(Gvr {
+                let gvr = Gvr {
                     group: group.to_owned(),
                     version: version.clone(),
                     resource: resource.to_owned(),
                     subresource: String::new(),
-                });
+                };
+                if !self.custom().contains(gvr.borrow()) {
+                    served.insert(gvr);
+                }
             }
         }
         served

@@ -2,7 +2,6 @@
 
 pub mod bare;
 pub mod bare_reader;
-pub mod built_in;
 pub mod catalog;
 pub mod codec;
 pub mod connector;

@@ -1,6 +1,7 @@
 //! Reads the discovery of kube-apiservers without a proxy, as native peers read each other's.
 //!
-//! Over mTLS with the proxy client certificate, as `system:apiserver` in `system:authenticated`. Addresses come from
+//! Over mTLS with the proxy client certificate, as `system:apiserver` in `system:authenticated`, and in `system:masters`
+//! where it is asked whether a CRD's name is a built-in resource's ([`crate::local::reader`]). Addresses come from
 //! `peerserverleases` in etcd only, never from Lease objects, which API users can write.
 
 use std::collections::BTreeMap;
@@ -22,6 +23,8 @@ use crate::tls::credentials::Current;
 
 /// The user of native peers in requests to each other; its group is [`GROUP`].
 pub const USER: &str = "system:apiserver";
+/// In `system:masters` every path may be read.
+const MASTERS: &str = "system:masters";
 /// The group of [`USER`].
 pub const GROUP: &str = "system:authenticated";
 /// Longest wait for one document.
@@ -34,8 +37,13 @@ pub fn maker(config: &Config, credentials: Current) -> Result<ClientMaker, Maker
     maker_for(config, credentials, GROUP)
 }
 
+/// Clients that may read everything.
+pub fn maker_of_masters(config: &Config, credentials: Current) -> Result<ClientMaker, MakerError> {
+    maker_for(config, credentials, MASTERS)
+}
+
 /// Clients that ask as [`USER`] in `group`.
-pub(super) fn maker_for(
+fn maker_for(
     config: &Config,
     credentials: Current,
     group: &str,
@@ -50,11 +58,13 @@ pub(super) fn maker_for(
     )
 }
 
-/// Reads the discovery of each of `peers` about once in `every`, until the sender of `peers` is dropped.
+/// Reads the discovery of each of `peers` about once in `every`, until the sender of `peers` is dropped. `masters`: what
+/// lists resources; `custom`: `None` until etcd was read.
 pub async fn run(
-    maker: Arc<ClientMaker>,
+    (maker, masters): (Arc<ClientMaker>, Arc<ClientMaker>),
     every: Duration,
     mut peers: watch::Receiver<BTreeMap<String, SocketAddr>>,
+    custom: watch::Receiver<Option<Arc<Custom>>>,
     found: mpsc::Sender<(String, NativePeer)>,
 ) {
     let mut asking: BTreeMap<(String, SocketAddr), Asking> = BTreeMap::new();
@@ -63,8 +73,9 @@ pub async fn run(
         asking.retain(|(id, address), _| now.get(id) == Some(address));
         for (id, address) in now {
             asking.entry((id.clone(), address)).or_insert_with(|| {
-                let reader = Reader::new(maker.client(address));
-                let task = tokio::spawn(ask(reader, every, id, address, found.clone()));
+                let reader = Reader::with_lister(maker.client(address), masters.client(address));
+                let peer = (id, address);
+                let task = tokio::spawn(ask(reader, every, peer, custom.clone(), found.clone()));
                 Asking::new(&task)
             });
         }
@@ -92,15 +103,19 @@ impl Drop for Asking {
 async fn ask(
     mut reader: Reader,
     every: Duration,
-    id: String,
-    address: SocketAddr,
+    (id, address): (String, SocketAddr),
+    mut custom: watch::Receiver<Option<Arc<Custom>>>,
     found: mpsc::Sender<(String, NativePeer)>,
 ) {
     let throttle = LogThrottle::default();
     tokio::time::sleep(SETTLE).await;
+    if custom.wait_for(Option::is_some).await.is_err() {
+        return;
+    }
     tracing::info!(id, %address, "asking a native peer for its discovery");
     loop {
-        match reader.read(&Custom::default()).await {
+        let known = custom.borrow().clone().unwrap_or_default();
+        match reader.read(&known).await {
             Ok((served, versions)) => {
                 if let Some(after) = throttle.recovered(&()) {
                     tracing::info!(id, %address, ?after, "discovery of a native peer is read again");

@@ -10,7 +10,7 @@ use super::bare_reader;
 use super::catalog::{Catalog, CatalogInputs, NamedLease, OwnServer, Published};
 use super::connector::Connector;
 use super::etcd::EtcdSource;
-use super::keys::{EtcdKeys, Topic};
+use super::keys::EtcdKeys;
 use super::native;
 use super::state::ClusterState;
 use super::watch::follow;
@@ -56,14 +56,22 @@ pub fn start(
     let (answers_sender, bare_answers) = mpsc::channel(QUEUE);
     let (records_sender, unreachable_records) = watch::channel(BTreeMap::new());
     let (leases_sender, leases) = watch::channel(None);
+    let masters = Arc::new(native::maker_of_masters(
+        config,
+        inputs.credentials.clone(),
+    )?);
     control.spawn(native::run(
-        Arc::new(native::maker(config, inputs.credentials.clone())?),
+        (
+            Arc::new(native::maker(config, inputs.credentials.clone())?),
+            masters.clone(),
+        ),
         config.api_server.discovery_interval,
         native_peers,
+        inputs.custom.subscribe(),
         natives_sender,
     ));
     control.spawn(bare_reader::run(
-        Arc::new(bare_reader::maker(config, inputs.credentials)?),
+        masters,
         config.api_server.discovery_interval,
         bare_candidates,
         inputs.custom.subscribe(),
@@ -118,7 +126,7 @@ fn follow_etcd(
         }
         let connector = inputs.connector.starting_at(topic.index());
         let source = EtcdSource::new(connector, config.peer.lease_ttl);
-        let keys_only = topic == Topic::Definitions;
+        let keys_only = false;
         control.spawn(follow(
             source,
             topic,

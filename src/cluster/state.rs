@@ -9,19 +9,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::bare::{BareAnswer, BareServers};
-use super::built_in::BuiltIn;
 use super::codec::{self, Lease, PeerEndpoint, ServerVersions};
-use super::custom::CustomTracker;
+use super::custom::{self, CustomTracker};
 use super::decoder::Decoder;
 use super::json;
 use super::keys::Topic;
-use super::prefix::PrefixState;
+use super::prefix::{PrefixState, Versioned};
 use super::record::{LiveKey, Record, unpack};
 use super::source::EtcdItem;
 use super::undecodable::Undecodables;
 use super::watch::{Event, Message};
 use crate::cluster::suspended::{Gap, Suspended};
-use crate::kube::gvr::{Custom, ServedSet};
+use crate::kube::gvr::{Custom, Definition, ServedSet};
 use crate::kube::version::KubernetesVersion;
 
 /// A record and its served set, unpacked.
@@ -41,7 +40,7 @@ impl PartialEq for UnpackedRecord {
 #[derive(Debug, Clone)]
 pub struct NativePeer {
     pub address: SocketAddr,
-    /// Everything it lists, custom resources included.
+    /// What it serves itself.
     pub served: Arc<ServedSet>,
     /// `gitVersion`.
     pub binary_version: String,
@@ -88,7 +87,8 @@ pub struct ClusterState {
     pub(super) storage: PrefixState<Vec<ServerVersions>>,
     pub(super) claims: PrefixState<()>,
     suspended_claims: Suspended<()>,
-    definitions: PrefixState<()>,
+    /// What each serves; `None` if its value cannot be decoded.
+    definitions: PrefixState<Option<Arc<[Box<str>]>>>,
     /// Whether the APIService has a `spec.service`.
     api_services: PrefixState<bool>,
     /// One for each namespace; leases of others than apiservers and proxies are `None`.
@@ -101,8 +101,6 @@ pub struct ClusterState {
     /// All served sets, deduplicated.
     sets: Vec<Arc<ServedSet>>,
     custom: CustomTracker,
-    /// Of what the local apiserver lists.
-    pub(super) built_in: BuiltIn,
     /// Definitions or APIServices changed since `custom` was computed.
     custom_outdated: bool,
     gap: Gap,
@@ -136,7 +134,6 @@ impl ClusterState {
             positions: vec![TopicProgress::default(); Topic::all(namespaces).count()],
             sets: Vec::new(),
             custom: CustomTracker::default(),
-            built_in: BuiltIn::default(),
             custom_outdated: false,
             gap: Gap::new(ttl),
             grace,
@@ -204,7 +201,20 @@ impl ClusterState {
                 self.storage.take(event, now, decode).changed
             }
             Topic::Definitions => {
-                let changed = self.definitions.take(event, now, |_| Some(())).changed;
+                let known = event
+                    .key()
+                    .and_then(|key| self.definitions.current.get(key));
+                // Its name is in its key.
+                let unknown = known.is_none().then_some(None);
+                let decode = |item: &EtcdItem| {
+                    let versions = decoder.decode(item, codec::served_versions);
+                    versions.map(Some).or_else(|| unknown.clone())
+                };
+                let asked_again = match &event {
+                    Event::Apply(item) => custom::revision_counts(&item.key),
+                    event => matches!(event, Event::InitDone(_)),
+                };
+                let changed = self.definitions.take(event, now, decode).changed || asked_again;
                 self.custom_outdated |= changed;
                 changed
             }
@@ -282,18 +292,18 @@ impl ClusterState {
         if std::mem::take(&mut self.custom_outdated) {
             let aggregated = self.api_services.current.iter();
             let aggregated = aggregated.filter(|(_, at)| at.value);
+            let definitions = self.definitions.current.iter();
+            let definition = |at: &Versioned<Option<Arc<[Box<str>]>>>| Definition {
+                versions: at.value.clone(),
+                revision: at.revision,
+            };
             self.custom.replace(
-                self.definitions.current.keys().map(String::as_str),
+                definitions.map(|(name, at)| (name.as_str(), definition(at))),
                 aggregated.map(|(name, _)| name.as_str()),
                 reads,
             );
         }
         self.custom.read(reads);
-    }
-
-    /// After [`ClusterState::settle`]: what the local apiserver lists, for the snapshots that follow.
-    pub fn listed_locally(&mut self, served: Option<&Arc<ServedSet>>) {
-        self.built_in.update(served, self.custom.get());
     }
 
     /// A native server's discovery was read.

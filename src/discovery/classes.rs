@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::newest::Rank;
 use crate::kube::gvr::GroupVersion;
-use crate::kube::gvr::{Custom, Gvr, ServedSet};
+use crate::kube::gvr::{Gvr, ServedSet};
 use crate::routing::table::Server;
 
 /// One server of a class.
@@ -84,9 +84,8 @@ pub(super) fn group_versions(resources: &ServedSet) -> BTreeSet<GroupVersion> {
     all
 }
 
-/// Classes of servers that list resources that `local` lacks, apart from CRDs and aggregated APIs. Reachable classes
-/// come first, then the newest.
-pub(super) fn classes(servers: &[Server], local: &ServedSet, custom: &Custom) -> Vec<ServerClass> {
+/// Classes of servers that list resources that `local` lacks. Reachable classes come first, then the newest.
+pub(super) fn classes(servers: &[Server], local: &ServedSet) -> Vec<ServerClass> {
     let mut classes: Vec<ServerClass> = Vec::new();
     let mut nothing_lacking: Vec<&Arc<ServedSet>> = Vec::new();
     for server in servers {
@@ -115,8 +114,7 @@ pub(super) fn classes(servers: &[Server], local: &ServedSet, custom: &Custom) ->
             class.members.push(member);
             continue;
         }
-        let lacks = |gvr: &&Gvr| !custom.contains(gvr.borrow());
-        let lacking: ServedSet = served.difference(local).filter(lacks).cloned().collect();
+        let lacking: ServedSet = served.difference(local).cloned().collect();
         if lacking.is_empty() {
             nothing_lacking.push(served);
             continue;
@@ -172,7 +170,7 @@ mod tests {
             server("a", "v1.36.0", true, NEW),
             server("b", "v1.35.0", true, NEW),
         ];
-        assert!(classes(&servers, &things(NEW), &Custom::default()).is_empty());
+        assert!(classes(&servers, &things(NEW)).is_empty());
     }
 
     #[test]
@@ -186,7 +184,7 @@ mod tests {
                 ..server("d", "v1.36.0", true, NEW)
             },
         ];
-        let classes = classes(&servers, &things(OLD), &Custom::default());
+        let classes = classes(&servers, &things(OLD));
         let found: Vec<_> = classes.iter().map(ids).collect();
         assert_eq!(found, [vec!["c"], vec!["a", "b"], vec!["d"]]);
         for class in &classes {
@@ -202,21 +200,9 @@ mod tests {
             server("b", "v1.34.0", true, &[("x", "v1")]),
             server("c", "v1.35.0", true, &[("x", "v2")]),
         ];
-        let classes = classes(&servers, &things(OLD), &Custom::default());
+        let classes = classes(&servers, &things(OLD));
         let order: Vec<_> = classes.iter().map(ServerClass::id).collect();
         assert_eq!(order, ["c", "b", "a"]);
-    }
-
-    #[test]
-    fn custom_resources_and_aggregated_apis_are_lacking_nowhere() {
-        let pair = |a: &str, b: &str| crate::kube::gvr::Pair(a.to_owned(), b.to_owned());
-        let custom = Custom {
-            definitions: [pair("example.com", "things")].into_iter().collect(),
-            aggregated: [pair("metrics.k8s.io", "v1")].into_iter().collect(),
-        };
-        let served = [("example.com", "v1"), ("metrics.k8s.io", "v1"), ("", "v1")];
-        let servers = [server("a", "v1.36.0", true, &served)];
-        assert!(classes(&servers, &things(OLD), &custom).is_empty());
     }
 
     #[test]
@@ -226,7 +212,7 @@ mod tests {
             server("b", "v1.35.0", true, &[("x", "v1")]),
             server("c", "v1.34.0", true, &[("x", "v1"), ("z", "v1")]),
         ];
-        let classes = classes(&servers, &things(OLD), &Custom::default());
+        let classes = classes(&servers, &things(OLD));
         assert_eq!(cover(classes.iter()), [true, false, true]);
     }
 }

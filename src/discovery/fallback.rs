@@ -21,7 +21,7 @@ pub fn lacking(peer: &Server, snapshot: &Snapshot, peer_discovery: &PeerDiscover
         before(snapshot, peer_discovery),
         snapshot,
     );
-    union(&[named(&names)], &snapshot.custom)
+    union(&[named(&names)])
 }
 
 /// Resources that any other server lists, reachable or not: the local apiserver may lack them, which is unknown until
@@ -36,7 +36,7 @@ pub fn unread(initialized: bool, snapshot: &Snapshot, peer_discovery: &PeerDisco
         document: &peer_discovery.others.document,
         ..named(&names)
     };
-    union(&[described, named(&names)], &snapshot.custom)
+    union(&[described, named(&names)])
 }
 
 /// What the local apiserver listed when it was last read, by this process or the one before.
@@ -82,7 +82,6 @@ fn named(document: &Document) -> UnionMember<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube::gvr::{Custom, Pair};
     use crate::routing::table::{PeerKind, things};
 
     fn set(groups: &[&str]) -> Arc<ServedSet> {
@@ -109,13 +108,9 @@ mod tests {
             server("more", Some(set(&["apps", "more"]))),
             server("unknown", None),
         ];
-        let custom = Custom {
-            definitions: [Pair("custom".into(), "things".into())].into(),
-            ..Custom::default()
-        };
-        let snapshot = Snapshot::new(true, servers, None, Arc::new(custom));
+        let snapshot = Snapshot::new(true, servers, None, Arc::default());
         let peer_discovery = PeerDiscovery {
-            served: Some(set(&["apps", "custom", "local"])),
+            served: Some(set(&["apps", "local"])),
             ..PeerDiscovery::default()
         };
         let of_both = lacking(&snapshot.servers[0], &snapshot, &peer_discovery);

@@ -4,13 +4,9 @@
 //! stand for. A client can see that sooner than this proxy. So every list is compared with all built-in groups, not only
 //! with those that were seen to be lacking. Aggregated discovery that was seen to be complete is left alone.
 
-use std::collections::BTreeSet;
-
 use http::HeaderValue;
 
 use super::peer_union::PeerUnion;
-use crate::kube::discovery::model::{Document, Group, Version};
-use crate::kube::gvr::{Custom, GvrRef, ServedSet};
 use crate::kube::media_type;
 use crate::local::groups::ServedGroups;
 use crate::routing::documents::DocumentRequest;
@@ -25,43 +21,14 @@ pub struct OwnGroups {
 }
 
 impl OwnGroups {
-    /// `groups`: of what the local apiserver serves. CRDs and aggregated APIs are left out: they must not come back when
-    /// they were removed.
-    pub fn new(groups: &ServedGroups, served: &ServedSet, custom: &Custom) -> Self {
-        let built_in = served.iter().filter(|gvr| !custom.contains(gvr.borrow()));
-        let built_in: BTreeSet<_> = built_in.map(|gvr| (&*gvr.group, &*gvr.version)).collect();
-        let version = |group: &Group, version: &Version| {
-            let resources = version.resources.iter().filter(|resource| {
-                !custom.contains(GvrRef {
-                    group: &group.name,
-                    version: &version.name,
-                    resource: &resource.name,
-                    subresource: "",
-                })
-            });
-            let is_built_in = built_in.contains(&(&*group.name, &*version.name));
-            is_built_in.then(|| Version {
-                resources: resources.cloned().collect(),
-                ..version.clone()
-            })
-        };
-        let group = |group: &Group| {
-            let versions = group.versions.iter();
-            let versions: Vec<_> = versions.filter_map(|it| version(group, it)).collect();
-            (!versions.is_empty()).then(|| Group {
-                name: group.name.clone(),
-                versions,
-            })
-        };
-        let all: Vec<Group> = groups.document.groups.iter().filter_map(group).collect();
-        let lacks = all
-            .iter()
-            .flat_map(|group| &group.versions)
-            .any(|it| !it.stale);
+    /// `groups`: of what the local apiserver serves itself. CRDs and aggregated APIs are not in it: they must not come back
+    /// when they were removed.
+    pub fn new(groups: &ServedGroups) -> Self {
+        let document = groups.document.clone();
+        let versions = document.groups.iter().flat_map(|group| &group.versions);
+        let lacks = versions.into_iter().any(|it| !it.stale);
         Self {
-            union: PeerUnion {
-                document: Document { groups: all },
-            },
+            union: PeerUnion { document },
             complete: groups.aggregated.clone().filter(|_| !lacks),
         }
     }
@@ -90,8 +57,7 @@ impl OwnGroups {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube::gvr::Pair;
-    use crate::routing::table::things;
+    use crate::kube::discovery::model::{Document, Group, Version};
 
     const V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
@@ -113,35 +79,12 @@ mod tests {
     }
 
     fn own(versions: &[(&str, bool)], aggregated: Option<&str>) -> OwnGroups {
-        let served: Vec<_> = versions.iter().map(|(group, _)| (*group, "v1")).collect();
-        let groups = groups(versions, aggregated);
-        OwnGroups::new(&groups, &things(&served), &Custom::default())
+        OwnGroups::new(&groups(versions, aggregated))
     }
 
     fn may_add_to_groups(own: &OwnGroups, accept: &str) -> bool {
         let accept = HeaderValue::from_str(accept).unwrap();
         own.may_add_to(&DocumentRequest::Groups, Some(&accept))
-    }
-
-    #[test]
-    fn custom_resources_and_aggregated_apis_are_left_out() {
-        let served = things(&[("apps", "v1"), ("crd", "v1"), ("metrics", "v1")]);
-        let groups = groups(&[("apps", true), ("crd", true), ("metrics", true)], None);
-        let custom = Custom {
-            definitions: [Pair("crd".into(), "things".into())].into(),
-            aggregated: [Pair("metrics".into(), "v1".into())].into(),
-        };
-        let own = OwnGroups::new(&groups, &served, &custom);
-        let names: Vec<_> = own
-            .union
-            .document
-            .groups
-            .iter()
-            .map(|it| &*it.name)
-            .collect();
-        assert_eq!(names, ["apps"]);
-        assert!(own.may_add_to(&DocumentRequest::Group("apps".into()), None));
-        assert!(!own.may_add_to(&DocumentRequest::Group("crd".into()), None));
     }
 
     #[test]

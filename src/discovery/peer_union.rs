@@ -12,7 +12,6 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 
 use crate::kube::discovery::model::{Document, Group, Resource, Text, Version};
-use crate::kube::gvr::{Custom, GvrRef};
 
 /// The union of what peers list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,8 +54,8 @@ struct VersionUnion {
     resources: IndexMap<Text, Arc<Resource>>,
 }
 
-/// The union of what `peers` list, without CRDs and aggregated APIs.
-pub fn union(peers: &[UnionMember<'_>], custom: &Custom) -> PeerUnion {
+/// The union of what `peers` list.
+pub fn union(peers: &[UnionMember<'_>]) -> PeerUnion {
     let mut peers: Vec<&UnionMember<'_>> = peers.iter().collect();
     peers.sort_by(|one, other| one.order().cmp(&other.order()));
     let mut found = Groups::new();
@@ -65,7 +64,7 @@ pub fn union(peers: &[UnionMember<'_>], custom: &Custom) -> PeerUnion {
             for group in &peer.document.groups {
                 let versions = group.versions.iter();
                 for version in versions.filter(|version| fresh == (peer.target && !version.stale)) {
-                    add(&mut found, group, version, !fresh, custom);
+                    add(&mut found, group, version, !fresh);
                 }
             }
         }
@@ -77,20 +76,9 @@ pub fn union(peers: &[UnionMember<'_>], custom: &Custom) -> PeerUnion {
     }
 }
 
-fn add(found: &mut Groups, group: &Group, version: &Version, stale: bool, custom: &Custom) {
-    let ours = |resource: &str| {
-        !custom.contains(GvrRef {
-            group: &group.name,
-            version: &version.name,
-            resource,
-            subresource: "",
-        })
-    };
-    let resources = version.resources.iter();
-    let mut resources = resources.filter(|resource| ours(&resource.name)).peekable();
-    // A stale version may be empty because its resources are unknown. One of an aggregated API is every server's.
-    let unknown = stale && version.resources.is_empty() && ours("");
-    if resources.peek().is_none() && !unknown {
+fn add(found: &mut Groups, group: &Group, version: &Version, stale: bool) {
+    // A stale version may be empty because its resources are unknown.
+    if version.resources.is_empty() && !stale {
         return;
     }
     let known = found.entry(group.name.clone()).or_default();
@@ -100,7 +88,7 @@ fn add(found: &mut Groups, group: &Group, version: &Version, stale: bool, custom
             stale,
             resources: IndexMap::new(),
         });
-    for resource in resources {
+    for resource in &version.resources {
         known
             .resources
             .entry(resource.name.clone())

@@ -17,13 +17,12 @@ use super::clients::Clients;
 use super::newest::Rank;
 use super::openapi::OpenApiFormat;
 use super::own::OwnGroups;
-use super::sources::{ReadJob, SourceInputs, Sources};
+use super::sources::{MANY_CUSTOM, ReadJob, SourceInputs, Sources};
 use crate::cluster::catalog::Published;
 use crate::config::settings::SharedSettings;
 use crate::discovery::cache::DocumentCache;
 use crate::discovery::metrics::PeerDiscoveryMetrics;
 use crate::discovery::peer_discovery::{PeerDiscovery, SharedPeerDiscovery};
-use crate::kube::gvr::{Custom, ServedSet};
 use crate::local::discovery::LocalView;
 use crate::local::groups::ServedGroups;
 use crate::local::reader::ReadError;
@@ -54,15 +53,7 @@ pub struct PeerDiscoveryReader {
     pub discovery_interval: Duration,
     pub metrics: PeerDiscoveryMetrics,
     /// What the local apiserver serves, as last published.
-    pub own: Option<Own>,
-}
-
-/// [`OwnGroups`], and what they were made of: with many custom resources making them takes milliseconds.
-pub struct Own {
-    served: Arc<ServedSet>,
-    custom: Arc<Custom>,
-    groups: Arc<ServedGroups>,
-    made: OwnGroups,
+    pub own: Option<Arc<ServedGroups>>,
 }
 
 /// A finished job.
@@ -134,13 +125,13 @@ impl PeerDiscoveryReader {
         };
         let known = SourceInputs {
             servers: snapshot.servers.clone(),
-            custom: snapshot.custom.clone(),
+            many_custom: snapshot.custom.definitions.len() > MANY_CUSTOM,
             local,
         };
         let published = self.peer_discovery.load();
         sources.plan(&known, now)
             || published.epoch != Some(view.epoch)
-            || self.own.as_ref().map(|own| &own.groups) != Some(&view.groups)
+            || self.own.as_ref() != Some(&view.groups)
             || published.served != view.served
     }
 
@@ -178,25 +169,6 @@ impl PeerDiscoveryReader {
         sources.done(done.key, done.cache, error, Instant::now());
     }
 
-    fn own(&mut self, view: &LocalView) -> OwnGroups {
-        let Some(served) = &view.served else {
-            return OwnGroups::default();
-        };
-        let custom = &self.published.snapshot.load().custom;
-        let known = self.own.take().filter(|own| {
-            Arc::ptr_eq(&own.served, served)
-                && Arc::ptr_eq(&own.custom, custom)
-                && Arc::ptr_eq(&own.groups, &view.groups)
-        });
-        let own = known.unwrap_or_else(|| Own {
-            served: served.clone(),
-            custom: custom.clone(),
-            groups: view.groups.clone(),
-            made: OwnGroups::new(&view.groups, served, custom),
-        });
-        self.own.insert(own).made.clone()
-    }
-
     /// Without an epoch while nothing is merged: when merging begins, requests must not take what was not read for
     /// something that does not exist.
     fn publish(
@@ -210,13 +182,14 @@ impl PeerDiscoveryReader {
         if sources.is_empty() {
             self.peer_discovery.clear_wanted();
         }
+        self.own = Some(view.groups.clone());
         let peer_discovery = PeerDiscovery {
             generation: 0,
             epoch: view.served.as_ref().filter(|_| known).map(|_| view.epoch),
             local: rank(view),
             served: view.served.clone(),
-            own: match merges {
-                true => self.own(view),
+            own: match merges && view.served.is_some() {
+                true => OwnGroups::new(&view.groups),
                 false => OwnGroups::default(),
             },
             others: sources.others(),

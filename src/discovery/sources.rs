@@ -17,7 +17,7 @@ use super::select::{by_name, select};
 use crate::discovery::cache::{DocumentCache, WantedDocuments};
 use crate::discovery::peer_discovery::{PeerOpenApi, SourceStatus};
 use crate::kube::discovery::model::Document;
-use crate::kube::gvr::{Custom, ServedSet};
+use crate::kube::gvr::ServedSet;
 use crate::retry::{Backoff, jittered};
 use crate::routing::table::Server;
 
@@ -27,7 +27,7 @@ const MOST_OPENAPI: usize = 128 << 20;
 
 /// Aggregated discovery has all custom resources in it. With more than [`MANY_CUSTOM`] definitions it is not read for
 /// [`FEW`] group versions or less: each has a document of its own.
-const MANY_CUSTOM: usize = 256;
+pub(super) const MANY_CUSTOM: usize = 256;
 const FEW: usize = 16;
 
 /// The input of [`Sources::plan`].
@@ -35,9 +35,9 @@ const FEW: usize = 16;
 pub(super) struct SourceInputs {
     /// All other servers.
     pub(super) servers: Vec<Server>,
-    /// Resources of CRDs and aggregated APIs.
-    pub(super) custom: Arc<Custom>,
-    /// What the local apiserver lists.
+    /// There are so many CustomResourceDefinitions that aggregated discovery is large.
+    pub(super) many_custom: bool,
+    /// What the local apiserver serves itself.
     pub(super) local: Arc<ServedSet>,
 }
 
@@ -103,7 +103,7 @@ impl Sources {
             return false;
         }
         let mut before = std::mem::take(&mut self.all);
-        for class in classes(&known.servers, &known.local, &known.custom) {
+        for class in classes(&known.servers, &known.local) {
             let same = before
                 .iter()
                 .position(|tracked| tracked.class.same_contents(&class));
@@ -164,8 +164,7 @@ impl Sources {
     /// The next document to read now.
     pub(super) fn next_job(&mut self, now: Instant) -> Option<ReadJob> {
         let seed = self.seed;
-        let known = self.known.as_ref();
-        let many_custom = known.is_some_and(|it| it.custom.definitions.len() > MANY_CUSTOM);
+        let many_custom = self.known.as_ref().is_some_and(|it| it.many_custom);
         let mut due = self.all.iter_mut();
         let tracked = due.find(|tracked| tracked.is_due_by(now))?;
         let targets = tracked.class.targets();
@@ -209,9 +208,6 @@ impl Sources {
 
     /// What the local apiserver's discovery lacks.
     pub(super) fn others(&self) -> PeerUnion {
-        let Some(known) = &self.known else {
-            return PeerUnion::default();
-        };
         let ranks = self
             .all
             .iter()
@@ -231,7 +227,7 @@ impl Sources {
                 peer(&tracked.named, false),
             ]
         });
-        union(&peers.collect::<Vec<_>>(), &known.custom)
+        union(&peers.collect::<Vec<_>>())
     }
 
     /// OpenAPI documents in each wanted format that all sources were asked for.

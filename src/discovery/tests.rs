@@ -17,7 +17,6 @@ use super::{aggregated, legacy};
 use crate::kube::discovery::model::{Document, Group, Kind, Resource, Subresource, Version};
 use crate::kube::discovery::pool::Pool;
 use crate::kube::discovery::{read, wire};
-use crate::kube::gvr::Custom;
 use crate::kube::gvr::GroupVersion;
 
 fn of(group: &str, version: &str) -> GroupVersion {
@@ -125,7 +124,7 @@ fn peer<'a>(id: &'a str, compatibility: &'a str, document: &'a Document) -> Unio
 
 /// What others list, from one of them.
 fn other(document: &Document) -> PeerUnion {
-    union(&[peer("b", "1.36", document)], &Custom::default())
+    union(&[peer("b", "1.36", document)])
 }
 
 /// An aggregated document as a server says it.

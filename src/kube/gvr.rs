@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use hashbrown::{Equivalent, HashSet};
+use hashbrown::{Equivalent, HashMap, HashSet};
 
 /// A group version.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -105,41 +105,92 @@ impl Equivalent<Pair> for PairRef<'_> {
 /// A set of resources served, grouped as discovery groups them.
 pub type ServedSet = BTreeSet<Gvr>;
 
-/// Resources that every apiserver serves, because they are defined by objects in etcd.
+/// What a CustomResourceDefinition says of the resource that it names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Definition {
+    /// The versions that it serves; `None` if its value cannot be read: any version may be one of it.
+    pub versions: Option<Arc<[Box<str>]>>,
+    /// etcd's revision of it, if its group [may be built in](may_be_built_in); else 0.
+    pub revision: i64,
+}
+
+/// Resources that every apiserver serves, because they are defined by objects in etcd. API users write these: an apiserver
+/// may serve a resource of such a name itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Custom {
-    /// (group, plural) of CustomResourceDefinitions.
-    pub definitions: HashSet<Pair>,
+    /// CustomResourceDefinitions by (group, plural).
+    pub definitions: HashMap<Pair, Definition>,
     /// (group, version) of APIServices that have a `spec.service`.
     pub aggregated: HashSet<Pair>,
 }
 
 impl Custom {
-    /// Whether `gvr` belongs to a CRD or an aggregated API.
+    /// Whether a CRD or an aggregated API has the name of `gvr`.
     pub fn contains(&self, gvr: GvrRef<'_>) -> bool {
-        self.definitions.contains(&PairRef(gvr.group, gvr.resource))
-            || self.aggregated.contains(&PairRef(gvr.group, gvr.version))
+        self.definition(gvr).is_some() || self.is_aggregated(gvr.group, gvr.version)
+    }
+
+    /// The CRD that serves a resource of exactly this name.
+    pub fn definition(&self, gvr: GvrRef<'_>) -> Option<&Definition> {
+        let definition = self.definitions.get(&PairRef(gvr.group, gvr.resource))?;
+        let serves = |versions: &Arc<[Box<str>]>| versions.iter().any(|it| **it == *gvr.version);
+        definition
+            .versions
+            .as_ref()
+            .is_none_or(serves)
+            .then_some(definition)
+    }
+
+    /// Whether an aggregated API has this group version.
+    pub fn is_aggregated(&self, group: &str, version: &str) -> bool {
+        self.aggregated.contains(&PairRef(group, version))
     }
 
     /// What of `gvr` the key of its CRD or APIService names: the group with the resource, or with the version. The rest
     /// is empty.
     pub fn name_of(&self, gvr: GvrRef<'_>) -> Option<Gvr> {
-        let definition = self.definitions.get(&PairRef(gvr.group, gvr.resource));
-        let name = |Pair(group, other): &Pair| (group.clone(), other.clone());
-        let (group, version, resource) = match definition.map(name) {
-            Some((group, resource)) => (group, String::new(), resource),
-            None => {
-                let aggregated = self.aggregated.get(&PairRef(gvr.group, gvr.version))?;
-                let (group, version) = name(aggregated);
-                (group, version, String::new())
-            }
-        };
-        Some(Gvr {
-            group,
-            version,
-            resource,
+        let name = |group: &str, version: &str, resource: &str| Gvr {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            resource: resource.to_owned(),
             subresource: String::new(),
-        })
+        };
+        if self.definition(gvr).is_some() {
+            return Some(name(gvr.group, "", gvr.resource));
+        }
+        let aggregated = self.is_aggregated(gvr.group, gvr.version);
+        aggregated.then(|| name(gvr.group, gvr.version, ""))
+    }
+}
+
+/// Whose resource it is, at one server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResourceKind {
+    /// kube-apiserver's own.
+    BuiltIn,
+    /// A CustomResourceDefinition's.
+    Custom,
+    /// An aggregated API's.
+    Aggregated,
+}
+
+/// Whether kube-apiserver may have resources of this group itself: Kubernetes' own groups have no dot, or are below
+/// `k8s.io`. A CRD's group has a dot, and needs Kubernetes' approval, or an annotation that says that it has none, below
+/// `k8s.io` and `kubernetes.io`.
+pub fn may_be_built_in(group: &str) -> bool {
+    let below = |domain: &str| {
+        let rest = group.strip_suffix(domain);
+        rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    !group.contains('.') || below("k8s.io") || below("kubernetes.io")
+}
+
+#[cfg(test)]
+pub(crate) fn defined(versions: &[&str]) -> Definition {
+    let versions = versions.iter().map(|version| Box::from(*version));
+    Definition {
+        versions: Some(versions.collect()),
+        revision: 0,
     }
 }
 
@@ -148,10 +199,42 @@ mod tests {
     use super::*;
 
     #[test]
+    fn kubernetes_own_groups_may_be_built_in_and_no_others() {
+        for (group, may) in [
+            ("", true),
+            ("apps", true),
+            ("discovery.k8s.io", true),
+            ("k8s.io", true),
+            ("node.kubernetes.io", true),
+            ("example.com", false),
+            ("cluster.x-k8s.io", false),
+            ("k8s.io.example.com", false),
+        ] {
+            assert_eq!(may_be_built_in(group), may, "{group}");
+        }
+    }
+
+    #[test]
+    fn a_definition_whose_versions_cannot_be_read_may_serve_any() {
+        let pair = Pair("example.com".to_owned(), "widgets".to_owned());
+        let custom = Custom {
+            definitions: [(pair, Definition::default())].into(),
+            ..Custom::default()
+        };
+        let gvr = |resource| GvrRef {
+            group: "example.com",
+            version: "v7",
+            resource,
+            subresource: "status",
+        };
+        assert!(custom.contains(gvr("widgets")) && !custom.contains(gvr("gadgets")));
+    }
+
+    #[test]
     fn a_custom_resource_has_the_name_that_etcd_has() {
         let pair = |one: &str, other: &str| Pair(one.to_owned(), other.to_owned());
         let custom = Custom {
-            definitions: [pair("example.com", "widgets")].into(),
+            definitions: [(pair("example.com", "widgets"), defined(&["v1"]))].into(),
             aggregated: [pair("metrics.k8s.io", "v1beta1")].into(),
         };
         let name = |group, version, resource| {
@@ -168,11 +251,11 @@ mod tests {
             let [group, version, resource] = names.map(str::to_owned);
             Some([group, version, resource, String::new()])
         };
-        let made_up = "any-version";
         assert_eq!(
-            name("example.com", made_up, "widgets"),
+            name("example.com", "v1", "widgets"),
             named(["example.com", "", "widgets"])
         );
+        assert_eq!(name("example.com", "v999", "widgets"), None);
         assert_eq!(
             name("metrics.k8s.io", "v1beta1", "made-up"),
             named(["metrics.k8s.io", "v1beta1", ""])

@@ -20,9 +20,9 @@ use crate::log_throttle::{LogThrottle, chain};
 /// The local apiserver's discovery, as last read.
 #[derive(Debug, Clone, Default)]
 pub struct LocalView {
-    /// Everything it lists, custom resources included; `None` while unknown.
+    /// What it serves itself, without CRDs' resources and aggregated APIs; `None` while unknown.
     pub served: Option<Arc<ServedSet>>,
-    /// The same as groups, without CRDs and aggregated APIs.
+    /// The same as groups.
     pub groups: Arc<ServedGroups>,
     /// The epoch of the apiserver process that was read ([`LocalState::epoch`]).
     pub epoch: u64,
@@ -34,7 +34,8 @@ pub struct LocalView {
 /// Shortest pause between two reads: changes often come in bursts.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// Runs until all receivers of `view` are dropped. `custom`: aggregated APIs are not read, because their servers may hang.
+/// Runs until all receivers of `view` are dropped. `custom`: `None` until etcd was read. Aggregated APIs are not read,
+/// because their servers may hang.
 pub async fn run(
     client: Client,
     state: Arc<LocalState>,
@@ -53,17 +54,20 @@ pub async fn run(
             reader.forget();
         }
         if state.is_initialized() {
-            let skipped = custom.borrow_and_update().clone().unwrap_or_default();
-            match read(&mut reader, &skipped).await {
-                Ok((served, groups, versions)) if state.epoch() == epoch => {
+            let known = custom.borrow_and_update().clone();
+            match read(&mut reader, known.as_deref()).await {
+                Ok((served, versions)) if state.epoch() == epoch => {
                     state.is_of_version(&versions.binary, epoch);
                     if let Some(after) = throttle.recovered(&()) {
                         tracing::info!(?after, "discovery is read again");
                     }
                     view.send_modify(|view| {
                         view.epoch = epoch;
-                        view.reads += 1;
                         view.versions = Some(versions);
+                        let Some((served, groups)) = served else {
+                            return;
+                        };
+                        view.reads += 1;
                         if view.served.as_deref() != Some(&served) {
                             view.served = Some(Arc::new(served));
                         }
@@ -99,11 +103,15 @@ pub async fn run(
     }
 }
 
+/// What the apiserver serves itself, which nobody knows before the CRDs are known, and its versions.
 async fn read(
     reader: &mut Reader,
-    custom: &Custom,
-) -> Result<(ServedSet, ServedGroups, Versions), ReadError> {
+    custom: Option<&Custom>,
+) -> Result<(Option<(ServedSet, ServedGroups)>, Versions), ReadError> {
+    let Some(custom) = custom else {
+        return Ok((None, reader.versions().await?));
+    };
     let (served, versions) = reader.read(custom).await?;
-    let groups = reader.groups(&served, custom).await;
-    Ok((served, groups, versions))
+    let groups = reader.groups(&served).await;
+    Ok((Some((served, groups)), versions))
 }

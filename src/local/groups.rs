@@ -11,9 +11,9 @@ use indexmap::IndexMap;
 use crate::kube::discovery::model::{Document, Group, Version};
 use crate::kube::discovery::pool::Pool;
 use crate::kube::discovery::read;
-use crate::kube::gvr::{Custom, GroupVersion, Gvr, ServedSet};
+use crate::kube::gvr::{GroupVersion, Gvr, ServedSet};
 
-/// What the local apiserver serves, without the core group.
+/// What the local apiserver serves itself, without the core group.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ServedGroups {
     /// Resources are there only for versions that its aggregated discovery lacks. All other versions are without
@@ -23,40 +23,33 @@ pub struct ServedGroups {
     pub aggregated: Option<String>,
 }
 
-/// Groups of which the list of groups has no version, apart from CRDs and aggregated APIs.
-pub(super) fn listed_nowhere(
-    served: &ServedSet,
-    custom: &Custom,
-    listed: &[GroupVersion],
-) -> BTreeSet<String> {
+/// Groups of which the list of groups has no version.
+pub(super) fn listed_nowhere(served: &ServedSet, listed: &[GroupVersion]) -> BTreeSet<String> {
     let listed: BTreeSet<&str> = listed.iter().map(|of| &*of.group).collect();
-    let groups = built_in(served, custom).map(|gvr| &gvr.group);
+    let groups = without_core(served).map(|gvr| &gvr.group);
     let unlisted = groups.filter(|group| !listed.contains(&***group));
     unlisted.cloned().collect()
 }
 
-/// Resources of groups that are no CRDs and aggregated APIs.
-fn built_in<'a>(served: &'a ServedSet, custom: &Custom) -> impl Iterator<Item = &'a Gvr> {
-    let groups = served.iter().filter(|gvr| !gvr.group.is_empty());
-    groups.filter(|gvr| !custom.contains(gvr.borrow()))
+/// Resources of named groups.
+fn without_core(served: &ServedSet) -> impl Iterator<Item = &Gvr> {
+    served.iter().filter(|gvr| !gvr.group.is_empty())
 }
 
-/// The group versions of `served`, apart from CRDs and aggregated APIs: those of `order` first, then the rest by name.
-/// `unlisted`: documents of those that aggregated discovery lacks.
+/// The group versions of `served`: those of `order` first, then the rest by name. `unlisted`: documents of those that aggregated discovery lacks.
 pub(super) fn arrange<'a>(
     order: impl Iterator<Item = &'a GroupVersion>,
     served: &'a ServedSet,
-    custom: &Custom,
     unlisted: &BTreeMap<GroupVersion, Bytes>,
 ) -> Document {
-    let names = built_in(served, custom);
+    let names = without_core(served);
     let names: BTreeSet<_> = names.map(|gvr| (&*gvr.group, &*gvr.version)).collect();
     let first = order.map(|of| (&*of.group, &*of.version));
     let mut groups: IndexMap<&str, Vec<Version>> = IndexMap::new();
     for (group, version) in first.filter(|of| names.contains(of)).chain(names.clone()) {
         let versions = groups.entry(group).or_default();
         if versions.iter().all(|known| &*known.name != version) {
-            versions.push(described(group, version, unlisted));
+            versions.push(described(group, version, served, unlisted));
         }
     }
     let groups = groups.into_iter().map(|(name, versions)| Group {
@@ -68,14 +61,27 @@ pub(super) fn arrange<'a>(
     }
 }
 
-fn described(group: &str, version: &str, unlisted: &BTreeMap<GroupVersion, Bytes>) -> Version {
+fn described(
+    group: &str,
+    version: &str,
+    served: &ServedSet,
+    unlisted: &BTreeMap<GroupVersion, Bytes>,
+) -> Version {
     let of = GroupVersion {
         group: group.to_owned(),
         version: version.to_owned(),
     };
     let document = unlisted.get(&of);
     let resources = document.and_then(|it| read::resources(&mut Pool::default(), &of, it).ok());
-    let resources = resources.unwrap_or_default();
+    let mut resources = resources.unwrap_or_default();
+    resources.retain(|resource| {
+        served.contains(&Gvr {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            resource: resource.name.to_string(),
+            subresource: String::new(),
+        })
+    });
     Version {
         name: version.into(),
         stale: resources.is_empty(),
@@ -86,7 +92,6 @@ fn described(group: &str, version: &str, unlisted: &BTreeMap<GroupVersion, Bytes
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube::gvr::Pair;
     use crate::routing::table::things;
 
     fn of(group: &str, version: &str) -> GroupVersion {
@@ -121,12 +126,7 @@ mod tests {
             of("autoscaling", "v2"),
             of("autoscaling", "v1"),
         ];
-        let document = arrange(
-            order.iter(),
-            &things(&served),
-            &Custom::default(),
-            &BTreeMap::new(),
-        );
+        let document = arrange(order.iter(), &things(&served), &BTreeMap::new());
         let expected = [
             "batch/v1",
             "batch/v1beta1",
@@ -142,24 +142,29 @@ mod tests {
     #[test]
     fn what_aggregated_discovery_lacks_has_its_resources() {
         let resources = br#"{"kind":"APIResourceList","groupVersion":"batch/v1","resources":[
+            {"name":"customjobs","kind":"CustomJob","namespaced":true,"verbs":["list"]},
             {"name":"jobs","kind":"Job","namespaced":true,"verbs":["list"]}]}"#;
         let unlisted = [(of("batch", "v1"), Bytes::from_static(resources))].into();
-        let served = things(&[("apps", "v1"), ("batch", "v1")]);
-        let document = arrange([].iter(), &served, &Custom::default(), &unlisted);
+        let mut served = things(&[("apps", "v1"), ("batch", "v1")]);
+        let jobs = Gvr {
+            group: "batch".to_owned(),
+            version: "v1".to_owned(),
+            resource: "jobs".to_owned(),
+            subresource: String::new(),
+        };
+        served.insert(jobs);
+        let document = arrange([].iter(), &served, &unlisted);
         let batch = document.version("batch", "v1").unwrap();
-        assert!(!batch.stale && &*batch.resources[0].name == "jobs");
+        assert!(!batch.stale && batch.resources.len() == 1);
+        assert_eq!(&*batch.resources[0].name, "jobs");
         assert!(document.version("apps", "v1").unwrap().stale);
     }
 
     #[test]
     fn the_order_of_a_group_is_asked_for_if_no_version_of_it_is_listed() {
-        let served = things(&[("", "v1"), ("apps", "v1"), ("batch", "v1"), ("crd", "v1")]);
-        let custom = Custom {
-            definitions: [Pair("crd".into(), "things".into())].into(),
-            ..Custom::default()
-        };
+        let served = things(&[("", "v1"), ("apps", "v1"), ("batch", "v1")]);
         let listed = [of("apps", "v1beta1")];
-        let groups = listed_nowhere(&served, &custom, &listed);
+        let groups = listed_nowhere(&served, &listed);
         assert_eq!(Vec::from_iter(groups), ["batch"]);
     }
 }

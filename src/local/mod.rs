@@ -2,6 +2,7 @@
 
 pub mod discovery;
 pub mod groups;
+mod own;
 pub mod probe;
 pub mod reader;
 pub mod requestheader;

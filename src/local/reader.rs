@@ -1,6 +1,7 @@
 //! Reads one apiserver's discovery: aggregated if it has that, and its path index and one document for each group version
 //! that aggregated discovery does not have. Its list of groups is read for the order only, because it can lack what is
-//! served. A group version that cannot be read keeps its last known resources.
+//! served. A group version that cannot be read keeps its last known resources. Of what is listed only the server's own is
+//! kept ([`super::own`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,9 +12,10 @@ use http::{Method, StatusCode};
 use tokio::time::Instant;
 
 use super::groups::{ServedGroups, arrange, listed_nowhere};
+use super::own::{self, Answer, OwnResources};
 use crate::client::{Client, ClientError, ClientResponse};
 use crate::kube::discovery::documents;
-use crate::kube::gvr::{Custom, GroupVersion, Gvr, GvrRef, ServedSet};
+use crate::kube::gvr::{Custom, GroupVersion, Gvr, ServedSet};
 use crate::kube::media_type;
 use crate::kube::version::{self, Versions};
 use crate::log_throttle::{LogThrottle, chain};
@@ -42,6 +44,9 @@ pub enum ReadError {
 /// Reads one server's discovery and caches it.
 pub struct Reader {
     client: Client,
+    /// Asks for lists of resources; `None`: as `client`.
+    lister: Option<Client>,
+    own: OwnResources,
     /// A proxy's answers are errors.
     no_proxy: bool,
     /// Resources of each group version, as last read from its own document.
@@ -66,6 +71,8 @@ impl Reader {
     pub fn new(client: Client) -> Self {
         Self {
             client,
+            lister: None,
+            own: OwnResources::default(),
             no_proxy: false,
             known: BTreeMap::new(),
             aggregated: BTreeMap::new(),
@@ -86,6 +93,14 @@ impl Reader {
         }
     }
 
+    /// `lister` may list resources, and `client` only reads discovery.
+    pub fn with_lister(client: Client, lister: Client) -> Self {
+        Self {
+            lister: Some(lister),
+            ..Self::new(client)
+        }
+    }
+
     /// An error: the server says that it is not ready.
     pub async fn check_ready(&mut self) -> Result<(), ReadError> {
         self.get("/readyz").await.map(|_| ())
@@ -98,6 +113,7 @@ impl Reader {
 
     /// Clears the cache: the server may be another process now.
     pub fn forget(&mut self) {
+        self.own = OwnResources::default();
         self.known.clear();
         self.aggregated.clear();
         self.is_index_due = true;
@@ -106,23 +122,37 @@ impl Reader {
         self.orders.clear();
     }
 
-    /// Everything that the server serves, and its versions. `skipped`: documents of its aggregated APIs are not read.
-    pub async fn read(&mut self, skipped: &Custom) -> Result<(ServedSet, Versions), ReadError> {
+    pub async fn versions(&mut self) -> Result<Versions, ReadError> {
         let version = self.get("/version").await?;
-        let versions = parse("/version", version::versions(&version))?;
-        let served = match self.read_aggregated().await? {
-            Some(served) => self.read_unlisted(served, skipped).await?,
-            None => {
-                self.unlisted.clear();
-                self.read_each(skipped).await?
-            }
-        };
-        Ok((served, versions))
+        parse("/version", version::versions(&version))
     }
 
-    /// The groups that the server serves, as last read, whatever its list of groups says. `served`: what it serves.
-    pub async fn groups(&mut self, served: &ServedSet, custom: &Custom) -> ServedGroups {
-        for group in listed_nowhere(served, custom, &self.listed) {
+    /// Everything that the server serves itself, and its versions. `custom`: documents of aggregated APIs are not read.
+    pub async fn read(&mut self, custom: &Custom) -> Result<(ServedSet, Versions), ReadError> {
+        let versions = self.versions().await?;
+        let listed = match self.read_aggregated().await? {
+            Some(served) => self.read_unlisted(served, custom).await?,
+            None => {
+                self.unlisted.clear();
+                self.read_each(custom).await?
+            }
+        };
+        for question in self.own.questions(&listed, custom) {
+            let path = own::path(&question.0);
+            let deadline = Instant::now() + PATIENCE;
+            let accept = [(ACCEPT, HeaderValue::from_static(media_type::PROTOBUF))];
+            let client = self.lister.as_mut().unwrap_or(&mut self.client);
+            let listing = client.call(Method::GET, &path, &accept, None, deadline);
+            self.own
+                .answered(question, Answer::of(listing.await?.status));
+        }
+        Ok((self.own.update(&listed, custom).clone(), versions))
+    }
+
+    /// The groups that the server serves itself, as last read, whatever its list of groups says. `served`: what it serves
+    /// itself.
+    pub async fn groups(&mut self, served: &ServedSet) -> ServedGroups {
+        for group in listed_nowhere(served, &self.listed) {
             if !self.orders.contains_key(&group) {
                 let path = format!("/apis/{group}");
                 // Without it the versions are in the order of their names.
@@ -135,7 +165,7 @@ impl Reader {
         }
         let order = self.listed.iter().chain(self.orders.values().flatten());
         ServedGroups {
-            document: arrange(order, served, custom, &self.unlisted),
+            document: arrange(order, served, &self.unlisted),
             aggregated: self.aggregated_type.clone(),
         }
     }
@@ -253,7 +283,7 @@ impl Reader {
     async fn index(&mut self, skipped: &Custom) -> Result<BTreeSet<GroupVersion>, ReadError> {
         let index = self.get("/").await?;
         let mut named = parse("/", documents::group_versions(&index))?;
-        named.retain(|group_version| !is_aggregated_api(skipped, group_version));
+        named.retain(|of| !skipped.is_aggregated(&of.group, &of.version));
         Ok(named)
     }
 
@@ -332,16 +362,6 @@ fn listed(answer: &ClientResponse) -> Result<Vec<GroupVersion>, ReadError> {
         StatusCode::OK => parse("/apis", documents::listed(&answer.body)),
         _ => Ok(Vec::new()),
     }
-}
-
-/// Whether the whole group version belongs to an aggregated API, whatever the resource.
-fn is_aggregated_api(custom: &Custom, of: &GroupVersion) -> bool {
-    custom.contains(GvrRef {
-        group: &of.group,
-        version: &of.version,
-        resource: "",
-        subresource: "",
-    })
 }
 
 fn parse<T>(path: &str, result: Result<T, serde_json::Error>) -> Result<T, ReadError> {

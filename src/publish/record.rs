@@ -31,7 +31,7 @@ use crate::cluster::own_keys::OwnKeys;
 use crate::cluster::record::{LiveKey, Record, pack};
 use crate::cluster::source::SourceError;
 use crate::cluster::state::canonical;
-use crate::kube::gvr::{Custom, ServedSet};
+use crate::kube::gvr::Custom;
 use crate::local::discovery::LocalView;
 use crate::local::state::LocalState;
 use crate::log_throttle::{LogThrottle, chain};
@@ -45,9 +45,9 @@ pub struct Publisher {
     pub own: OwnServer,
     /// Initialized or not.
     pub state: Arc<LocalState>,
-    /// What the apiserver lists.
+    /// What the apiserver serves itself.
     pub view: watch::Receiver<LocalView>,
-    /// What of that every server has; `None` until known.
+    /// `None` until etcd was read.
     pub custom: watch::Receiver<Option<Arc<Custom>>>,
     /// The entry for native peers.
     pub entry: PeerEntry,
@@ -121,7 +121,6 @@ impl Publisher {
                 () = tokio::time::sleep(pause) => false,
                 Ok(()) = changes.changed() => false,
                 Ok(()) = self.view.changed() => false,
-                Ok(()) = self.custom.changed() => false,
                 Ok(()) = self.own.id.changed() => false,
                 Ok(()) = self.own.apiserver_id.changed() => false,
                 _ = &mut stop => true,
@@ -371,11 +370,10 @@ impl Publisher {
         }
     }
 
-    /// The record to write; `None` while the served set or its custom resources are unknown.
+    /// The record to write; `None` while the served set is unknown.
     fn record(&mut self) -> Option<Record> {
         let view = self.view.borrow_and_update();
-        let custom = self.custom.borrow_and_update();
-        let (served, custom) = view.served.as_ref().zip(custom.as_ref())?;
+        let served = view.served.as_ref()?;
         let versions = view.versions.as_ref();
         Some(Record {
             endpoint: self.own.endpoint,
@@ -384,15 +382,7 @@ impl Publisher {
                 .and_then(|versions| versions.compatibility)
                 .map(|it| it.to_string()),
             history_start: Some(self.state.history_start()).filter(|start| *start != i64::MAX),
-            resources: pack(&own_resources(served, custom)),
+            resources: pack(served),
         })
     }
-}
-
-fn own_resources(served: &ServedSet, custom: &Custom) -> ServedSet {
-    served
-        .iter()
-        .filter(|gvr| !custom.contains(gvr.borrow()))
-        .cloned()
-        .collect()
 }

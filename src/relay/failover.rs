@@ -475,7 +475,7 @@ impl<'a> ForwardedRequest<'a> {
     /// Whether the request is about a resource of a CRD or an aggregated API.
     pub(super) fn is_custom(&self, shared: &Shared) -> bool {
         let gvr = plan::gvr(self.route_request.info);
-        gvr.is_some_and(|gvr| shared.published.snapshot.load().custom.contains(gvr))
+        gvr.is_some_and(|gvr| shared.published.snapshot.load().is_custom(gvr))
     }
 
     /// Counts a request that a peer was asked for. `by`: the route to the peer that answered; `None`: another server or

@@ -31,7 +31,7 @@ use crate::watches::proof::Withheld;
 use crate::watches::resume::revision;
 use crate::watches::sample::WatchedResource;
 use crate::watches::shared_change_log::{EndingWatch, SharedChangeLog};
-use crate::watches::storage::{StorageLocation, storage_location};
+use crate::watches::storage;
 use crate::watches::transformed;
 
 /// Longest wait for etcd: a little longer than kubeadm's etcd takes to report its progress.
@@ -354,23 +354,29 @@ impl BookmarkRequest {
         }
     }
 
-    /// Where the resource is stored, if that is known by now.
-    fn place(&self, shared: &Shared) -> Option<StorageLocation> {
-        let custom = &shared.published.snapshot.load().custom;
+    fn request(&self) -> ResourceRequest<'_> {
         let WatchedResource {
             group,
             version,
             resource,
         } = &self.resource;
-        let request = ResourceRequest {
+        ResourceRequest {
             group: (&**group).into(),
             version: (&**version).into(),
             resource: (&**resource).into(),
             subresource: "".into(),
             namespace: (&*self.namespace).into(),
             name: "".into(),
-        };
-        storage_location(&shared.config.etcd, custom, &request)
+        }
+    }
+
+    /// The key prefix of what `server` serves as the resource, if that is known by now.
+    fn root(&self, shared: &Shared, server: SocketAddr) -> Option<String> {
+        let request = self.request();
+        let is_local = server == shared.config.api_server.address;
+        let snapshot = shared.published.snapshot.load();
+        let kind = snapshot.kind_at(is_local, (&request).into())?;
+        storage::root(&shared.config.etcd, kind, &request)
     }
 
     /// Registers what this watch needs to know from etcd; `None` if that cannot be known.
@@ -381,7 +387,7 @@ impl BookmarkRequest {
     ) -> Option<Arc<SharedChangeLog>> {
         let mut change_log = lock(&self.change_log);
         if change_log.is_none() {
-            let place = self.place(shared)?;
+            let root = self.root(shared, server)?;
             let follower = lock(&self.follower);
             let follower = follower.as_ref()?;
             let ending = EndingWatch {
@@ -391,7 +397,7 @@ impl BookmarkRequest {
                 anchor: follower.anchor(),
                 kind_wanted: self.transformed.is_none() && follower.type_meta().is_none(),
             };
-            *change_log = shared.change_logs.register(&place.root, ending);
+            *change_log = shared.change_logs.register(&root, ending);
         }
         change_log.clone()
     }
@@ -424,11 +430,15 @@ impl BookmarkRequest {
         if !follower.at_boundary() {
             return Err(Withheld::HalfFrame);
         }
-        let place = self.place(shared).ok_or(Withheld::ElsewhereStored)?;
         let position = follower.position().ok_or(Withheld::NoBeginning)?;
-        let change_log = lock(&self.change_log).clone().ok_or(Withheld::NotTold)?;
+        let change_log = lock(&self.change_log).clone();
+        let change_log = change_log.ok_or_else(|| match self.root(shared, server) {
+            None => Withheld::ElsewhereStored,
+            Some(_) => Withheld::NotTold,
+        })?;
+        let scope = storage::scope(&self.request());
         let anchor = follower.anchor();
-        let revision = change_log.newest_safe(position, &place.scope, server, anchor)?;
+        let revision = change_log.newest_safe(position, &scope, server, anchor)?;
         let delivered = follower
             .type_meta()
             .or(self.transformed.as_deref())

@@ -60,7 +60,7 @@ pub enum Row {
     Disabled,
     /// 4: this process has not read all of etcd's state yet.
     Unsynced,
-    /// 5: the resource belongs to a CRD or an aggregated API.
+    /// 5: the resource belongs to a CRD or an aggregated API, and no known server lists it as its own.
     Custom,
     /// 6: a watch that a peer's longer history can serve.
     Resume,
@@ -206,7 +206,7 @@ pub fn decide<'s>(
             Unsynced::ServeLocal => guarded(Row::Unsynced, ServerChoice::Local),
         };
     }
-    if snapshot.custom.contains(gvr) {
+    if snapshot.is_custom(gvr) {
         let targets = ServerChoice::Peers(&snapshot.targets, None);
         let is_alone = snapshot.targets.is_empty();
         return match initialized {
@@ -284,7 +284,7 @@ pub fn after_expiry<'s>(
     if question.rerouted || !policy.rerouting || !snapshot.synced {
         return None;
     }
-    let (targets, gvr, is_local) = match snapshot.custom.contains(gvr) {
+    let (targets, gvr, is_local) = match snapshot.is_custom(gvr) {
         true => (&snapshot.targets, None, true),
         false => {
             let (gvr, holders) = snapshot.holders(gvr)?;

@@ -3,7 +3,7 @@
 //! Written by [`crate::cluster::catalog`] as a whole and published atomically; never changed afterwards. A request
 //! takes it once and reads it without locks.
 
-use crate::kube::gvr::{Custom, Gvr, GvrRef, ServedSet};
+use crate::kube::gvr::{Custom, Gvr, GvrRef, ResourceKind, ServedSet, may_be_built_in};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub struct Server {
     pub history_start: Option<i64>,
     /// The fields below are current; otherwise they are the last known values.
     pub known: bool,
-    /// What its apiserver serves; `None` if that was never known.
+    /// What its apiserver serves itself; `None` if that was never known.
     pub served: Option<Arc<ServedSet>>,
 }
 
@@ -142,7 +142,7 @@ pub struct Snapshot {
     pub local_version: Option<KubernetesVersion>,
     /// Some live server's served set is unknown.
     pub peer_unknown: bool,
-    /// Resources of CRDs and aggregated APIs.
+    /// CRDs and aggregated APIs ([`Snapshot::is_custom`]).
     pub custom: Arc<Custom>,
     /// Requests share the names.
     holders: HashMap<Arc<Gvr>, Holders>,
@@ -157,19 +157,13 @@ impl Snapshot {
         custom: Arc<Custom>,
     ) -> Self {
         let mut holders: HashMap<Arc<Gvr>, Holders> = HashMap::new();
-        for gvr in local
-            .into_iter()
-            .flatten()
-            .filter(|gvr| !custom.contains(gvr.borrow()))
-        {
+        for gvr in local.into_iter().flatten() {
             holders.entry(Arc::new(gvr.clone())).or_default().local = true;
         }
         for class in classes(&servers) {
             for gvr in class.served.iter() {
                 let known = match holders.get_mut(&gvr.borrow()) {
                     Some(holders) => holders,
-                    // Records leave custom resources out, discovery does not.
-                    None if !class.kind.has_proxy() && custom.contains(gvr.borrow()) => continue,
                     None => holders.entry(Arc::new(gvr.clone())).or_default(),
                 };
                 known.targets.extend(&class.targets);
@@ -189,7 +183,34 @@ impl Snapshot {
         }
     }
 
-    /// The servers that list `gvr`, and the listed name.
+    /// Whether `gvr` is only a CRD's or an aggregated API's: no known server serves it itself, nor did the local apiserver
+    /// before it restarted.
+    pub fn is_custom(&self, gvr: GvrRef<'_>) -> bool {
+        let is_listed = || self.holders(gvr).is_some() || self.was_own(gvr);
+        self.custom.contains(gvr) && !is_listed()
+    }
+
+    fn was_own(&self, gvr: GvrRef<'_>) -> bool {
+        let record = self.own_record.as_ref().filter(|_| !self.local_known);
+        record.is_some_and(|record| record.contains(&gvr.owned()))
+    }
+
+    /// Whose resource `gvr` is at the local apiserver, or at a peer that it was sent to. `None`: it may be a CRD's or built-in,
+    /// and what the local apiserver serves itself is not known.
+    pub fn kind_at(&self, local: bool, gvr: GvrRef<'_>) -> Option<ResourceKind> {
+        if self.custom.is_aggregated(gvr.group, gvr.version) {
+            return Some(ResourceKind::Aggregated);
+        }
+        let holders = self.holders(gvr).map(|(_, holders)| holders);
+        let is_own = holders.is_some_and(|holders| !local || holders.local);
+        if is_own || self.custom.definition(gvr).is_none() {
+            return Some(ResourceKind::BuiltIn);
+        }
+        let unknown = local && !self.local_known && may_be_built_in(gvr.group);
+        (!unknown).then_some(ResourceKind::Custom)
+    }
+
+    /// The servers that list `gvr` as their own, and the listed name.
     pub fn holders(&self, gvr: GvrRef<'_>) -> Option<(&Arc<Gvr>, &Holders)> {
         self.holders.get_key_value(&gvr)
     }
@@ -226,7 +247,6 @@ impl Snapshot {
 /// Servers that share one served set. Most servers of a cluster do, so each set is processed once.
 struct Class<'a> {
     served: &'a Arc<ServedSet>,
-    kind: PeerKind,
     version: Option<KubernetesVersion>,
     targets: Vec<usize>,
     absent: bool,
@@ -240,9 +260,7 @@ fn classes(servers: &[Server]) -> Vec<Class<'_>> {
             continue;
         };
         let same = |class: &&mut Class<'_>| {
-            class.kind == server.kind
-                && class.version == server.version
-                && Arc::ptr_eq(class.served, served)
+            class.version == server.version && Arc::ptr_eq(class.served, served)
         };
         let (targets, absent) = match server.target {
             true => (vec![index], false),
@@ -255,7 +273,6 @@ fn classes(servers: &[Server]) -> Vec<Class<'_>> {
             }
             None => classes.push(Class {
                 served,
-                kind: server.kind,
                 version: server.version,
                 targets,
                 absent,

@@ -4,7 +4,7 @@
 //! is said here must be right: unknown resources have no location.
 
 use crate::config::EtcdConfig;
-use crate::kube::gvr::{Custom, Pair};
+use crate::kube::gvr::ResourceKind;
 use crate::request::info::ResourceRequest;
 
 /// Built-in groups (`""`: the core group) whose resources are stored under their plural name.
@@ -33,42 +33,30 @@ const BUILT_IN: [&str; 22] = [
     "storagemigration.k8s.io",
 ];
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StorageLocation {
-    /// The key prefix of the resource, with a trailing slash.
-    pub root: String,
-    /// The requested namespace with a trailing slash, which follows `root`; empty for all namespaces.
-    pub scope: String,
-}
-
-/// Where the requested resource is stored in the configured etcd; `None` if unknown or in another etcd.
-pub fn storage_location(
-    etcd: &EtcdConfig,
-    custom: &Custom,
-    asked: &ResourceRequest<'_>,
-) -> Option<StorageLocation> {
+/// The key prefix, with a trailing slash, of the requested resource, which is of this kind at its server, in the configured
+/// etcd; `None` if unknown or in another etcd.
+pub fn root(etcd: &EtcdConfig, kind: ResourceKind, asked: &ResourceRequest<'_>) -> Option<String> {
     let (group, resource) = (&*asked.group, &*asked.resource);
     if !asked.subresource.is_empty() || is_elsewhere(&etcd.other_resources, group, resource) {
         return None;
     }
-    let pair = |second: &str| Pair(group.to_owned(), second.to_owned());
-    if custom.aggregated.contains(&pair(&asked.version)) {
-        return None;
-    }
-    // A custom resource may be in a built-in group.
-    let below = match custom.definitions.contains(&pair(resource)) {
-        true => format!("{group}/{resource}"),
-        false => built_in(group, resource)?.to_owned(),
+    let below = match kind {
+        ResourceKind::Aggregated => return None,
+        // A custom resource may be in a built-in group.
+        ResourceKind::Custom => format!("{group}/{resource}"),
+        ResourceKind::BuiltIn => built_in(group, resource)?.to_owned(),
     };
+    Some(format!("{}/{below}/", etcd.prefix))
+}
+
+/// The requested namespace with a trailing slash, which follows [`root`] in keys; empty for all namespaces.
+pub fn scope(asked: &ResourceRequest<'_>) -> String {
     // A Namespace is stored as a cluster-scoped object.
-    let scope = match asked.namespace.is_empty() || (group.is_empty() && resource == "namespaces") {
+    let is_namespace = asked.group.is_empty() && asked.resource == "namespaces";
+    match asked.namespace.is_empty() || is_namespace {
         true => String::new(),
         false => format!("{}/", asked.namespace),
-    };
-    Some(StorageLocation {
-        root: format!("{}/{below}/", etcd.prefix),
-        scope,
-    })
+    }
 }
 
 /// As `SpecialDefaultResourcePrefixes` in kube-apiserver, and the two kinds that its extension and aggregation servers store.

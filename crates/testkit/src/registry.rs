@@ -74,9 +74,17 @@ impl Registry {
         format!("{}/services/endpoints/default/kubernetes", self.prefix)
     }
 
-    /// A CustomResourceDefinition, `things.example.com` for example.
+    /// A CustomResourceDefinition, `things.example.com` for example, that serves `v1`.
     pub async fn put_definition(&self, name: &str) -> i64 {
-        self.put(&self.definition(name), "{}").await
+        self.put_definition_of(name, "v1").await
+    }
+
+    pub async fn put_definition_of(&self, name: &str, version: &str) -> i64 {
+        let value = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": name},
+            "spec": {"versions": [{"name": version, "served": true, "storage": true}]},
+        });
+        self.put(&self.definition(name), &value.to_string()).await
     }
 
     pub fn server(&self, id: &str) -> String {

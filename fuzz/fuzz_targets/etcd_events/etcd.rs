@@ -128,7 +128,10 @@ impl Etcd {
     }
 
     fn learn(&mut self, topic: Topic, item: &EtcdItem) {
-        if is_decodable(topic, item) {
+        let known = self.known.contains_key(&(topic, item.key.clone()));
+        // The key alone names a resource.
+        let named = topic == Topic::Definitions && !known;
+        if is_decodable(topic, item) || named {
             self.known.insert((topic, item.key.clone()), item.clone());
         }
     }

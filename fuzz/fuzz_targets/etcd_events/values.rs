@@ -89,7 +89,10 @@ impl Write {
                     r#"{{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{{"name":"{key}","labels":{label}}},"spec":{{"holderIdentity":"{choice}"}}}}"#
                 )
             }
-            Topic::Definitions | Topic::Claims | Topic::MasterLeases => String::new(),
+            Topic::Definitions => format!(
+                r#"{{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","spec":{{"versions":[{{"name":"v1","served":{flag}}}]}}}}"#
+            ),
+            Topic::Claims | Topic::MasterLeases => String::new(),
         }
         .into_bytes()
     }

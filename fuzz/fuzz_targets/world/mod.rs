@@ -17,7 +17,7 @@ use kube_interop_proxy::cluster::catalog::{OwnServer, Published};
 use kube_interop_proxy::cluster::keys::Topic;
 use kube_interop_proxy::config::settings::{Settings, SharedSettings};
 use kube_interop_proxy::config::{Config, parse};
-use kube_interop_proxy::kube::gvr::{Custom, Gvr, ServedSet};
+use kube_interop_proxy::kube::gvr::{Custom, Definition, Gvr, Pair, ServedSet};
 use kube_interop_proxy::local::state::LocalState;
 use kube_interop_proxy::relay::downstream::Downstream;
 use kube_interop_proxy::relay::metrics::Metrics;
@@ -291,9 +291,7 @@ fn snapshot(peer: SocketAddr) -> Snapshot {
         served: Some(Arc::new(served)),
     };
     let mut custom = Custom::default();
-    let widgets = ("example.com".to_owned(), "widgets".to_owned());
-    custom
-        .definitions
-        .insert(kube_interop_proxy::kube::gvr::Pair(widgets.0, widgets.1));
+    let widgets = Pair("example.com".to_owned(), "widgets".to_owned());
+    custom.definitions.insert(widgets, Definition::default());
     Snapshot::new(true, vec![server], Some(&local), Arc::new(custom))
 }

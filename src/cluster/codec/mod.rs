@@ -9,6 +9,7 @@ mod lease;
 mod storage_version;
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use k8s_pb::apimachinery::pkg::runtime::TypeMeta;
 use k8s_pb::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
@@ -169,6 +170,50 @@ impl TryFrom<APIService> for ApiService {
 pub fn is_aggregated(value: &[u8]) -> Result<bool, Undecodable> {
     let stored = decode::<ApiService, APIService>(value, &API_SERVICE)?;
     Ok(stored.spec.is_some_and(|spec| spec.0.service.is_some()))
+}
+
+/// Most versions of a CustomResourceDefinition that are kept.
+const MOST_VERSIONS: usize = 100;
+
+const DEFINITION: Type = Type {
+    kind: "CustomResourceDefinition",
+    api_versions: &["apiextensions.k8s.io/v1", "apiextensions.k8s.io/v1beta1"],
+};
+
+#[derive(Deserialize)]
+struct CustomResourceDefinition {
+    spec: JsonObject<DefinitionSpec>,
+}
+
+#[derive(Deserialize)]
+struct DefinitionSpec {
+    /// The only version, in objects of before Kubernetes 1.11.
+    version: Option<Box<str>>,
+    #[serde(default)]
+    versions: Vec<JsonObject<DefinitionVersion>>,
+}
+
+#[derive(Deserialize)]
+struct DefinitionVersion {
+    name: Box<str>,
+    #[serde(default)]
+    served: bool,
+}
+
+/// The versions that a stored CustomResourceDefinition serves. kube-apiserver stores it as JSON, whatever
+/// `--storage-media-type` says.
+pub fn served_versions(value: &[u8]) -> Result<Arc<[Box<str>]>, Undecodable> {
+    let Body::Json(raw) = open(value, &DEFINITION)? else {
+        return Err(Undecodable::NotKubernetes);
+    };
+    let stored: CustomResourceDefinition = json::read(&raw)?;
+    let DefinitionSpec { version, versions } = stored.spec.0;
+    if versions.len() > MOST_VERSIONS {
+        return Err(Undecodable::Field("spec.versions"));
+    }
+    let only = version.filter(|_| versions.is_empty());
+    let served = versions.into_iter().filter(|version| version.0.served);
+    Ok(served.map(|version| version.0.name).chain(only).collect())
 }
 
 #[cfg(test)]

@@ -385,3 +385,44 @@ fn only_an_api_service_with_a_service_is_aggregated() {
     let wrapped = enveloped(version, "APIService", "", &protobuf.encode_to_vec());
     assert!(is_aggregated(&wrapped).unwrap());
 }
+
+#[test]
+fn a_definition_says_which_versions_it_serves() {
+    for release in [OLD, NEW] {
+        let stored = stored(release, "apiextensions.k8s.io/customresourcedefinitions");
+        assert!(!stored.is_empty());
+        for (name, value) in stored {
+            let versions = served_versions(&value).unwrap();
+            assert_eq!(
+                versions.iter().map(|it| &**it).collect::<Vec<_>>(),
+                ["v1"],
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn only_served_versions_count_and_not_too_many() {
+    let definition = |spec: Value| {
+        let value = json!({
+            "apiVersion": "apiextensions.k8s.io/v1beta1", "kind": "CustomResourceDefinition", "spec": spec,
+        });
+        served_versions(value.to_string().as_bytes()).map(|versions| versions.to_vec())
+    };
+    let version = |name: String, served: bool| json!({"name": name, "served": served});
+    let two = json!({"version": "v1", "versions": [version("v1".into(), true), version("v2".into(), false)]});
+    assert_eq!(definition(two).unwrap(), [Box::from("v1")]);
+    assert_eq!(
+        definition(json!({"version": "v3"})).unwrap(),
+        [Box::from("v3")]
+    );
+    let many: Vec<_> = (0..=MOST_VERSIONS)
+        .map(|n| version(format!("v{n}"), true))
+        .collect();
+    assert!(definition(json!({"versions": many})).is_err());
+    assert!(matches!(
+        served_versions(b"k8s:enc:secretbox:"),
+        Err(Undecodable::Encrypted)
+    ));
+}

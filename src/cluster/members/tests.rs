@@ -255,16 +255,65 @@ fn only_an_api_service_with_a_service_is_aggregated() {
     assert_eq!(groups, ["metrics.k8s.io"]);
 }
 
+fn definition(name: &str, version: &str) -> (Topic, EtcdItem) {
+    let value = format!(
+        r#"{{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","spec":{{"versions":[{{"name":"{version}","served":true}}]}}}}"#
+    );
+    (Topic::Definitions, item(name, value, 2))
+}
+
 #[test]
-fn custom_resources_are_not_the_local_servers_own() {
-    let state = state(vec![(
-        Topic::Definitions,
-        item("widgets.example.com", "", 2),
-    )]);
-    let snapshot = state.compile(Some("a"), &view(&[HPA, WIDGETS]));
-    let listed: Vec<&Gvr> = snapshot.resources().into_keys().collect();
-    assert_eq!(listed, [&HPA.owned()]);
-    assert!(snapshot.custom.contains(WIDGETS));
+fn a_resource_is_a_crds_by_its_exact_group_version_and_plural() {
+    let state = state(vec![
+        definition("widgets.example.com", "v1"),
+        definition("horizontalpodautoscalers.autoscaling", "v9"),
+        (
+            Topic::Definitions,
+            item("gadgets.example.com", "k8s:enc:…", 3),
+        ),
+    ]);
+    let snapshot = state.compile(Some("a"), &view(&[HPA]));
+    let gvr = |resource, version| GvrRef {
+        resource,
+        version,
+        ..WIDGETS
+    };
+    for (asked, custom) in [
+        (WIDGETS, true),
+        (gvr("widgets", "v2"), false),
+        (gvr("gadgets", "v7"), true),
+        (HPA, false),
+        (
+            GvrRef {
+                version: "v9",
+                ..HPA
+            },
+            true,
+        ),
+    ] {
+        assert_eq!(snapshot.is_custom(asked), custom, "{asked:?}");
+    }
+    assert!(
+        snapshot
+            .holders(HPA)
+            .is_some_and(|(_, holders)| holders.local)
+    );
+}
+
+#[test]
+fn what_a_live_or_an_absent_server_has_in_its_record_is_no_crds() {
+    let mut messages = vec![definition("horizontalpodautoscalers.autoscaling", "v1")];
+    messages.push((Topic::Servers, record("b", "10.0.0.2:6443", 2)));
+    messages.push((Topic::Live, live("b", "10.0.0.2:6443", true, 3)));
+    for alive in [true, false] {
+        if !alive {
+            messages.retain(|(topic, _)| *topic != Topic::Live);
+        }
+        let snapshot = state(messages.clone()).compile(Some("a"), &view(&[]));
+        assert!(!snapshot.is_custom(HPA), "{alive}");
+        let (_, holders) = snapshot.holders(HPA).unwrap();
+        assert_eq!((holders.local, holders.absent), (false, !alive));
+    }
 }
 
 fn entry(id: &str, address: &str, revision: i64) -> (Topic, EtcdItem) {

@@ -3,7 +3,6 @@ use std::sync::Arc;
 use super::*;
 use crate::discovery::peer_discovery::{PeerDiscovery, PeerListing};
 use crate::kube::discovery::model::{Group, Kind, Resource, Version};
-use crate::kube::gvr::Pair;
 use crate::routing::table::things;
 
 const EVERY: Duration = Duration::from_secs(60);
@@ -21,7 +20,7 @@ fn server(id: &str, version: &str, target: bool, served: &[(&str, &str)]) -> Ser
 fn known(servers: Vec<Server>) -> SourceInputs {
     SourceInputs {
         servers,
-        custom: Arc::default(),
+        many_custom: false,
         local: Arc::new(things(LOCAL)),
     }
 }
@@ -98,19 +97,18 @@ async fn before_a_document_is_read_its_names_are_listed_as_stale() {
 async fn a_few_group_versions_are_read_each_by_its_own_document_if_many_resources_are_custom() {
     let names: Vec<_> = (0..=FEW).map(|number| format!("group{number}")).collect();
     let more: Vec<_> = names.iter().map(|name| (&**name, "v1")).collect();
-    let definition = |number| Pair("crd.example".into(), format!("things{number}"));
-    for (definitions, served, each) in [
-        (MANY_CUSTOM, &more[..1], false),
-        (MANY_CUSTOM + 1, &more[..FEW], true),
-        (MANY_CUSTOM + 1, &more[..], false),
+    for (many_custom, served, each) in [
+        (false, &more[..1], false),
+        (true, &more[..FEW], true),
+        (true, &more[..], false),
     ] {
-        let custom = Arc::new(Custom {
-            definitions: (0..definitions).map(definition).collect(),
-            ..Custom::default()
-        });
         let mut sources = Sources::new(EVERY, 0);
         let known = known(vec![server("b", "v1.36.0", true, served)]);
-        sources.plan(&SourceInputs { custom, ..known }, Instant::now());
+        let known = SourceInputs {
+            many_custom,
+            ..known
+        };
+        sources.plan(&known, Instant::now());
         assert_eq!(sources.next_job(Instant::now()).unwrap().want.each, each);
     }
 }
@@ -356,7 +354,7 @@ mod properties {
                 ..server(&format!("s{index}"), &format!("v1.{minor}.0"), *target, &[])
             });
             let servers = servers.collect();
-            let known = SourceInputs { servers, custom: Arc::default(), local: Arc::new(local.clone()) };
+            let known = SourceInputs { servers, many_custom: false, local: Arc::new(local.clone()) };
             let mut sources = Sources::new(EVERY, 0);
             sources.plan(&known, Instant::now());
             let all: ServedSet = of.iter().flat_map(|(set, ..)| set).cloned().collect();

@@ -1,7 +1,6 @@
 //! The union of what peers list.
 
 use super::*;
-use crate::kube::gvr::Pair;
 
 fn names(document: &Document) -> Vec<String> {
     let mut names = Vec::new();
@@ -32,7 +31,7 @@ fn the_newest_server_gives_the_entry_and_the_order() {
     let new = listing("new", &["new/v1/d", "apps/v1/a"]);
     // By number, not by letter.
     let peers = [peer("a", "1.9", &old), peer("b", "1.10", &new)];
-    let others = union(&peers, &Custom::default());
+    let others = union(&peers);
     assert_eq!(
         names(&others.document),
         ["new/v1", "d", "apps/v1", "a", "b", "old/v1", "c"]
@@ -48,15 +47,9 @@ fn among_equal_versions_the_first_id_gives_the_entry_and_an_unknown_version_come
         ..peer("0", "", &none)
     };
     let peers = [unknown, peer("b", "1.36", &b), peer("a", "1.36", &a)];
-    assert_eq!(
-        verbs(&union(&peers, &Custom::default()), ("g", "v1"), 0),
-        ["get", "a"]
-    );
+    assert_eq!(verbs(&union(&peers), ("g", "v1"), 0), ["get", "a"]);
     let peers = [unknown, peer("b", "1.20", &b)];
-    assert_eq!(
-        verbs(&union(&peers, &Custom::default()), ("g", "v1"), 0),
-        ["get", "b"]
-    );
+    assert_eq!(verbs(&union(&peers), ("g", "v1"), 0), ["get", "b"]);
 }
 
 #[test]
@@ -67,7 +60,7 @@ fn what_only_absent_servers_list_is_stale_and_never_preferred() {
         target: false,
         ..peer("a", "1.36", &absent)
     };
-    let others = union(&[absent, peer("b", "1.20", &living)], &Custom::default());
+    let others = union(&[absent, peer("b", "1.20", &living)]);
     // A resource of the absent one stays listed in a version that is fresh.
     assert_eq!(
         names(&others.document),
@@ -90,10 +83,7 @@ fn a_version_whose_document_could_not_be_read_is_stale_unless_another_target_lis
         groups: vec![group("g"), group("h")],
     };
     let living = listing("living", &["h/v1/x"]);
-    let others = union(
-        &[peer("a", "1.36", &unread), peer("b", "1.20", &living)],
-        &Custom::default(),
-    );
+    let others = union(&[peer("a", "1.36", &unread), peer("b", "1.20", &living)]);
     assert_eq!(names(&others.document), ["h/v1", "x", "g/v1 stale"]);
 }
 
@@ -110,44 +100,11 @@ fn what_is_known_by_name_only_is_filled_by_who_knows_more() {
         target: false,
         ..peer("b", "1.20", &kept)
     };
-    let others = union(&[peer("a", "1.36", &named), kept], &Custom::default());
+    let others = union(&[peer("a", "1.36", &named), kept]);
     assert_eq!(verbs(&others, ("g", "v1"), 0), ["get", "kept"]);
     let resource = &others.document.groups[0].versions[0].resources[0];
     let subresources: Vec<_> = resource.subresources.iter().map(|sub| &*sub.name).collect();
     assert_eq!(subresources, ["status", "scale"]);
-}
-
-#[test]
-fn what_is_everybodys_is_nobodys_addition() {
-    let mut document = listing(
-        "a",
-        &[
-            "example.com/v1/widgets",
-            "example.com/v1/widgets/status",
-            "mixed.com/v1/widgets",
-            "mixed.com/v1/own",
-            "metrics.k8s.io/v1/nodes",
-        ],
-    );
-    document.groups.push(Group {
-        name: "down.example.com".into(),
-        versions: vec![Version {
-            name: "v1".into(),
-            stale: true,
-            resources: Vec::new(),
-        }],
-    });
-    let pair = |one: &str, other: &str| Pair(one.into(), other.into());
-    let custom = Custom {
-        definitions: [pair("example.com", "widgets"), pair("mixed.com", "widgets")]
-            .into_iter()
-            .collect(),
-        aggregated: [pair("metrics.k8s.io", "v1"), pair("down.example.com", "v1")]
-            .into_iter()
-            .collect(),
-    };
-    let others = union(&[peer("a", "1.36", &document)], &custom);
-    assert_eq!(names(&others.document), ["mixed.com/v1", "own"]);
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn peers(servers: &[Server; 3]) -> Vec<UnionMember<'_>> {
 }
 
 fn union_of(servers: &[Server; 3]) -> PeerUnion {
-    union(&peers(servers), &Custom::default())
+    union(&peers(servers))
 }
 
 /// Whether `merged` is `local` with entries added to the ends of lists.
@@ -112,7 +112,7 @@ proptest! {
     ) {
         let peers = peers(&one);
         let shuffled: Vec<_> = another.iter().map(|index| peers[*index]).collect();
-        prop_assert_eq!(union(&peers, &Custom::default()), union(&shuffled, &Custom::default()));
+        prop_assert_eq!(union(&peers), union(&shuffled));
     }
 
     #[test]
@@ -120,7 +120,7 @@ proptest! {
         let others = union_of(&servers);
         prop_assert_eq!(other(&others.document), others.clone());
         // Whatever else is put together with it.
-        let twice = union(&[peer("a", "1.36", &others.document), peer("b", "1.20", &others.document)], &Custom::default());
+        let twice = union(&[peer("a", "1.36", &others.document), peer("b", "1.20", &others.document)]);
         prop_assert_eq!(twice, others);
     }
 

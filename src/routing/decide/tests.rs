@@ -3,7 +3,7 @@ mod versions;
 use std::sync::Arc;
 
 use super::*;
-use crate::kube::gvr::{Custom, Pair, ServedSet};
+use crate::kube::gvr::{Custom, Pair, ServedSet, defined};
 use crate::routing::table::Server;
 
 const HPA: GvrRef<'_> = GvrRef {
@@ -55,12 +55,12 @@ fn peer(id: &str, gvrs: &[GvrRef<'_>]) -> Server {
 
 fn snapshot(local: Option<&[GvrRef<'_>]>, servers: Vec<Server>) -> Snapshot {
     let custom = Custom {
-        definitions: [Pair("example.com".into(), "widgets".into())]
-            .into_iter()
-            .collect(),
-        aggregated: [Pair("metrics.k8s.io".into(), "v1beta1".into())]
-            .into_iter()
-            .collect(),
+        definitions: [(
+            Pair("example.com".into(), "widgets".into()),
+            defined(&["v1"]),
+        )]
+        .into(),
+        aggregated: [Pair("metrics.k8s.io".into(), "v1beta1".into())].into(),
     };
     Snapshot::new(true, servers, local.map(served).as_ref(), Arc::new(custom))
 }
@@ -200,6 +200,54 @@ fn row_4_without_etcds_state_nothing_can_be_known() {
         Row::Unsynced,
         &ServerChoice::Local,
         false,
+    );
+}
+
+#[test]
+fn row_5_what_a_server_lists_as_its_own_is_not_custom_whatever_crds_and_api_services_are_named() {
+    let absent = Server {
+        live: false,
+        initialized: false,
+        target: false,
+        ..peer("b", &[WIDGETS, METRICS])
+    };
+    let unreachable = snapshot(Some(&[PODS]), vec![absent]);
+    let elsewhere = snapshot(Some(&[PODS]), vec![peer("b", &[WIDGETS, METRICS])]);
+    let here = snapshot(Some(&[WIDGETS, METRICS]), vec![peer("b", &[PODS])]);
+    for gvr in [WIDGETS, METRICS] {
+        for (snapshot, row) in [
+            (&unreachable, Row::Unreachable),
+            (&elsewhere, Row::Peers),
+            (&here, Row::Local),
+        ] {
+            let decision = ask(gvr, true, snapshot);
+            assert_eq!(decision.row, row);
+            assert_eq!(decision.no_such_resource, NoSuchResource::Doubt);
+        }
+    }
+}
+
+#[test]
+fn row_11_what_the_local_server_listed_before_its_restart_is_not_custom() {
+    let mut restarted = snapshot(None, vec![peer("b", &[PODS])]);
+    assert_eq!(ask(WIDGETS, false, &restarted).row, Row::Custom);
+    restarted.own_record = Some(Arc::new(served(&[WIDGETS])));
+    let decision = ask(WIDGETS, false, &restarted);
+    expect(&decision, Row::Unknown, &ServerChoice::Local, false);
+}
+
+#[test]
+fn row_12_another_version_of_a_custom_resource_is_nobodys() {
+    let alone = snapshot(Some(&[PODS]), vec![peer("b", &[PODS])]);
+    let other = GvrRef {
+        version: "v999",
+        ..WIDGETS
+    };
+    expect(
+        &ask(other, true, &alone),
+        Row::Nobody,
+        &ServerChoice::Local,
+        true,
     );
 }
 

@@ -1,10 +1,14 @@
 //! Against the keys that a real kube-apiserver v1.20.2 wrote: one object of each resource was created.
 
+use std::sync::Arc;
+
 use http::Method;
 use serde::Deserialize;
 
 use super::*;
+use crate::kube::gvr::{Custom, Pair, defined};
 use crate::request::info::{self, Target};
+use crate::routing::table::Snapshot;
 
 const KEYS: &str = include_str!("../../../tests/data/kube-apiserver-v1.20.2/keys.jsonl");
 
@@ -26,15 +30,16 @@ fn etcd(other_resources: &[&str]) -> EtcdConfig {
 
 fn custom() -> Custom {
     let pair = |group: &str, second: &str| Pair(group.to_owned(), second.to_owned());
+    let definition = |group, plural, version| (pair(group, plural), defined(&[version]));
     Custom {
         definitions: [
-            pair("example.com", "widgets"),
-            pair("example.com", "gadgets"),
-            pair("batch", "foos"),
+            definition("example.com", "widgets", "v1"),
+            definition("example.com", "gadgets", "v1"),
+            definition("batch", "foos", "v1foo"),
+            definition("networking.k8s.io", "networkpolicies", "v9"),
         ]
-        .into_iter()
-        .collect(),
-        aggregated: [pair("metrics.k8s.io", "v1beta1")].into_iter().collect(),
+        .into(),
+        aggregated: [pair("metrics.k8s.io", "v1beta1")].into(),
     }
 }
 
@@ -43,8 +48,9 @@ fn of(path: &str, others: &[&str]) -> Option<(String, String)> {
     let Target::Resource(asked) = &info.target else {
         panic!("{path} is no resource");
     };
-    storage_location(&etcd(others), &custom(), asked)
-        .map(|storage_location| (storage_location.root, storage_location.scope))
+    let snapshot = Snapshot::new(true, Vec::new(), None, Arc::new(custom()));
+    let kind = snapshot.kind_at(false, asked.into())?;
+    Some((root(&etcd(others), kind, asked)?, scope(asked)))
 }
 
 #[test]
@@ -84,6 +90,15 @@ fn a_custom_resource_of_a_built_in_group_is_where_custom_resources_are() {
         expected("/registry/batch/foos/")
     );
     assert_eq!(of("/apis/batch/v1/jobs", &[]), expected("/registry/jobs/"));
+    let policies = |version| format!("/apis/networking.k8s.io/{version}/networkpolicies");
+    assert_eq!(
+        of(&policies("v1"), &[]),
+        expected("/registry/networkpolicies/")
+    );
+    assert_eq!(
+        of(&policies("v9"), &[]),
+        expected("/registry/networking.k8s.io/networkpolicies/")
+    );
 }
 
 #[test]

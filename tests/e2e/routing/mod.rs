@@ -6,6 +6,7 @@ pub mod controllers;
 pub mod custom_resources;
 pub mod false_404;
 pub mod misconfigured;
+pub mod named_like_built_in;
 pub mod real_apiservers;
 pub mod refusals;
 pub mod rerouting;

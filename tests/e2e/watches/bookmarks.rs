@@ -13,6 +13,7 @@ use testkit::etcd::Etcd;
 use testkit::kube::KubeApiServer;
 use testkit::process::Signal;
 use testkit::proxy::{Proxy, ProxyOptions, Until};
+use testkit::wait::eventually;
 
 pub const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 pub const SECRETS: &str = "/api/v1/namespaces/default/secrets";
@@ -351,4 +352,54 @@ async fn etcd_may_restart_during_the_drain_and_what_it_compacted_proves_nothing(
         proxy.log_tail()
     );
     assert_eq!(proxy.process().wait(LONG).await.code(), Some(0));
+}
+
+/// The apiserver lags behind etcd when the proxy stops.
+#[tokio::test]
+async fn a_crd_that_is_named_like_a_built_in_resource_does_not_hide_its_changes() {
+    const POLICIES: &str = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
+    const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let ground = Ground::new().await;
+    let (mut a, b) = tokio::join!(
+        KubeApiServer::start(options(&ground, "cp-a"), &ground.pki),
+        KubeApiServer::start(options(&ground, "cp-b"), &ground.pki),
+    );
+    let mut proxy = proxy(&ground, &a, "6s").await;
+    let policy = |name: &str| {
+        json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name},
+            "spec": {"podSelector": {}}})
+        .to_string()
+    };
+    let names = json!({"plural": "networkpolicies", "singular": "networkpolicy", "kind": "NetworkPolicy",
+        "listKind": "NetworkPolicyList"});
+    let version = json!({"name": "v9", "served": true, "storage": true,
+        "schema": {"openAPIV3Schema": {"type": "object"}}});
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "networkpolicies.networking.k8s.io",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, x"}},
+        "spec": {"group": "networking.k8s.io", "scope": "Namespaced", "names": names, "versions": [version]},
+    });
+    let admin = b.admin();
+    let made = admin.request("POST", DEFINITIONS, definition.to_string());
+    assert_eq!(made.await.code(), 201);
+    eventually("the proxy knows the definition", LONG, async || {
+        proxy.statusz().await["custom"]["definitions"]["networking.k8s.io"].is_array()
+    })
+    .await;
+    let client = proxy.client(&ground.pki).cert("admin");
+    let path = watch_path(POLICIES, list_revision(admin, POLICIES).await);
+    let mut watch = Events::open(&client, &path).await;
+    let seen = admin.request("POST", POLICIES, policy("seen")).await;
+    watch.until(revision_of(&seen.json())).await;
+    write(admin, CONFIG_MAPS, "something-else", &json!({})).await;
+    a.process().signal(Signal::Stop);
+    let missed = admin.request("POST", POLICIES, policy("missed")).await;
+    let missed = revision_of(&missed.json());
+    write(admin, CONFIG_MAPS, "later", &json!({})).await;
+    proxy.process().signal(Signal::Term);
+    let (seen, _) = watch.rest().await;
+    let bookmark = last_bookmark(&seen);
+    a.process().signal(Signal::Cont);
+    assert_eq!(bookmark, Some(missed - 1), "{seen:?}");
 }

@@ -1,5 +1,6 @@
 //! The verbs on objects, over the store.
 
+use http::header::ACCEPT;
 use http::{HeaderMap, Method, Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -7,7 +8,7 @@ use super::body::{Body, json as json_answer};
 use super::resources::ServedResource;
 use super::route::ResourcePath;
 use super::state::State;
-use super::status::Status;
+use super::status::{PROTOBUF, Status};
 use super::store::{Failure, Key};
 
 /// A request for a resource that is served.
@@ -33,6 +34,13 @@ impl Request<'_> {
     fn object(&self) -> Result<(StatusCode, Value), Status> {
         let collection = self.path.name.is_empty();
         match (self.method.as_str(), collection) {
+            // Custom resources have no protobuf.
+            ("GET" | "HEAD", true)
+                if self.served.custom
+                    && self.headers.get(ACCEPT).is_some_and(|it| it == PROTOBUF) =>
+            {
+                Err(Status::not_acceptable())
+            }
             ("GET" | "HEAD", true) => Ok((StatusCode::OK, self.list())),
             ("GET" | "HEAD", false) => Ok((StatusCode::OK, self.existing()?)),
             ("POST", true) => self.create(),

@@ -56,14 +56,6 @@ fn it_is_unknown_what_it_serves_until_it_was_asked_and_then_it_is_a_target() {
 }
 
 #[test]
-fn what_is_custom_comes_from_etcd_and_not_from_its_discovery() {
-    let crd = item("widgets.example.com", "", 4);
-    let mut state = state(vec![port(), lease("10.0.0.2"), (Topic::Definitions, crd)]);
-    answers(&mut state, read());
-    assert!(snapshot(&state).holders(WIDGETS).is_none());
-}
-
-#[test]
 fn ours_and_those_of_proxies_and_native_peers_are_explained() {
     let mut explained = vec![port()];
     explained.extend(["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"].map(lease));

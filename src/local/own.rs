@@ -1,0 +1,320 @@
+//! Tells what an apiserver serves itself from what CRDs and APIServices add to its discovery. Pure; [`super::reader`] asks.
+//!
+//! API users write CRDs and APIServices, and may name them like built-in resources: the name alone proves nothing. Where a
+//! server lists what a CRD serves, the server is asked for it in protobuf, which kube-apiserver has for its own resources
+//! only. An APIService takes nothing away from what a process was seen to serve itself.
+
+use hashbrown::HashMap;
+use http::StatusCode;
+
+use crate::kube::gvr::{Custom, Gvr, GvrRef, ServedSet, may_be_built_in};
+
+/// Most questions after one read: whoever may create CRDs must not make a read last.
+const MOST_QUESTIONS: usize = 512;
+
+/// Whether a server serves a resource of a CRD's name itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    BuiltIn,
+    Custom,
+    /// It could not say. That counts as built-in, because a 503 does no harm, and a 404 does.
+    Doubt,
+}
+
+impl Answer {
+    /// What the status of an answer to [`path`] means.
+    pub(super) fn of(status: StatusCode) -> Self {
+        match status {
+            StatusCode::NOT_ACCEPTABLE | StatusCode::NOT_FOUND => Self::Custom,
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS => {
+                Self::Doubt
+            }
+            status if status.is_server_error() => Self::Doubt,
+            _ => Self::BuiltIn,
+        }
+    }
+}
+
+/// Where a list of the resource is asked for, in protobuf. No object has this name, so nothing is listed.
+pub(super) fn path(of: &Gvr) -> String {
+    let Gvr {
+        group,
+        version,
+        resource,
+        ..
+    } = of;
+    format!("/apis/{group}/{version}/{resource}?fieldSelector=metadata.name%3D.&resourceVersion=0")
+}
+
+/// What one process of an apiserver serves itself, as of the last read of its discovery.
+#[derive(Debug, Default)]
+pub(super) struct OwnResources {
+    own: ServedSet,
+    /// What the last read listed under a name that no CRD and no aggregated API had; `None`: it is the first read.
+    without_namesake: Option<ServedSet>,
+    /// By the resource; each with the revision of the CRD that the question was about.
+    answers: HashMap<Gvr, (i64, Answer)>,
+}
+
+impl OwnResources {
+    /// The resources that the server is to be asked about, with the revisions of their CRDs.
+    pub(super) fn questions(&self, listed: &ServedSet, custom: &Custom) -> Vec<(Gvr, i64)> {
+        let names = listed.iter().filter(|gvr| {
+            gvr.subresource.is_empty()
+                && may_be_built_in(&gvr.group)
+                && !custom.is_aggregated(&gvr.group, &gvr.version)
+        });
+        let question = |gvr: &Gvr| {
+            let revision = custom.definition(gvr.borrow())?.revision;
+            let known = self.answers.get(gvr);
+            let known =
+                known.is_some_and(|(of, answer)| *of == revision && *answer != Answer::Doubt);
+            (!known).then(|| (gvr.clone(), revision))
+        };
+        names.filter_map(question).take(MOST_QUESTIONS).collect()
+    }
+
+    pub(super) fn answered(&mut self, (gvr, revision): (Gvr, i64), answer: Answer) {
+        self.answers.insert(gvr, (revision, answer));
+    }
+
+    /// `listed` by the server: what of it is its own.
+    pub(super) fn update(&mut self, listed: &ServedSet, custom: &Custom) -> &ServedSet {
+        self.answers
+            .retain(|gvr, _| custom.definition(gvr.borrow()).is_some());
+        let mut own = ServedSet::new();
+        let mut without_namesake = ServedSet::new();
+        for gvr in listed {
+            if custom.is_aggregated(&gvr.group, &gvr.version) {
+                continue;
+            }
+            let is_own = match custom.definition(gvr.borrow()) {
+                Some(_) => self.is_built_in(gvr.borrow()),
+                None => {
+                    without_namesake.insert(gvr.clone());
+                    self.is_old(gvr)
+                }
+            };
+            if is_own {
+                own.insert(gvr.clone());
+            }
+        }
+        // An aggregated API may have taken their place in discovery.
+        let hidden = std::mem::take(&mut self.own).into_iter();
+        own.extend(hidden.filter(|gvr| custom.is_aggregated(&gvr.group, &gvr.version)));
+        self.without_namesake = Some(without_namesake);
+        self.own = own;
+        &self.own
+    }
+
+    /// Whether it is no newcomer. What a process begins to serve is custom, and its CRD may not be known yet.
+    fn is_old(&self, gvr: &Gvr) -> bool {
+        let before = self.without_namesake.as_ref();
+        before.is_none_or(|before| before.contains(gvr)) || self.own.contains(gvr)
+    }
+
+    /// Of a resource that a CRD serves under the same name.
+    fn is_built_in(&self, gvr: GvrRef<'_>) -> bool {
+        let resource = GvrRef {
+            subresource: "",
+            ..gvr
+        };
+        match self.answers.get(&resource) {
+            Some((_, answer)) => *answer != Answer::Custom,
+            None => may_be_built_in(gvr.group) && self.own.contains(&gvr.owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube::gvr::{Definition, Pair, defined};
+
+    const SLICES: &str = "discovery.k8s.io/v1beta1/endpointslices/";
+
+    fn gvr(name: &str) -> Gvr {
+        let parts: Vec<_> = name.split('/').map(str::to_owned).collect();
+        let [group, version, resource, subresource] = parts.try_into().unwrap();
+        Gvr {
+            group,
+            version,
+            resource,
+            subresource,
+        }
+    }
+
+    fn set(names: &[&str]) -> ServedSet {
+        names.iter().copied().map(gvr).collect()
+    }
+
+    fn crd(group: &str, plural: &str, version: &str, revision: i64) -> Custom {
+        let definition = Definition {
+            revision,
+            ..defined(&[version])
+        };
+        Custom {
+            definitions: [(Pair(group.into(), plural.into()), definition)].into(),
+            ..Custom::default()
+        }
+    }
+
+    fn slices(version: &str, revision: i64) -> Custom {
+        crd("discovery.k8s.io", "endpointslices", version, revision)
+    }
+
+    /// Reads: asks what is to be asked, and gets `answer`. Returns what is asked, and what the server serves itself.
+    fn read(
+        own: &mut OwnResources,
+        listed: &[&str],
+        custom: &Custom,
+        answer: Answer,
+    ) -> (usize, ServedSet) {
+        let listed = set(listed);
+        let questions = own.questions(&listed, custom);
+        let count = questions.len();
+        for question in questions {
+            own.answered(question, answer);
+        }
+        (count, own.update(&listed, custom).clone())
+    }
+
+    #[test]
+    fn a_crd_of_another_version_or_group_takes_nothing_away() {
+        for custom in [
+            slices("v9", 5),
+            crd("example.com", "endpointslices", "v1beta1", 5),
+        ] {
+            let mut own = OwnResources::default();
+            let (asked, known) = read(&mut own, &[SLICES], &custom, Answer::Custom);
+            assert_eq!((asked, known), (0, set(&[SLICES])));
+        }
+    }
+
+    #[test]
+    fn a_server_is_asked_once_whether_it_serves_what_a_crd_is_named_like() {
+        let status = "discovery.k8s.io/v1beta1/endpointslices/status";
+        for (answer, built_in) in [(Answer::BuiltIn, true), (Answer::Custom, false)] {
+            let mut own = OwnResources::default();
+            let expected = |yes| {
+                if yes {
+                    set(&[SLICES, status])
+                } else {
+                    set(&[])
+                }
+            };
+            for (revision, questions) in [(5, 1), (5, 0), (6, 1)] {
+                let custom = slices("v1beta1", revision);
+                let (asked, known) = read(&mut own, &[SLICES, status], &custom, answer);
+                assert_eq!(
+                    (asked, known),
+                    (questions, expected(built_in)),
+                    "{revision}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_process_serves_stays_its_own_whatever_is_created_and_deleted() {
+        let mut own = OwnResources::default();
+        let none = Custom::default();
+        let aggregated = Custom {
+            aggregated: [Pair("discovery.k8s.io".into(), "v1beta1".into())].into(),
+            ..Custom::default()
+        };
+        let steps = [
+            (&none, &[SLICES][..]),
+            (&slices("v1beta1", 5), &[SLICES]),
+            (&none, &[SLICES]),
+            (&aggregated, &["discovery.k8s.io/v1beta1/others/"]),
+            (&none, &[SLICES]),
+        ];
+        for (custom, listed) in steps {
+            let (_, known) = read(&mut own, listed, custom, Answer::BuiltIn);
+            assert_eq!(known, set(&[SLICES]), "{custom:?}");
+        }
+    }
+
+    #[test]
+    fn a_doubt_counts_as_built_in_and_is_asked_again() {
+        let mut own = OwnResources::default();
+        for (answer, asked, known) in [
+            (Answer::Doubt, 1, &[SLICES][..]),
+            (Answer::Custom, 1, &[]),
+            (Answer::Custom, 0, &[]),
+        ] {
+            let result = read(&mut own, &[SLICES], &slices("v1beta1", 5), answer);
+            assert_eq!(result, (asked, set(known)));
+        }
+    }
+
+    #[test]
+    fn custom_and_aggregated_resources_of_others_are_never_asked_about() {
+        let mut own = OwnResources::default();
+        let widgets = ["example.com/v1/widgets/"];
+        let custom = crd("example.com", "widgets", "v1", 5);
+        assert_eq!(
+            read(&mut own, &widgets, &custom, Answer::BuiltIn),
+            (0, set(&[]))
+        );
+        let metrics = Custom {
+            aggregated: [Pair("metrics.k8s.io".into(), "v1".into())].into(),
+            ..crd("metrics.k8s.io", "pods", "v1", 5)
+        };
+        let listed = ["metrics.k8s.io/v1/pods/"];
+        assert_eq!(
+            read(&mut own, &listed, &metrics, Answer::BuiltIn),
+            (0, set(&[]))
+        );
+    }
+
+    #[test]
+    fn what_a_process_begins_to_list_is_its_own_only_if_no_crd_explains_it_later() {
+        let mut own = OwnResources::default();
+        let (widgets, none) = ("example.com/v1/widgets/", Custom::default());
+        let both = [SLICES, widgets];
+        read(&mut own, &[SLICES], &none, Answer::Custom);
+        let (_, known) = read(&mut own, &both, &none, Answer::Custom);
+        assert_eq!(known, set(&[SLICES]), "its CRD comes with another watch");
+        let custom = crd("example.com", "widgets", "v1", 5);
+        let (_, known) = read(&mut own, &both, &custom, Answer::Custom);
+        assert_eq!(known, set(&[SLICES]));
+        for expected in [&[SLICES][..], &both] {
+            let (_, known) = read(&mut own, &both, &none, Answer::Custom);
+            assert_eq!(known, set(expected));
+        }
+    }
+
+    #[test]
+    fn only_so_much_is_asked_after_one_read() {
+        let names: Vec<_> = (0..2 * MOST_QUESTIONS).map(|n| format!("x{n}")).collect();
+        let definition = |name: &String| (Pair("k8s.io".into(), name.clone()), defined(&["v1"]));
+        let custom = Custom {
+            definitions: names.iter().map(definition).collect(),
+            ..Custom::default()
+        };
+        let listed: ServedSet = names
+            .iter()
+            .map(|name| gvr(&format!("k8s.io/v1/{name}/")))
+            .collect();
+        let own = OwnResources::default();
+        assert_eq!(own.questions(&listed, &custom).len(), MOST_QUESTIONS);
+    }
+
+    #[test]
+    fn an_answer_tells_by_its_status() {
+        for (status, answer) in [
+            (200, Answer::BuiltIn),
+            (405, Answer::BuiltIn),
+            (406, Answer::Custom),
+            (404, Answer::Custom),
+            (403, Answer::Doubt),
+            (429, Answer::Doubt),
+            (503, Answer::Doubt),
+        ] {
+            let status = StatusCode::from_u16(status).unwrap();
+            assert_eq!(Answer::of(status), answer, "{status}");
+        }
+    }
+}

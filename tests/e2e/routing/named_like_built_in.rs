@@ -1,0 +1,194 @@
+//! Who may create CustomResourceDefinitions names one like a built-in resource that only another apiserver serves. Real
+//! kube-apiservers: A without `discovery.k8s.io`, B with it.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::real_apiservers::{LONGER, options};
+use testkit::client::Client;
+use testkit::cluster::{Ground, assert_refused, lists};
+use testkit::kube::{self, KubeApiServer, Need};
+use testkit::proxy::{Proxy, Until};
+use testkit::wait::{eventually, holds};
+
+const GROUP: &str = "discovery.k8s.io";
+const DOCUMENT: &str = "/apis/discovery.k8s.io/v1beta1";
+const SLICES: &str = "/apis/discovery.k8s.io/v1beta1/endpointslices";
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const DEFINITION: &str = "endpointslices.discovery.k8s.io";
+/// Several reads of discovery.
+const SOME_READS: Duration = Duration::from_secs(5);
+
+struct World {
+    a: KubeApiServer,
+    b: KubeApiServer,
+    proxy_a: Proxy,
+    proxy_b: Proxy,
+    ground: Ground,
+}
+
+/// With one slice.
+async fn world() -> World {
+    let ground = Ground::new().await;
+    let (a, b) = tokio::join!(
+        KubeApiServer::start(options(&ground, "cp-a").without_group(GROUP), &ground.pki),
+        KubeApiServer::start(options(&ground, "cp-b"), &ground.pki),
+    );
+    let (proxy_a, proxy_b) = tokio::join!(
+        Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)),
+        Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)),
+    );
+    let slice = json!({"apiVersion": "discovery.k8s.io/v1beta1", "kind": "EndpointSlice",
+        "metadata": {"name": "one", "namespace": "default"}, "addressType": "IPv4", "endpoints": []});
+    let path = format!("{DOCUMENT}/namespaces/default/endpointslices");
+    let made = b.admin().request("POST", &path, slice.to_string()).await;
+    assert_eq!(made.code(), 201, "{}", made.text());
+    let world = World {
+        a,
+        b,
+        proxy_a,
+        proxy_b,
+        ground,
+    };
+    eventually("A's proxy knows what B serves", LONGER, async || {
+        world.b_is_listed().await
+    })
+    .await;
+    world
+}
+
+impl World {
+    /// An administrator at A's proxy.
+    fn client(&self) -> Client {
+        self.proxy_a
+            .client(&self.ground.pki)
+            .cert("admin")
+            .timeout(LONGER)
+    }
+
+    async fn b_is_listed(&self) -> bool {
+        lists(&self.proxy_a.statusz().await, "b", GROUP)
+    }
+
+    /// A CRD of this version, which A serves then.
+    async fn define(&self, version: &str) {
+        let names = json!({"plural": "endpointslices", "singular": "endpointslice", "kind": "EndpointSlice",
+            "listKind": "EndpointSliceList"});
+        let version = json!({"name": version, "served": true, "storage": true,
+            "schema": {"openAPIV3Schema": {"type": "object"}}});
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": DEFINITION, "annotations": {"api-approved.kubernetes.io": "unapproved, x"}},
+            "spec": {"group": GROUP, "scope": "Namespaced", "names": names, "versions": [version]},
+        });
+        let admin = self.a.admin();
+        let made = admin
+            .request("POST", DEFINITIONS, definition.to_string())
+            .await;
+        assert_eq!(made.code(), 201, "{}", made.text());
+        let path = format!(
+            "/apis/{GROUP}/{}/endpointslices",
+            definition["spec"]["versions"][0]["name"].as_str().unwrap()
+        );
+        eventually("A serves the custom resource", LONGER, async || {
+            admin.get(&path).await.code() == 200
+        })
+        .await;
+        for proxy in [&self.proxy_a, &self.proxy_b] {
+            eventually("the proxies know the definition", LONGER, async || {
+                proxy.statusz().await["custom"]["definitions"][GROUP].is_array()
+            })
+            .await;
+        }
+    }
+
+    async fn delete_definition(&self) {
+        let path = format!("{DEFINITIONS}/{DEFINITION}");
+        assert_eq!(
+            self.a.admin().request("DELETE", &path, "").await.code(),
+            200
+        );
+        eventually("the proxy knows that it is deleted", LONGER, async || {
+            self.proxy_a.statusz().await["custom"]["definitions"][GROUP].is_null()
+        })
+        .await;
+    }
+
+    fn kill_b(&mut self) {
+        self.b.kill();
+        self.proxy_b.kill();
+    }
+
+    /// What only B serves is there through A's proxy, with its objects and its document.
+    async fn serves_the_built_in_one(&self) -> bool {
+        let client = self.client();
+        let (listed, document) = (client.get(SLICES).await, client.get(DOCUMENT).await);
+        assert_eq!(
+            (listed.code(), document.code()),
+            (200, 200),
+            "{}",
+            document.text()
+        );
+        let items = listed.json()["items"].take();
+        let names = items
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|item| &item["metadata"]["name"]);
+        let found = names.into_iter().any(|name| name == "one");
+        let document: Value = document.json();
+        let resources = document["resources"].as_array().unwrap();
+        found
+            && resources.iter().any(|it| it["name"] == "endpointslices")
+            && self.b_is_listed().await
+    }
+
+    /// B is gone: unreachable is not gone.
+    async fn refuses_the_built_in_one(&self) -> bool {
+        let client = self.client();
+        let answer = client.get(SLICES).await;
+        assert_refused(
+            &answer,
+            "Error while proxying request to destination apiserver",
+        );
+        client.get(DOCUMENT).await.code() != 404
+    }
+}
+
+async fn a_crd_changes_nothing(version: &str) {
+    if kube::lacks(&[Need::Serves("discovery.k8s.io/v1beta1")]) {
+        return;
+    }
+    let mut world = world().await;
+    world.define(version).await;
+    holds("B serves it", SOME_READS, async || {
+        world.serves_the_built_in_one().await
+    })
+    .await;
+    world.kill_b();
+    eventually("B is gone", LONGER, async || {
+        world.client().get(SLICES).await.code() != 200
+    })
+    .await;
+    holds("it is refused", SOME_READS, async || {
+        world.refuses_the_built_in_one().await
+    })
+    .await;
+    world.delete_definition().await;
+    holds("it is refused", SOME_READS, async || {
+        world.refuses_the_built_in_one().await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_crd_of_another_version_takes_nothing_from_a_built_in_resource() {
+    a_crd_changes_nothing("v9").await;
+}
+
+/// A serves the CRD's resource, which has no objects. B serves the built-in one under the same name.
+#[tokio::test]
+async fn a_crd_of_the_same_version_does_not_take_the_place_of_a_built_in_resource() {
+    a_crd_changes_nothing("v1beta1").await;
+}
