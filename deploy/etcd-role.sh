@@ -26,9 +26,8 @@ grant read "$prefix/apiregistration.k8s.io/apiservices/"
 for namespace in ${NAMESPACES:-kube-system kube-apiserver-lease}; do
     grant read "$prefix/leases/$namespace/"
 done
-# Apiservers without a proxy: read. The second is one key, and not what begins so.
+# Apiservers without a proxy: read.
 grant read "$prefix/masterleases/"
-etcdctl role grant-permission "$user" read "$prefix/services/endpoints/default/kubernetes"
 # What proxies tell each other, and apiservers that reroute by themselves: read and written.
 grant readwrite "$prefix/peerserverleases/"
 grant readwrite "/kube-interop-proxy$prefix/"

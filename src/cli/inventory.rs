@@ -29,8 +29,6 @@ pub struct Inventory {
     pub claims: Vec<String>,
     /// Addresses of living apiservers, as keys below `masterleases/` name them.
     pub advertised: Vec<IpAddr>,
-    /// Port of the `kubernetes` Service's Endpoints.
-    pub port: Option<u16>,
     /// Leases of all namespaces, by name.
     pub leases: Vec<(String, Lease)>,
 }
@@ -56,14 +54,6 @@ impl Inventory {
                             "it names no address that a server can have".to_owned(),
                         )),
                     }
-                }
-            }
-            Topic::KubernetesEndpoints => {
-                let read = |item: &EtcdItem| codec::service_port(&item.value);
-                match items.first().map(read) {
-                    Some(Ok(port)) => self.port = Some(port),
-                    Some(Err(error)) => bad.push((below.to_owned(), error.to_string())),
-                    None => {}
                 }
             }
             Topic::StorageVersions | Topic::Definitions => {}

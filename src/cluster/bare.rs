@@ -1,8 +1,9 @@
 //! Bare apiservers: those that live without a proxy. Pure; [`super::bare_reader`] asks them.
 //!
 //! Every kube-apiserver of every version keeps a key below `masterleases/` that is named by its advertised address; API
-//! users cannot write there. Its port is that of the `kubernetes` Service's Endpoints. An address that no proxy, no
-//! native peer and not this server explains is a candidate: it is asked for its discovery, and until it has answered
+//! users cannot write there. Its port is taken for that of our own advertised address: the apiservers of a cluster share
+//! one, and what else names it, the Endpoints of the `kubernetes` Service, API users can write. An address that no proxy,
+//! no native peer and not this server explains is a candidate: it is asked for its discovery, and until it has answered
 //! nobody knows what it serves. It is no bare server if nobody with an apiserver's certificate answers for a while, or a
 //! proxy.
 //!
@@ -12,8 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use super::keys::Topic;
-use super::prefix::{PrefixChange, PrefixState, Versioned};
+use super::prefix::{PrefixState, Versioned};
 use super::source::EtcdItem;
 use super::state::NativePeer;
 use super::suspended::{Gap, Suspended};
@@ -85,11 +85,10 @@ pub struct BareServers {
     grace: Duration,
     leases: PrefixState<IpAddr>,
     suspended: Suspended<IpAddr>,
-    port: PrefixState<u16>,
     /// `rerouting.bareServers` is `Ignore`.
     ignored: bool,
-    /// What etcd's role does not permit to read.
-    forbidden: BTreeSet<Topic>,
+    /// etcd's role does not permit to read the keys.
+    forbidden: bool,
     asked: BTreeMap<SocketAddr, AskedAddress>,
 }
 
@@ -101,9 +100,8 @@ impl BareServers {
             grace,
             leases: PrefixState::default(),
             suspended: Suspended::new(ttl.max(MASTER_LEASE_TTL)),
-            port: PrefixState::default(),
             ignored: false,
-            forbidden: BTreeSet::new(),
+            forbidden: false,
             asked: BTreeMap::new(),
         }
     }
@@ -113,33 +111,27 @@ impl BareServers {
         self.ignored = true;
     }
 
-    /// Both topics were listed, or cannot be.
+    /// The keys were listed, or cannot be.
     pub fn is_complete(&self) -> bool {
-        let known = |topic, complete| complete || self.forbidden.contains(&topic);
-        self.ignored
-            || (known(Topic::MasterLeases, self.leases.complete)
-                && known(Topic::KubernetesEndpoints, self.port.complete))
+        self.ignored || self.forbidden || self.leases.complete
     }
 
-    /// Topics that etcd's role does not permit to read.
-    pub fn forbidden(&self) -> impl Iterator<Item = Topic> {
-        self.forbidden.iter().copied()
+    /// Whether etcd's role does not permit to read the keys.
+    pub fn is_forbidden(&self) -> bool {
+        self.forbidden
     }
 
-    /// An event of a topic. `forbidden`: it may not be read. Returns whether readers see a change.
-    pub fn permitted(&mut self, topic: Topic, event: &Event) -> bool {
-        match event {
+    /// An event of `masterleases/`: whether they may be read. Returns whether that changed.
+    fn permitted(&mut self, event: &Event) -> bool {
+        let forbidden = match event {
             Event::Forbidden => {
-                if topic == Topic::MasterLeases {
-                    self.leases = PrefixState::default();
-                } else {
-                    self.port = PrefixState::default();
-                }
-                self.forbidden.insert(topic)
+                self.leases = PrefixState::default();
+                true
             }
-            Event::InitDone(_) => self.forbidden.remove(&topic),
-            _ => false,
-        }
+            Event::InitDone(_) => false,
+            _ => self.forbidden,
+        };
+        std::mem::replace(&mut self.forbidden, forbidden) != forbidden
     }
 
     /// An event of `masterleases/`. `decode`: the address that a key names.
@@ -152,20 +144,10 @@ impl BareServers {
     ) -> bool {
         // This may be the end of some.
         self.remember_living(now);
+        let permitted = self.permitted(&event);
         let effect = self.leases.take(event, now, decode);
         let current = &self.leases.current;
-        self.suspended.take(effect, current, gap, now)
-    }
-
-    /// An event of the Endpoints.
-    pub fn take_port(
-        &mut self,
-        event: Event,
-        now: Instant,
-        decode: impl FnMut(&EtcdItem) -> Option<u16>,
-    ) -> bool {
-        let PrefixChange { changed, .. } = self.port.take(event, now, decode);
-        changed
+        self.suspended.take(effect, current, gap, now) || permitted
     }
 
     /// All living addresses, with their keys.
@@ -178,16 +160,11 @@ impl BareServers {
         self.leases().any(|(_, at)| at.value == ip)
     }
 
-    /// The address of each living apiserver in their order; none while the port is unknown. What advertises our own IP
-    /// address is our own apiserver.
+    /// The address of each living apiserver in their order. What advertises our own IP address is our own apiserver.
     pub fn addresses(&self) -> BTreeSet<SocketAddr> {
-        let port = self.port.current.values().next().map(|at| at.value);
-        let Some(port) = port else {
-            return BTreeSet::new();
-        };
         let leases = self.leases();
         leases
-            .map(|(_, at)| SocketAddr::new(at.value, port))
+            .map(|(_, at)| SocketAddr::new(at.value, self.own.port()))
             .filter(|address| address.ip() != self.own.ip())
             .collect()
     }
@@ -228,11 +205,9 @@ impl BareServers {
 
     /// A connection to `address` was refused. Returns whether readers see a change.
     pub fn refused(&mut self, address: SocketAddr) -> bool {
-        let port = self.port.current.values().next().map(|at| at.value);
-        port == Some(address.port())
-            && self
-                .suspended
-                .refused(address, |ip| SocketAddr::new(*ip, address.port()))
+        let port = self.own.port();
+        self.suspended
+            .refused(address, |ip| SocketAddr::new(*ip, port))
     }
 
     /// What living servers serve is remembered for the whole grace from now on. Returns their addresses.

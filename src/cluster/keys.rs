@@ -28,8 +28,6 @@ pub enum Topic {
     Claims,
     /// Advertised addresses of living apiservers, as their keys name them; bound to an etcd lease of 15 s.
     MasterLeases,
-    /// The Endpoints of the `kubernetes` Service: one key.
-    KubernetesEndpoints,
     /// Leases of one namespace, by its place in `identity.leaseNamespaces`.
     Leases(u8),
 }
@@ -38,7 +36,7 @@ pub enum Topic {
 const UNNAMED: &str = "-";
 
 /// Topics without those of lease namespaces.
-const FIXED: [Topic; 9] = [
+const FIXED: [Topic; 8] = [
     Topic::Servers,
     Topic::Live,
     Topic::PeerEndpoints,
@@ -47,7 +45,6 @@ const FIXED: [Topic; 9] = [
     Topic::ApiServices,
     Topic::Claims,
     Topic::MasterLeases,
-    Topic::KubernetesEndpoints,
 ];
 
 impl Topic {
@@ -68,7 +65,6 @@ impl Topic {
             Topic::ApiServices => 5,
             Topic::Claims => 6,
             Topic::MasterLeases => 7,
-            Topic::KubernetesEndpoints => 8,
             Topic::Leases(namespace) => FIXED.len() + usize::from(namespace),
         }
     }
@@ -84,7 +80,6 @@ impl Topic {
             Topic::ApiServices => "apiservices",
             Topic::Claims => "claims",
             Topic::MasterLeases => "masterleases",
-            Topic::KubernetesEndpoints => "endpoints",
             Topic::Leases(_) => "leases",
         }
     }
@@ -92,7 +87,7 @@ impl Topic {
     /// Whether it tells only of apiservers without a proxy. An etcd role from before may not include it: then it is not
     /// followed.
     pub fn is_of_bare_servers(self) -> bool {
-        matches!(self, Topic::MasterLeases | Topic::KubernetesEndpoints)
+        self == Topic::MasterLeases
     }
 }
 
@@ -110,8 +105,8 @@ impl EtcdKeys {
         Topic::all(self.namespaces.len())
     }
 
-    /// The key prefix of a topic, with a trailing slash; without one it is a single key. Ours have the cluster's prefix in
-    /// them, so that two clusters in one etcd stay apart.
+    /// The key prefix of a topic, with a trailing slash. Ours have the cluster's prefix in them, so that two clusters in one
+    /// etcd stay apart.
     pub fn of(&self, topic: Topic) -> String {
         let prefix = &self.prefix;
         match topic {
@@ -125,7 +120,6 @@ impl EtcdKeys {
             Topic::ApiServices => format!("{prefix}/apiregistration.k8s.io/apiservices/"),
             Topic::Claims => format!("/kube-interop-proxy{prefix}/claims/"),
             Topic::MasterLeases => format!("{prefix}/masterleases/"),
-            Topic::KubernetesEndpoints => format!("{prefix}/services/endpoints/default/kubernetes"),
             Topic::Leases(namespace) => {
                 let namespace = self.namespaces.get(usize::from(namespace));
                 format!("{prefix}/leases/{}/", namespace.map_or("", String::as_str))
@@ -206,6 +200,6 @@ mod tests {
     #[test]
     fn topics_are_numbered_in_their_order() {
         let numbers: Vec<_> = Topic::all(2).map(Topic::index).collect();
-        assert_eq!(numbers, (0..11).collect::<Vec<_>>());
+        assert_eq!(numbers, (0..10).collect::<Vec<_>>());
     }
 }

@@ -53,12 +53,14 @@ impl ClusterState {
                 "ageSeconds": freshness.age_of(topic.index()).as_secs_f64(),
             })
         });
+        let not_followed = self.bare.is_forbidden().then(|| Topic::MasterLeases.name());
+        let not_followed: Vec<_> = not_followed.into_iter().collect();
         // Proxies that have no server ID yet.
         let unnamed = self.claims().filter(|key| !claims_an_id(key));
         json!({
             "topics": topics.collect::<Vec<_>>(),
             "advertised": self.advertised(),
-            "notFollowed": self.bare.forbidden().map(Topic::name).collect::<Vec<_>>(),
+            "notFollowed": not_followed,
             "claims": self.claims().filter(|key| claims_an_id(key)).collect::<Vec<_>>(),
             "unnamed": unnamed.filter_map(|key| claimant(key)).collect::<Vec<_>>(),
             "undecodable": self.undecodables.list(),

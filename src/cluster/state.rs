@@ -162,7 +162,6 @@ impl ClusterState {
         if topic == Topic::Live {
             self.gap.heard(now);
         }
-        let permitted = topic.is_of_bare_servers() && self.bare.permitted(topic, &event);
         let mut changes = StateChanges::default();
         let mut decoder = Decoder {
             topic,
@@ -233,11 +232,7 @@ impl ClusterState {
             Topic::MasterLeases => {
                 let loopback = self.own_endpoint.ip().is_loopback();
                 let decode = |item: &EtcdItem| decoder.master_lease(item, loopback);
-                self.bare.take_lease(event, now, &self.gap, decode) || permitted
-            }
-            Topic::KubernetesEndpoints => {
-                let decode = |item: &EtcdItem| decoder.decode(item, codec::service_port);
-                self.bare.take_port(event, now, decode) || permitted
+                self.bare.take_lease(event, now, &self.gap, decode)
             }
             Topic::Leases(namespace) => {
                 // It may have been the last missing list.

@@ -73,15 +73,10 @@ async fn guarded() -> Ground {
 
 /// The role that earlier versions needed: apiservers without a proxy are not seen, and everything else is as before.
 async fn a_role_from_before_is_enough(ground: &Ground, cluster: &Cluster) {
-    let lacks = [
-        &["--prefix=true", USER, "/registry/masterleases/"][..],
-        &[USER, "/registry/services/endpoints/default/kubernetes"],
-    ];
-    for arguments in lacks {
-        let revoke = [&["role", "revoke-permission"], arguments].concat();
-        let (good, said) = etcdctl(ground, "etcd-root", &revoke);
-        assert!(good, "{said}");
-    }
+    let revoke = ["role", "revoke-permission", "--prefix=true", USER];
+    let revoke = [&revoke[..], &["/registry/masterleases/"]].concat();
+    let (good, said) = etcdctl(ground, "etcd-root", &revoke);
+    assert!(good, "{said}");
     let file = |end: &str| ground.pki.file(&format!("etcd-{USER}.{end}"));
     let options = ground
         .proxy("before", cluster.a.addr())
@@ -97,7 +92,7 @@ async fn a_role_from_before_is_enough(ground: &Ground, cluster: &Cluster) {
     assert_eq!(nowhere.code(), 404, "nothing is unknown");
     let status = proxy.statusz().await;
     let not_followed = &status["facts"]["notFollowed"];
-    assert_eq!(not_followed.to_string(), r#"["masterleases","endpoints"]"#);
+    assert_eq!(not_followed.to_string(), r#"["masterleases"]"#);
     let age = proxy.metric("kube_interop_proxy_etcd_state_age_seconds", &[]);
     assert!(age.await < 6.0, "what is not followed is not old");
     let log = std::fs::read_to_string(proxy.config_file().with_extension("log")).unwrap();
@@ -109,8 +104,8 @@ async fn a_role_from_before_is_enough(ground: &Ground, cluster: &Cluster) {
         &proxy.config_file().display().to_string(),
     ])
     .await;
-    let said = "may not read below /registry/masterleases/, /registry/services/endpoints/default/kubernetes: \
-                apiservers without a proxy are not seen";
+    let said =
+        "may not read below /registry/masterleases/: apiservers without a proxy are not seen";
     assert!(ended.stdout.contains(said), "{}", ended.stdout);
     assert!(
         !ended.stdout.contains("problem etcd permissions"),
@@ -156,18 +151,8 @@ async fn the_role_is_enough_to_find_each_other_and_for_nothing_else() {
         &["get", "/registry/secrets/default/token"][..],
         &["get", "--prefix", "/registry/secrets/"],
         &["get", "--prefix", "/registry/leases/default/"],
-        &["get", "/registry/services/endpoints/default/kubernetes-foo"],
-        &[
-            "get",
-            "--prefix",
-            "/registry/services/endpoints/default/kubernetes",
-        ],
+        &["get", "/registry/services/endpoints/default/kubernetes"],
         &["put", "/registry/masterleases/10.0.0.1", "x"],
-        &[
-            "put",
-            "/registry/services/endpoints/default/kubernetes",
-            "x",
-        ],
         &["get", "--prefix", "/registry/"],
         &["get", "--prefix", ""],
         &["put", "/registry/leases/kube-system/a", "x"],

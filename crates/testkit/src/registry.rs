@@ -48,30 +48,14 @@ impl Registry {
         self.put(&self.live(id), &value.to_string()).await;
     }
 
-    /// What a kube-apiserver that advertises this address writes, and nobody lets expire: its key below `masterleases/`,
-    /// and the Endpoints of the `kubernetes` Service, which all of a cluster share.
+    /// What a kube-apiserver that advertises this address writes, and nobody lets expire: its key below `masterleases/`.
     pub async fn advertise(&self, address: SocketAddr) {
         let value = r#"{"apiVersion":"v1","kind":"Endpoints"}"#;
         self.put(&self.master_lease(address.ip()), value).await;
-        self.put_kubernetes_port(address.port()).await;
-    }
-
-    /// The Endpoints of the `kubernetes` Service, as far as anybody reads them.
-    pub async fn put_kubernetes_port(&self, port: u16) {
-        let value = json!({
-            "apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "kubernetes", "namespace": "default"},
-            "subsets": [{"ports": [{"name": "https", "port": port, "protocol": "TCP"}]}],
-        });
-        self.put(&self.kubernetes_endpoints(), &value.to_string())
-            .await;
     }
 
     pub fn master_lease(&self, address: impl std::fmt::Display) -> String {
         format!("{}/masterleases/{address}", self.prefix)
-    }
-
-    pub fn kubernetes_endpoints(&self) -> String {
-        format!("{}/services/endpoints/default/kubernetes", self.prefix)
     }
 
     /// A CustomResourceDefinition, `things.example.com` for example, that serves `v1`.

@@ -275,7 +275,6 @@ fn is_decodable(topic: Topic, item: &EtcdItem) -> bool {
         Topic::Definitions => codec::served_versions(value).is_ok(),
         Topic::Claims => true,
         Topic::MasterLeases => usable_address(&item.key, false).is_some(),
-        Topic::KubernetesEndpoints => codec::service_port(value).is_ok(),
         Topic::Leases(_) => codec::lease(value).is_ok(),
     }
 }

@@ -6,7 +6,7 @@ use arbitrary::Arbitrary;
 use kube_interop_proxy::cluster::codec::{PeerEndpoint, encode_endpoints};
 use kube_interop_proxy::cluster::keys::{Topic, claim};
 
-pub const TOPICS: usize = 10;
+pub const TOPICS: usize = 9;
 pub const OWN_ID: &str = "a";
 pub const OWN_ENDPOINT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 6443);
 
@@ -68,7 +68,7 @@ impl Write {
                 let other = if choice < 128 { String::new() } else { format!(r#","apiServerID":"{other}""#) };
                 format!(r#"{{"endpoint":"{endpoint}","initialized":{flag}{named}{other}}}"#)
             }
-            Topic::PeerEndpoints | Topic::KubernetesEndpoints => {
+            Topic::PeerEndpoints => {
                 let address = endpoint.parse().expect("an address");
                 let server = key.to_owned();
                 return encode_endpoints(&PeerEndpoint { server, address }, revision);
@@ -110,7 +110,6 @@ pub fn key(topic: Topic, name: u8) -> String {
         Topic::Definitions => &["widgets.example.com", "deployments.apps", "nothing"],
         Topic::ApiServices => &["v1.example.com", "v1.", "v1.apps", "nothing"],
         Topic::MasterLeases => &ADVERTISED,
-        Topic::KubernetesEndpoints => &["kubernetes"],
         Topic::Claims => {
             let id = IDS.get(usize::from(name % 8)).copied();
             let endpoint = pick(&ENDPOINTS, name / 8);

@@ -106,14 +106,6 @@ pub fn is_endpoints(value: &[u8]) -> Result<(), Undecodable> {
     decode::<EndpointsFields, protobuf::Endpoints>(value, &ENDPOINTS).map(|_| ())
 }
 
-/// The port of the `kubernetes` Service's Endpoints.
-pub fn service_port(value: &[u8]) -> Result<u16, Undecodable> {
-    let form = decode::<EndpointsFields, protobuf::Endpoints>(value, &ENDPOINTS)?;
-    let subsets = form.subsets.unwrap_or_default();
-    let mut ports = subsets.iter().filter_map(|JsonObject(subset)| port(subset));
-    ports.next().ok_or(Undecodable::Field("subsets.ports.port"))
-}
-
 fn ip(subset: &Subset) -> Option<IpAddr> {
     let JsonObject(first) = subset.addresses.as_ref()?.first()?;
     let ip: IpAddr = first.ip.as_ref()?.parse().ok()?;

@@ -17,7 +17,7 @@ use prost::Message;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-pub use endpoints::{PeerEndpoint, encode_endpoints, endpoints, is_endpoints, service_port};
+pub use endpoints::{PeerEndpoint, encode_endpoints, endpoints, is_endpoints};
 pub use lease::{Lease, MANAGED_BY, MANAGER, RENEWAL, lease, micro_time, renewal};
 pub use storage_version::{ServerVersions, storage_version, stored_resource};
 

@@ -299,28 +299,11 @@ fn the_port_named_https_counts_else_the_only_one() {
 }
 
 #[test]
-fn what_an_apiserver_says_of_its_address_and_port_is_read() {
+fn what_an_apiserver_says_of_its_address_is_endpoints() {
     let leases = stored(OLD, "masterleases");
     assert!(is_endpoints(&leases["10.0.0.11"]).is_ok());
-    let endpoints = &stored(OLD, "services/endpoints/default")["kubernetes"];
-    assert_eq!(service_port(endpoints).unwrap(), 6443);
-    let port = |subsets: Value| {
-        let value = json!({"apiVersion": "v1", "kind": "Endpoints", "subsets": subsets});
-        service_port(value.to_string().as_bytes()).ok()
-    };
-    let https = json!({"ports": [{"name": "http", "port": 80}, {"name": "https", "port": 7443}]});
-    assert_eq!(port(json!([{"ports": []}, https])), Some(7443));
-    assert_eq!(port(json!([{"ports": [{"port": 6443}]}])), Some(6443));
-    for subsets in [
-        json!(null),
-        json!([]),
-        json!([{}]),
-        json!([{"ports": [{"port": 70000}]}]),
-    ] {
-        assert_eq!(port(subsets), None);
-    }
     for value in [&b""[..], b"garbage", b"k8s\0", b"k8s:enc:x", b"{}", b"[]"] {
-        assert!(is_endpoints(value).is_err() && service_port(value).is_err());
+        assert!(is_endpoints(value).is_err());
     }
 }
 

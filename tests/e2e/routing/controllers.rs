@@ -13,7 +13,6 @@ use testkit::cluster::{Ground, REROUTED, lists};
 use testkit::kcm::ControllerManager;
 use testkit::kube::{self, KubeApiServer, KubeOptions, Need};
 use testkit::proxy::{Proxy, Until};
-use testkit::registry::Registry;
 use testkit::wait::eventually;
 
 /// The garbage collector looks at discovery every 30 seconds.
@@ -94,8 +93,6 @@ impl World {
         let b = KubeApiServer::start(bare, &ground.pki).await;
         let a = without_autoscaling(options(&ground, "cp-a"));
         let a = KubeApiServer::start(a, &ground.pki).await;
-        let registry = Registry::new(ground.etcd.client().await, "/registry");
-        registry.put_kubernetes_port(b.addr().port()).await;
         let id = b.addr().to_string();
         Self::with_a_proxy_before_a(ground, a, b, None, &id).await
     }

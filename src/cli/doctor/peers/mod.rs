@@ -66,7 +66,7 @@ pub enum PeerTrust {
     Unknown(String),
 }
 
-/// Live servers at addresses other than `mine`.
+/// Live servers at addresses other than `mine`, of which the first is the configured one.
 pub fn live_peers(inventory: &Inventory, mine: &[SocketAddr]) -> Vec<PeerServer> {
     let elsewhere = |address: SocketAddr| !mine.contains(&canonical(address));
     let lives = inventory
@@ -97,15 +97,12 @@ pub fn live_peers(inventory: &Inventory, mine: &[SocketAddr]) -> Vec<PeerServer>
     known.into_iter().chain(bare.map(bare_server)).collect()
 }
 
-/// Addresses of living apiservers, unless `mine`. Loopback ones only if mine is one.
+/// Addresses of living apiservers at the port of mine, unless `mine`. Loopback ones only if mine is one.
 fn advertised(inventory: &Inventory, mine: &[SocketAddr]) -> impl Iterator<Item = SocketAddr> {
     let loopback = mine.iter().any(|address| address.ip().is_loopback());
-    let addresses = inventory
-        .advertised
-        .iter()
-        .zip(inventory.port.into_iter().cycle());
+    let addresses = inventory.advertised.iter();
     addresses
-        .map(|(ip, port)| SocketAddr::new(*ip, port))
+        .filter_map(|ip| Some(SocketAddr::new(*ip, mine.first()?.port())))
         .filter(move |address| !mine.contains(address) && (loopback || !address.ip().is_loopback()))
 }
 
@@ -305,7 +302,6 @@ mod tests {
             ],
             entries: vec![entry("b", 2), entry("native", 4), entry("behind-b", 2)],
             advertised: [1, 2, 4, 5].map(|last| address(last).ip()).into(),
-            port: Some(6443),
             ..Inventory::default()
         }
     }

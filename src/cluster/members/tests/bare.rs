@@ -3,12 +3,7 @@
 use super::*;
 use crate::cluster::bare::{BareAnswer, MAX_ASKED};
 
-const PORT: &str = r#"{"apiVersion":"v1","kind":"Endpoints","subsets":[{"ports":[{"name":"https","port":6443}]}]}"#;
 const ENDPOINTS: &str = r#"{"apiVersion":"v1","kind":"Endpoints"}"#;
-
-fn port() -> (Topic, EtcdItem) {
-    (Topic::KubernetesEndpoints, item("kubernetes", PORT, 2))
-}
 
 fn lease(ip: &str) -> (Topic, EtcdItem) {
     (Topic::MasterLeases, item(ip, ENDPOINTS, 3))
@@ -44,7 +39,7 @@ fn is_absent(state: &ClusterState) -> bool {
 
 #[test]
 fn it_is_unknown_what_it_serves_until_it_was_asked_and_then_it_is_a_target() {
-    let mut state = state(vec![port(), lease("10.0.0.2")]);
+    let mut state = state(vec![lease("10.0.0.2")]);
     assert_eq!(candidates(&state), [B]);
     let asked = snapshot(&state);
     assert!(asked.peer_unknown && asked.servers.is_empty());
@@ -57,8 +52,7 @@ fn it_is_unknown_what_it_serves_until_it_was_asked_and_then_it_is_a_target() {
 
 #[test]
 fn ours_and_those_of_proxies_and_native_peers_are_explained() {
-    let mut explained = vec![port()];
-    explained.extend(["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"].map(lease));
+    let mut explained = Vec::from(["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"].map(lease));
     explained.push((Topic::Live, live("b", B, true, 3)));
     explained.push(entry("c", "10.0.0.3:6443", 4));
     // At another port there is another server.
@@ -72,7 +66,7 @@ fn ours_and_those_of_proxies_and_native_peers_are_explained() {
 #[test]
 fn nobody_there_or_a_proxy_is_no_server() {
     for answer in [BareAnswer::Nobody, BareAnswer::Proxy] {
-        let mut state = state(vec![port(), lease("10.0.0.2")]);
+        let mut state = state(vec![lease("10.0.0.2")]);
         answers(&mut state, answer);
         let known = snapshot(&state);
         assert!(!known.peer_unknown && known.servers.is_empty());
@@ -81,7 +75,7 @@ fn nobody_there_or_a_proxy_is_no_server() {
 
 #[test]
 fn while_it_does_not_answer_nothing_is_certain_but_where_it_is_known_from_before() {
-    let mut state = state(vec![port(), lease("10.0.0.2")]);
+    let mut state = state(vec![lease("10.0.0.2")]);
     answers(&mut state, BareAnswer::Silent);
     assert!(snapshot(&state).peer_unknown && snapshot(&state).servers.is_empty());
     let known = Event::Apply(record("b", B, 4));
@@ -95,7 +89,7 @@ fn while_it_does_not_answer_nothing_is_certain_but_where_it_is_known_from_before
 
 #[test]
 fn an_apiserver_that_cannot_be_read_is_no_target_and_nothing_is_certain() {
-    let mut state = state(vec![port(), lease("10.0.0.2")]);
+    let mut state = state(vec![lease("10.0.0.2")]);
     answers(&mut state, BareAnswer::Unreadable);
     assert!(snapshot(&state).peer_unknown && snapshot(&state).targets.is_empty());
     answers(&mut state, read());
@@ -105,7 +99,7 @@ fn an_apiserver_that_cannot_be_read_is_no_target_and_nothing_is_certain() {
 
 #[test]
 fn what_it_served_is_remembered_for_the_grace_after_it_is_gone() {
-    let mut state = state(vec![port(), lease("10.0.0.2")]);
+    let mut state = state(vec![lease("10.0.0.2")]);
     answers(&mut state, read());
     answers(&mut state, BareAnswer::Nobody);
     assert!(is_absent(&state), "its key is still there");
@@ -131,7 +125,7 @@ fn what_it_served_is_remembered_for_the_grace_after_it_is_gone() {
 
 #[test]
 fn a_proxy_beside_it_replaces_what_was_read_of_it() {
-    let mut state = state(vec![port(), lease("10.0.0.2")]);
+    let mut state = state(vec![lease("10.0.0.2")]);
     answers(&mut state, read());
     let apply = |item| Event::Apply(item);
     let empty = r#"{"endpoint":"10.0.0.2:6443","resources":{}}"#;
@@ -145,11 +139,7 @@ fn a_proxy_beside_it_replaces_what_was_read_of_it() {
 
 #[test]
 fn what_is_read_of_it_replaces_the_record_of_its_former_proxy_as_long_as_it_answers() {
-    let mut state = state(vec![
-        port(),
-        lease("10.0.0.2"),
-        (Topic::Servers, record("b", B, 2)),
-    ]);
+    let mut state = state(vec![lease("10.0.0.2"), (Topic::Servers, record("b", B, 2))]);
     let ids = |state: &ClusterState| {
         let servers = snapshot(state).servers.into_iter();
         servers.map(|it| it.id.to_string()).collect::<Vec<_>>()
@@ -165,7 +155,6 @@ fn what_is_read_of_it_replaces_the_record_of_its_former_proxy_as_long_as_it_answ
 #[test]
 fn the_newest_record_at_its_address_must_not_end_while_it_lives_and_cannot_be_read() {
     let mut state = state(vec![
-        port(),
         lease("10.0.0.2"),
         (Topic::Servers, record("a", OWN, 2)),
         (Topic::Servers, record("b-before", B, 2)),
@@ -192,7 +181,6 @@ fn the_newest_record_at_its_address_must_not_end_while_it_lives_and_cannot_be_re
 #[test]
 fn a_record_at_a_former_port_of_a_proxy_that_lives_may_end() {
     let mut state = state(vec![
-        port(),
         lease("10.0.0.2"),
         (Topic::Servers, record("former", "10.0.0.2:7443", 2)),
     ]);
@@ -203,7 +191,7 @@ fn a_record_at_a_former_port_of_a_proxy_that_lives_may_end() {
 
 #[test]
 fn what_was_read_through_a_load_balancer_is_forgotten_when_a_proxy_answers() {
-    let mut state = state(vec![port(), lease("10.0.0.2")]);
+    let mut state = state(vec![lease("10.0.0.2")]);
     answers(&mut state, read());
     assert_eq!(snapshot(&state).targets.len(), 1);
     answers(&mut state, BareAnswer::Proxy);
@@ -212,7 +200,6 @@ fn what_was_read_through_a_load_balancer_is_forgotten_when_a_proxy_answers() {
 
 #[test]
 fn addresses_that_no_server_can_have_are_named_and_not_asked() {
-    let mut all = vec![port()];
     let odd = [
         "",
         "x",
@@ -228,7 +215,7 @@ fn addresses_that_no_server_can_have_are_named_and_not_asked() {
         "10.0.0.7/..",
         "::ffff:127.0.0.1",
     ];
-    all.extend(odd.map(lease));
+    let mut all = Vec::from(odd.map(lease));
     all.push((Topic::MasterLeases, item("10.0.0.5", "garbage", 3)));
     all.push((Topic::MasterLeases, item("10.0.0.6", "k8s:enc:x", 3)));
     all.push(lease("fd00::8"));
@@ -241,30 +228,14 @@ fn addresses_that_no_server_can_have_are_named_and_not_asked() {
 
 #[test]
 fn only_so_many_are_asked_and_of_the_others_nothing_is_certain() {
-    let mut all = vec![port()];
-    all.extend((0..1000).map(|n| lease(&format!("10.1.{}.{}", n / 250, n % 250 + 1))));
-    let mut state = state(all);
+    let all = (0..1000).map(|n| lease(&format!("10.1.{}.{}", n / 250, n % 250 + 1)));
+    let mut state = state(all.collect());
     let asked = state.bare_candidates();
     assert_eq!(asked.len(), MAX_ASKED);
     for address in asked.into_keys() {
         state.bare_answered(address, BareAnswer::Nobody, Instant::now());
     }
     assert!(snapshot(&state).peer_unknown);
-}
-
-#[test]
-fn without_a_port_nobody_is_asked() {
-    let none =
-        r#"{"apiVersion":"v1","kind":"Endpoints","subsets":[{"ports":[{"port":1},{"port":2}]}]}"#;
-    let unknown = (Topic::KubernetesEndpoints, item("kubernetes", none, 2));
-    let mut state = state(vec![unknown, lease("10.0.0.2")]);
-    assert!(candidates(&state).is_empty() && !snapshot(&state).peer_unknown);
-    take(
-        &mut state,
-        Topic::KubernetesEndpoints,
-        Event::Apply(port().1),
-    );
-    assert_eq!(candidates(&state), [B]);
 }
 
 #[test]
@@ -276,24 +247,21 @@ fn where_etcd_does_not_permit_to_read_them_there_are_none() {
         take(&mut state, topic, Event::InitDone(1));
     }
     assert!(!state.synced());
-    for topic in [Topic::MasterLeases, Topic::KubernetesEndpoints] {
-        assert!(take(&mut state, topic, Event::Forbidden));
-        assert!(!take(&mut state, topic, Event::Forbidden));
-    }
+    let (topic, item) = lease("10.0.0.2");
+    assert!(take(&mut state, topic, Event::Forbidden));
+    assert!(!take(&mut state, topic, Event::Forbidden));
     assert!(state.synced());
-    for (topic, item) in [port(), lease("10.0.0.2")] {
-        take(&mut state, topic, Event::Init);
-        take(&mut state, topic, Event::InitApply(item));
-        take(&mut state, topic, Event::InitDone(5));
-    }
+    take(&mut state, topic, Event::Init);
+    take(&mut state, topic, Event::InitApply(item));
+    take(&mut state, topic, Event::InitDone(5));
     assert_eq!(candidates(&state), [B], "it was granted");
-    take(&mut state, Topic::MasterLeases, Event::Forbidden);
+    take(&mut state, topic, Event::Forbidden);
     assert!(candidates(&state).is_empty());
 }
 
 #[test]
 fn keys_that_all_vanish_after_a_gap_count_until_their_apiservers_had_time_to_write() {
-    let mut state = state(vec![port(), lease("10.0.0.2")]);
+    let mut state = state(vec![lease("10.0.0.2")]);
     let start = Instant::now();
     let at = |seconds| start + Duration::from_secs(seconds);
     state.take((Topic::Live, Event::Progress(4)), at(0));

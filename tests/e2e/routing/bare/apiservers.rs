@@ -1,11 +1,12 @@
 //! One proxy among three real kube-apiservers, which write their keys below `masterleases/` themselves. A has the
 //! proxy and lacks two groups; only B serves the one, only C the other.
-//!
-//! kube-apiserver refuses Endpoints on loopback, where all traffic of tests is: the test writes them.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
+use tokio::net::TcpListener;
 
 use crate::routing::real_apiservers::{LONGER, options, without_autoscaling};
 use testkit::addr::Loopback;
@@ -68,12 +69,17 @@ async fn start(options: KubeOptions, ground: &Ground) -> KubeApiServer {
 
 /// Asks again and again: no answer may be a 404.
 fn never_a_404(admin: &Client, path: &'static str) -> Steady {
+    always(admin, path, &[200, 503])
+}
+
+/// Asks again and again: every answer has one of these codes.
+fn always(admin: &Client, path: &'static str, codes: &'static [u16]) -> Steady {
     let admin = admin.fresh();
     Steady::start(path, Duration::from_millis(100), 100_000, move || {
         let admin = admin.clone();
         async move {
             match admin.try_get(path).await {
-                Ok(answer) if matches!(answer.code(), 200 | 503) => Ok(()),
+                Ok(answer) if codes.contains(&answer.code()) => Ok(()),
                 Ok(answer) => Err(format!("{} {}", answer.code(), answer.text())),
                 Err(error) => Err(format!("{error:#}")),
             }
@@ -139,7 +145,6 @@ async fn one_proxy_is_enough_for_a_cluster_and_another_one_can_be_added() {
         start(lacking_jobs(b.options(&ground, false)), &ground).await,
         start(of_c, &ground).await,
     );
-    registry.put_kubernetes_port(6443).await;
     for (server, node) in [(&mut on_a, &a), (&mut on_b, &b), (&mut on_c, &c)] {
         server.wait_ready().await;
         // It may come a moment later.
@@ -182,4 +187,94 @@ async fn one_proxy_is_enough_for_a_cluster_and_another_one_can_be_added() {
     for asked in asking {
         asked.stop().await;
     }
+}
+
+/// Lets bob do with Endpoints in `default` what he likes, as the role `edit` of 1.20 does.
+async fn let_bob_edit_endpoints(admin: &Client) {
+    const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
+    let group = "rbac.authorization.k8s.io";
+    let role = json!({"apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": {"name": "bob"},
+        "rules": [{"apiGroups": [""], "resources": ["endpoints"], "verbs": ["*"]}]});
+    let binding = json!({"apiVersion": format!("{group}/v1"), "kind": "RoleBinding", "metadata": {"name": "bob"},
+        "subjects": [{"kind": "User", "name": "bob", "apiGroup": group}],
+        "roleRef": {"kind": "Role", "name": "bob", "apiGroup": group}});
+    for (resource, object) in [("roles", role), ("rolebindings", binding)] {
+        let path = format!("{RBAC}/{resource}");
+        let created = admin.request("POST", &path, object.to_string()).await;
+        assert_eq!(created.code(), 201, "{}", created.text());
+    }
+}
+
+/// As bob, changes the port in the Endpoints of the Service `kubernetes` every 0.3 s, between these two.
+fn endpoints_that_change(bob: &Client, ports: [u16; 2]) -> Steady {
+    const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints";
+    let (bob, mut number) = (bob.fresh(), 0);
+    Steady::start("bob", Duration::from_millis(300), 100_000, move || {
+        let bob = bob.clone();
+        number += 1;
+        // The address has to be one that kube-apiserver takes: not on loopback.
+        let object = json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "kubernetes"},
+            "subsets": [{"addresses": [{"ip": "192.0.2.1"}],
+                "ports": [{"name": "https", "port": ports[number % 2], "protocol": "TCP"}]}]});
+        async move {
+            let path = format!("{ENDPOINTS}/kubernetes");
+            let mut written = bob.request("PUT", &path, object.to_string()).await;
+            if written.code() == 404 {
+                written = bob.request("POST", ENDPOINTS, object.to_string()).await;
+            }
+            match written.code() {
+                200 | 201 => Ok(()),
+                _ => Err(written.text()),
+            }
+        }
+    })
+}
+
+/// A listener, and how many connections it got.
+async fn counting(node: &Node, port: u16) -> Arc<AtomicUsize> {
+    let listener = TcpListener::bind(node.address.socket(port)).await.unwrap();
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = count.clone();
+    tokio::spawn(async move {
+        while listener.accept().await.is_ok() {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    count
+}
+
+#[tokio::test]
+async fn a_user_who_writes_the_endpoints_of_kubernetes_decides_nothing() {
+    const CHOSEN: u16 = 7443;
+    let ground = Ground::new().await;
+    let [a, b] = ["cp-a", "cp-b"].map(Node::new);
+    let mut on_b = start(b.options(&ground, false), &ground).await;
+    let mut on_a = start(without_autoscaling(a.options(&ground, true)), &ground).await;
+    on_a.wait_ready().await;
+    on_b.wait_ready().await;
+    let_bob_edit_endpoints(on_b.admin()).await;
+    let chosen = counting(&b, CHOSEN).await;
+    let mut proxy_a = a.proxy(&ground, &on_a).await;
+    let admin = proxy_a.client(&ground.pki).cert("admin");
+    until_served(&admin, HPAS).await;
+
+    let bob = proxy_a.client(&ground.pki).token("tok-bob");
+    let served = always(&admin, HPAS, &[200]);
+    let changing = endpoints_that_change(&bob, [CHOSEN, 6443]);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    served.stop().await;
+    changing.stop().await;
+
+    // Straight at an apiserver, while the proxy is away.
+    let straight = Client::new(on_b.addr(), &ground.pki).token("tok-bob");
+    let changing = endpoints_that_change(&straight, [CHOSEN, CHOSEN]);
+    proxy_a.kill();
+    proxy_a.start_again().await;
+    let admin = admin.fresh();
+    until_served(&admin, HPAS).await;
+    let served = always(&admin, HPAS, &[200]);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    served.stop().await;
+    changing.stop().await;
+    assert_eq!(chosen.load(Ordering::Relaxed), 0, "connections");
 }

@@ -1,10 +1,6 @@
 //! Addresses that are no bare apiserver's: they lead to proxies, to others' servers, or nowhere.
 
-use std::time::Duration;
-
-use serde_json::json;
-
-use super::{NOWHERE, never_a_404, registry, stays_absent, until, world};
+use super::{NOWHERE, registry, until, world};
 use testkit::balancer::Balancer;
 use testkit::cluster::{Ground, HPAS, LONG};
 use testkit::double::{Double, DoubleOptions, v1_20};
@@ -92,12 +88,6 @@ async fn hostile_addresses_get_no_request_and_harm_nothing() {
     registry
         .put(&registry.master_lease(thief.addr().ip()), &huge)
         .await;
-    registry
-        .put(
-            &format!("{}-foo", registry.kubernetes_endpoints()),
-            "garbage",
-        )
-        .await;
     let world = world(&[b.addr()], ground).await;
     until(&world.admin, HPAS, 200).await;
     world.until_said(thief.addr(), "no apiserver answers").await;
@@ -115,25 +105,6 @@ async fn hostile_addresses_get_no_request_and_harm_nothing() {
         .map(|value| value["key"].as_str().unwrap())
         .collect();
     assert!(garbage.iter().all(|key| keys.contains(key)), "{keys:?}");
-
-    // Any port: where it leads nobody has an apiserver's certificate.
-    let port = |port: i64| json!({"apiVersion": "v1", "kind": "Endpoints", "subsets": [{"ports": [{"name": "https", "port": port}]}]});
-    let asking = never_a_404(&world.admin);
-    for value in [
-        port(10260).to_string(),
-        port(-1).to_string(),
-        huge,
-        "{}".to_owned(),
-    ] {
-        world
-            .registry
-            .put(&world.registry.kubernetes_endpoints(), &value)
-            .await;
-    }
-    stays_absent(&world.admin, "its port is wrong", Duration::from_secs(1)).await;
-    world.registry.advertise(b.addr()).await;
-    until(&world.admin, HPAS, 200).await;
-    asking.stop().await;
 }
 
 #[tokio::test]
