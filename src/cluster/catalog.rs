@@ -17,6 +17,7 @@ use super::bare::BareAnswer;
 use super::bare_reader::Candidates;
 use super::codec::Lease;
 use super::freshness::Freshness;
+use super::others_ids::OthersIds;
 use super::own_keys::OwnKeys;
 use super::prefix::Versioned;
 use super::state::{ClusterState, NativePeer};
@@ -129,6 +130,8 @@ pub struct Catalog {
     pub bare_candidates: watch::Sender<Candidates>,
     /// Records that must not end, with their revisions ([`ClusterState::unreachable_records`]).
     pub unreachable_records: watch::Sender<BTreeMap<String, i64>>,
+    /// IDs that no Lease makes ours; `None` until etcd was read.
+    pub others_ids: watch::Sender<Option<OthersIds>>,
     /// Identity leases; `None` until they were listed.
     pub leases: watch::Sender<Option<Arc<Vec<NamedLease>>>>,
     pub published: Published,
@@ -222,6 +225,7 @@ impl Catalog {
         send_if_changed(&self.bare_candidates, self.state.bare_candidates());
         let records = self.state.unreachable_records(own.as_deref());
         send_if_changed(&self.unreachable_records, records);
+        send_if_changed(&self.others_ids, self.state.others_ids());
         let snapshot = self.state.compile(own.as_deref(), &view);
         let snapshot = Arc::new(snapshot);
         let before = self.published.snapshot.swap(snapshot.clone());
@@ -277,6 +281,7 @@ mod tests {
             native_peers: watch::channel(BTreeMap::new()).0,
             bare_candidates: watch::channel(BTreeMap::new()).0,
             unreachable_records: watch::channel(BTreeMap::new()).0,
+            others_ids: watch::channel(None).0,
             leases: watch::channel(None).0,
             published,
             state: ClusterState::new(endpoint, 0, ttl, ttl),

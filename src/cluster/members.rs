@@ -111,7 +111,7 @@ impl ClusterState {
     fn is_native(&self, id: &str, entry: &Versioned<PeerEndpoint>) -> bool {
         let address = entry.value.address;
         let proxied = |live: &Versioned<LiveKey>| canonical(live.value.endpoint) == address;
-        !self.servers.current.contains_key(id)
+        !self.has_newest_record(id)
             && self.live_key(id).is_none()
             && address != self.own_endpoint
             && !self.live_keys().any(|(_, live)| proxied(live))
@@ -120,7 +120,7 @@ impl ClusterState {
     fn server(&self, id: &str) -> Option<Server> {
         let record = self.servers.current.get(id);
         match self.live_key(id) {
-            None if record.is_none() => self.native(id),
+            None if !self.has_newest_record(id) => self.native(id),
             live => self.proxied(id, record, live),
         }
     }
@@ -241,6 +241,12 @@ impl ClusterState {
             }
         }
         served
+    }
+
+    /// Whether there is a record of this ID, and none that is newer has its address.
+    fn has_newest_record(&self, id: &str) -> bool {
+        let record = self.servers.current.get(id);
+        record.is_some_and(|at| !self.is_replaced(canonical(at.value.record.endpoint), at.revision))
     }
 
     /// Whether a newer record has the same address: then the former server is gone for good.

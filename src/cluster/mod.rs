@@ -13,6 +13,7 @@ pub mod json;
 pub mod keys;
 pub mod members;
 pub mod native;
+pub mod others_ids;
 pub mod own_keys;
 pub mod prefix;
 pub mod record;

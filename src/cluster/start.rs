@@ -12,6 +12,7 @@ use super::connector::Connector;
 use super::etcd::EtcdSource;
 use super::keys::EtcdKeys;
 use super::native;
+use super::others_ids::OthersIds;
 use super::state::ClusterState;
 use super::watch::follow;
 use crate::client::MakerError;
@@ -41,6 +42,8 @@ pub struct ClusterOutputs {
     pub leases: watch::Receiver<Option<Arc<Vec<NamedLease>>>>,
     /// Records of other servers that must not end, with their revisions.
     pub unreachable_records: watch::Receiver<BTreeMap<String, i64>>,
+    /// IDs that other servers have; `None` until etcd was read.
+    pub others_ids: watch::Receiver<Option<OthersIds>>,
 }
 
 /// Spawns one follower of etcd for each topic, the reader of native peers' discovery and the catalog.
@@ -55,6 +58,7 @@ pub fn start(
     let (candidates_sender, bare_candidates) = watch::channel(BTreeMap::new());
     let (answers_sender, bare_answers) = mpsc::channel(QUEUE);
     let (records_sender, unreachable_records) = watch::channel(BTreeMap::new());
+    let (ids_sender, others_ids) = watch::channel(None);
     let (leases_sender, leases) = watch::channel(None);
     let masters = Arc::new(native::maker_of_masters(
         config,
@@ -99,6 +103,7 @@ pub fn start(
         native_peers: peers_sender,
         bare_candidates: candidates_sender,
         unreachable_records: records_sender,
+        others_ids: ids_sender,
         leases: leases_sender,
         published: inputs.published,
     };
@@ -106,6 +111,7 @@ pub fn start(
     Ok(ClusterOutputs {
         leases,
         unreachable_records,
+        others_ids,
     })
 }
 

@@ -1,13 +1,15 @@
 //! Finds the ID that the local apiserver has given itself, whether it keeps its own Lease, and whether that Lease has a
 //! new holder.
 //!
-//! The server ID is the proxy's name: the configured one, else the apiserver's ID, else a generated one. The apiserver's ID
-//! names its identity Lease and its StorageVersions (KEP-1965).
+//! The server ID is the proxy's name: the configured one, else what kube-apiserver computes from this host's name, if a
+//! Lease has this name, else the name of a Lease that is labelled with this host's name, else a generated one. The
+//! apiserver's ID names its identity Lease and its StorageVersions (KEP-1965).
 //!
-//! Leases come from etcd. Until a Lease shows the apiserver's ID, or the apiserver has been initialized for a short time
-//! without one, it is unknown, and no Lease is kept. Then it is assumed: the ID that an apiserver of this version would
-//! give itself, so that it never has two even if its Lease is only late; else the server ID. What a Lease shows later
-//! replaces what was assumed.
+//! Leases come from etcd, and API users can write them: none makes an ID ours that another server has, and a label counts
+//! only until there is a server ID, and never for the apiserver's. Until a Lease shows the apiserver's ID, or the apiserver
+//! has been initialized for a short time without one, it is unknown, and no Lease is kept. Then it is assumed: the ID that
+//! an apiserver of this version would give itself, so that it never has two even if its Lease is only late; else the
+//! server ID. What a Lease shows later replaces what was assumed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +17,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::identity::{self, LeaseCandidate};
+use super::identity::{self, LeaseCandidate, ShownIds};
 use super::lease::ObservedLease;
 use super::metrics::IdentityMetrics;
 use crate::cluster::catalog::NamedLease;
+use crate::cluster::others_ids::OthersIds;
 use crate::config::{IdentityConfig, PublishLease};
 use crate::local::discovery::LocalView;
 use crate::local::state::LocalState;
@@ -33,12 +36,16 @@ pub struct Identify {
     pub host: String,
     /// Identity leases in etcd.
     pub leases: watch::Receiver<Option<Arc<Vec<NamedLease>>>>,
+    /// IDs that other servers have; `None` until etcd was read.
+    pub others: watch::Receiver<Option<OthersIds>>,
     /// The apiserver's version.
     pub view: watch::Receiver<LocalView>,
     /// Whether the apiserver is initialized; notified of a new holder.
     pub state: Arc<LocalState>,
     /// The server ID, once it is found.
     pub id: watch::Sender<Option<Arc<str>>>,
+    /// The server ID, if only a label says that it is ours.
+    pub labelled: Option<Arc<str>>,
     /// The apiserver's ID, once it is found.
     pub apiserver_id: watch::Sender<Option<Arc<str>>>,
     /// Whether the proxy keeps the Lease.
@@ -49,20 +56,22 @@ pub struct Identify {
 }
 
 impl Identify {
-    /// Runs until the sender of `leases` is dropped.
+    /// Runs until a sender is dropped.
     pub async fn run(mut self) {
         let mut initialized = None;
         let mut changes = self.state.changes();
         let mut holder: Option<(Arc<str>, String)> = None;
         loop {
             let leases = self.leases.borrow_and_update().clone();
+            let others = self.others.borrow_and_update().clone();
             if self.state.is_initialized() {
                 initialized.get_or_insert_with(Instant::now);
             }
             let patience = initialized.map(|since: Instant| since + PATIENCE);
             let waited = patience.is_some_and(|end| end <= Instant::now());
-            if let Some(leases) = leases.as_deref().map(|leases| named(leases)) {
-                self.decide(&leases, waited);
+            if let Some((leases, others)) = leases.as_deref().zip(others) {
+                let leases = named(leases);
+                self.decide(&leases, &others, waited);
                 self.look_at_holder(&leases, &mut holder);
                 let observed = leases.iter().filter_map(|lease| self.observe(lease));
                 self.observed.send_replace(Arc::new(observed.collect()));
@@ -75,6 +84,7 @@ impl Identify {
             };
             tokio::select! {
                 changed = self.leases.changed() => if changed.is_err() { return },
+                changed = self.others.changed() => if changed.is_err() { return },
                 Ok(()) = changes.changed() => {}
                 Ok(()) = self.view.changed() => {}
                 () = patience => {}
@@ -82,45 +92,27 @@ impl Identify {
         }
     }
 
-    /// The ID of an apiserver that keeps no Lease; `None` while its version is not known.
-    fn assumed(&self, server_id: Arc<str>) -> Option<Arc<str>> {
-        let view = self.view.borrow();
-        let versions = view.versions.as_ref()?;
-        let computed = identity::computed(&self.host, &versions.binary);
-        Some(computed.map_or(server_id, Arc::from))
-    }
-
-    fn decide(&self, leases: &[&NamedLease], waited: bool) {
+    fn decide(&mut self, leases: &[&NamedLease], others: &OthersIds, waited: bool) {
         let candidates: Vec<_> = leases.iter().copied().map(candidate).collect();
-        let configured = self.config.server_id.as_deref();
-        let found = identity::found(&self.host, configured, &candidates);
-        self.id.send_if_modified(|id| {
-            let new = match configured.or(found) {
-                Some(found) if id.as_deref() != Some(found) => Arc::from(found),
-                None if id.is_none() && waited => identity::own(),
-                _ => return false,
-            };
-            tracing::info!(server_id = &*new, before = id.as_deref(), "server ID");
-            *id = Some(new);
-            true
-        });
-        let server_id = self.id.borrow().clone();
-        self.apiserver_id.send_if_modified(|id| {
-            let new = match (found, server_id) {
-                (Some(found), _) if id.as_deref() != Some(found) => Arc::from(found),
-                (None, Some(server_id)) if id.is_none() && waited => {
-                    match self.assumed(server_id) {
-                        Some(assumed) => assumed,
-                        None => return false,
-                    }
-                }
-                _ => return false,
-            };
-            self.metrics.identity(&new);
-            tracing::info!(apiserver_id = &*new, before = id.as_deref(), "apiserver ID");
-            *id = Some(new);
-            true
-        });
+        let host = self.host.clone();
+        let shown = ShownIds {
+            host: &host,
+            leases: &candidates,
+            others,
+        };
+        if let Some(id) = self.server_id(&shown, waited) {
+            let before = self.id.send_replace(Some(id.clone()));
+            tracing::info!(server_id = &*id, before = before.as_deref(), "server ID");
+        }
+        if let Some(id) = self.found_apiserver_id(&shown, waited) {
+            self.metrics.identity(&id);
+            let before = self.apiserver_id.send_replace(Some(id.clone()));
+            tracing::info!(
+                apiserver_id = &*id,
+                before = before.as_deref(),
+                "apiserver ID"
+            );
+        }
         let id = self.apiserver_id.borrow().clone();
         let kept_by_server = |lease: &&NamedLease| {
             Some(lease.name.as_str()) == id.as_deref() && !lease.at.value.published
@@ -132,6 +124,54 @@ impl Identify {
         };
         self.wanted
             .send_if_modified(|before| std::mem::replace(before, wanted) != wanted);
+    }
+
+    /// The server ID, if it is another one than before.
+    fn server_id(&mut self, shown: &ShownIds<'_>, waited: bool) -> Option<Arc<str>> {
+        if self.config.server_id.is_some() {
+            return None;
+        }
+        let now = self.id.borrow().clone();
+        if let Some(computed) = shown.computed() {
+            return (now.as_deref() != Some(computed)).then(|| computed.into());
+        }
+        let Some(now) = now else {
+            self.labelled = shown.labelled().map(Arc::from);
+            let made = || waited.then(identity::own);
+            return self.labelled.clone().or_else(made);
+        };
+        let native = self.labelled.as_ref() == Some(&now) && shown.others.native.contains(&*now);
+        let lost = native || shown.others.proxied.contains(&*now);
+        lost.then(identity::own)
+    }
+
+    /// The apiserver's ID, if it is another one than before.
+    fn found_apiserver_id(&self, shown: &ShownIds<'_>, waited: bool) -> Option<Arc<str>> {
+        let configured = self.config.server_id.as_deref();
+        let kept = || configured.and_then(|id| shown.kept(id));
+        let now = self.apiserver_id.borrow().clone();
+        let lost = |id: &str| shown.others.proxied.contains(id);
+        let new = match shown.computed().or_else(kept) {
+            Some(found) => found.into(),
+            None if waited && now.as_deref().is_none_or(lost) => self.assumed(shown)?,
+            None => return None,
+        };
+        (now.as_ref() != Some(&new)).then_some(new)
+    }
+
+    /// The ID of an apiserver that keeps no Lease; `None` while its version or the server ID is not known.
+    fn assumed(&self, shown: &ShownIds<'_>) -> Option<Arc<str>> {
+        let server_id = self.id.borrow().clone()?;
+        let view = self.view.borrow();
+        let versions = view.versions.as_ref()?;
+        let computed = identity::computed(&self.host, &versions.binary);
+        let computed = computed.filter(|id| !shown.others.proxied.contains(id));
+        Some(match computed {
+            Some(computed) => computed.into(),
+            // Whoever wrote the label is not to decide which entry and which Lease are ours.
+            None if self.labelled.as_ref() == Some(&server_id) => identity::own(),
+            None => server_id,
+        })
     }
 
     fn observe(&self, lease: &NamedLease) -> Option<ObservedLease> {
@@ -193,9 +233,9 @@ mod tests {
 
     const COMPUTED: &str = "apiserver-tqsyvnc7rs47fayzipsuqpfg4m";
 
-    fn config(server_id: &str, publish_lease: PublishLease) -> IdentityConfig {
+    fn config(server_id: Option<&str>, publish_lease: PublishLease) -> IdentityConfig {
         IdentityConfig {
-            server_id: Some(server_id.to_owned()),
+            server_id: server_id.map(str::to_owned),
             lease_namespaces: vec!["kube-system".to_owned()],
             publish_lease,
             renew_interval: Duration::from_secs(10),
@@ -223,9 +263,16 @@ mod tests {
         }
     }
 
-    /// The search of the proxy `cp-1` on the host `cp-a`, and what it is told and tells.
+    fn labelled(name: &str) -> NamedLease {
+        let mut lease = lease(name, "1");
+        lease.at.value.hostname = Some("cp-a".to_owned());
+        lease
+    }
+
+    /// The search of a proxy on the host `cp-a`, and what it is told and tells.
     struct Search {
         leases: watch::Sender<Option<Arc<Vec<NamedLease>>>>,
+        others: watch::Sender<Option<OthersIds>>,
         view: watch::Sender<LocalView>,
         state: Arc<LocalState>,
         id: watch::Receiver<Option<Arc<str>>>,
@@ -234,20 +281,28 @@ mod tests {
     }
 
     impl Search {
+        /// Of the proxy `cp-1`.
         fn begin(publish_lease: PublishLease) -> Self {
+            Self::of(Some("cp-1"), publish_lease)
+        }
+
+        fn of(server_id: Option<&str>, publish_lease: PublishLease) -> Self {
             let (leases, seen) = watch::channel(Some(Arc::default()));
+            let (others, others_seen) = watch::channel(Some(OthersIds::default()));
             let (view, views) = watch::channel(LocalView::default());
             let state = Arc::new(LocalState::default());
-            let (id_sender, id) = watch::channel(Some("cp-1".into()));
+            let (id_sender, id) = watch::channel(server_id.map(Arc::from));
             let (apiserver_id_sender, apiserver_id) = watch::channel(None);
             let (wanted_sender, wanted) = watch::channel(false);
             let identify = Identify {
-                config: config("cp-1", publish_lease),
+                config: config(server_id, publish_lease),
                 host: "cp-a".to_owned(),
                 leases: seen,
+                others: others_seen,
                 view: views,
                 state: state.clone(),
                 id: id_sender,
+                labelled: None,
                 apiserver_id: apiserver_id_sender,
                 wanted: wanted_sender,
                 observed: watch::channel(Arc::default()).0,
@@ -256,6 +311,7 @@ mod tests {
             tokio::spawn(identify.run());
             Self {
                 leases,
+                others,
                 view,
                 state,
                 id,
@@ -339,6 +395,75 @@ mod tests {
         assert_eq!(search.finds().await, found(Some(COMPUTED), true));
         search.show(vec![lease(COMPUTED, "1")]);
         assert_eq!(search.finds().await, found(Some(COMPUTED), false));
+    }
+
+    /// Others' IDs: one of a proxy, one of an apiserver with the native feature.
+    fn others(proxied: &str, native: &str) -> Option<OthersIds> {
+        Some(OthersIds {
+            proxied: [proxied.to_owned()].into(),
+            native: [native.to_owned()].into(),
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_ours_before_it_is_known_what_others_have() {
+        let search = Search::of(None, PublishLease::Auto);
+        search.others.send_replace(None);
+        search.show(vec![lease(COMPUTED, "1"), labelled("labelled")]);
+        assert_eq!(search.finds().await, (None, None, false));
+        search.others.send_replace(others(COMPUTED, "labelled"));
+        assert_eq!(search.finds().await, (None, None, false));
+        search.wait_in_vain("v1.36.0").await;
+        let (own, apiserver, _) = search.finds().await;
+        assert!(
+            own.is_some_and(|own| own != COMPUTED && own != "labelled" && Some(own) == apiserver)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_id_that_another_server_turns_out_to_have_is_left() {
+        let search = Search::of(None, PublishLease::Auto);
+        search.show(vec![lease(COMPUTED, "1")]);
+        let computed = Some(COMPUTED.to_owned());
+        assert_eq!(
+            search.finds().await,
+            (computed.clone(), computed.clone(), false)
+        );
+        // The entry may be that of its own apiserver.
+        search.others.send_replace(others("other", COMPUTED));
+        assert_eq!(search.finds().await, (computed.clone(), computed, false));
+        search.state.answered(true, search.state.epoch());
+        search.finds().await;
+        tokio::time::advance(2 * PATIENCE).await;
+        search.view.send_modify(|view| {
+            view.versions = Some(Versions {
+                binary: "v1.36.0".to_owned(),
+                compatibility: None,
+            });
+        });
+        search.others.send_replace(others(COMPUTED, "other"));
+        let (own, apiserver, wanted) = search.finds().await;
+        assert!(wanted && own == apiserver && own.as_deref() != Some(COMPUTED));
+        search.others.send_replace(others("other", "other"));
+        assert_eq!(search.finds().await.0.as_deref(), Some(COMPUTED));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_label_names_a_server_only_once_and_never_its_apiserver() {
+        let search = Search::of(None, PublishLease::Auto);
+        search.show(vec![labelled("labelled")]);
+        let found = Some("labelled".to_owned());
+        assert_eq!(search.finds().await, (found.clone(), None, false));
+        search.wait_in_vain("v1.20.2").await;
+        search.show(vec![labelled("earlier")]);
+        let (id, apiserver, _) = search.finds().await;
+        assert_eq!(id, found);
+        let made = apiserver.unwrap();
+        assert!(made != "labelled" && made != "earlier", "{made}");
+        search.others.send_replace(others("other", "labelled"));
+        let (left, apiserver, _) = search.finds().await;
+        assert!(left.is_some_and(|id| id != "labelled" && id != "earlier"));
+        assert_eq!(apiserver, Some(made));
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use data_encoding::BASE32_NOPAD;
 use rand::Rng;
 
+use crate::cluster::others_ids::OthersIds;
 use crate::request::credential::minor;
 
 const BASE58: &[u8] = b"123456789abcdefghijkmnopqrstuvwxyz";
@@ -30,28 +31,42 @@ pub fn can_name_a_lease(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label)
 }
 
-/// The ID of the apiserver on `host`, if a Lease shows it: what kube-apiserver computes from the host's name (1.28 and
-/// later, then 1.26 and 1.27), else the `configured` server ID, if the apiserver keeps the Lease of this name, else by the
-/// label that names the host.
-pub fn found<'a>(
-    host: &str,
-    configured: Option<&str>,
-    leases: &[LeaseCandidate<'a>],
-) -> Option<&'a str> {
-    let named = |id: String| leases.iter().find(|lease| lease.name == id);
-    let kept = |id: &str| {
-        leases
-            .iter()
-            .find(|lease| lease.identity && lease.name == id)
-    };
-    named(hashed_with_component(host))
-        .or_else(|| named(hashed(host)))
-        .or_else(|| configured.and_then(kept))
-        .or_else(|| {
-            let here = |lease: &&LeaseCandidate<'_>| lease.identity && lease.hostname == Some(host);
-            leases.iter().find(here)
+/// What Leases show. API users can write them: an ID that another server has is never shown as ours.
+#[derive(Debug, Clone, Copy)]
+pub struct ShownIds<'a> {
+    /// This host's name.
+    pub host: &'a str,
+    pub leases: &'a [LeaseCandidate<'a>],
+    pub others: &'a OthersIds,
+}
+
+impl<'a> ShownIds<'a> {
+    /// What kube-apiserver computes from the host's name (1.28 and later, then 1.26 and 1.27), if there is a Lease of this
+    /// name.
+    pub fn computed(&self) -> Option<&'a str> {
+        let forms = [hashed_with_component(self.host), hashed(self.host)];
+        forms.iter().find_map(|id| {
+            let lease = self.leases.iter().find(|lease| lease.name == id)?;
+            (!self.others.proxied.contains(id)).then_some(lease.name)
         })
-        .map(|lease| lease.name)
+    }
+
+    /// This ID, if the apiserver keeps the Lease of this name.
+    pub fn kept(&self, id: &str) -> Option<&'a str> {
+        let kept = |lease: &&LeaseCandidate<'_>| lease.identity && lease.name == id;
+        self.leases.iter().find(kept).map(|lease| lease.name)
+    }
+
+    /// The ID of the Lease that is labelled with this host's name. Such a label proves nothing.
+    pub fn labelled(&self) -> Option<&'a str> {
+        let here = |lease: &&LeaseCandidate<'_>| {
+            lease.identity
+                && lease.hostname == Some(self.host)
+                && !self.others.proxied.contains(lease.name)
+                && !self.others.native.contains(lease.name)
+        };
+        self.leases.iter().find(here).map(|lease| lease.name)
+    }
 }
 
 /// The ID that a kube-apiserver of `version` gives itself on `host`; `None`: before 1.26 a random one, or none.
@@ -197,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_computed_id_comes_before_the_label_and_nothing_but_leases_counts() {
+    fn leases_show_ids_that_no_other_server_has() {
         let lease = |name, hostname, identity| LeaseCandidate {
             name,
             hostname,
@@ -205,30 +220,48 @@ mod tests {
         };
         let (new, old) = (hashed_with_component("cp-a"), hashed("cp-a"));
         let labelled = lease("labelled", Some("cp-a"), true);
-        let others = lease("other", Some("cp-b"), true);
+        let other = lease("other", Some("cp-b"), true);
         let user = lease("user", Some("cp-a"), false);
-        let as_configured = |configured, leases: &[LeaseCandidate<'_>]| {
-            found("cp-a", configured, leases).map(str::to_owned)
+        let (new_lease, old_lease) = (lease(&new, None, false), lease(&old, None, true));
+        let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
+        let nobody = OthersIds::default();
+        let proxied = OthersIds {
+            proxied: ids(&[&new, "labelled"]),
+            ..OthersIds::default()
         };
-        let find = |leases: &[LeaseCandidate<'_>]| as_configured(None, leases);
-        let (new_lease, old_lease) = (lease(&new, None, true), lease(&old, None, true));
-        assert_eq!(find(&[]), None);
-        assert_eq!(find(&[others, user]), None);
-        assert_eq!(find(&[others, labelled]).as_deref(), Some("labelled"));
-        assert_eq!(find(&[labelled, old_lease]), Some(old.clone()));
-        assert_eq!(find(&[labelled, old_lease, new_lease]), Some(new.clone()));
-
-        for (configured, leases, id) in [
-            ("other", vec![labelled, others], "other"),
-            ("other", vec![labelled, others, old_lease], &*old),
-            ("user", vec![labelled, user], "labelled"),
-            ("cp-1", vec![labelled], "labelled"),
+        let native = OthersIds {
+            native: ids(&[&new, "labelled"]),
+            ..OthersIds::default()
+        };
+        for (leases, others, computed, by_label) in [
+            (&[][..], &nobody, None, None),
+            (&[other, user], &nobody, None, None),
+            (&[other, labelled], &nobody, None, Some("labelled")),
+            (&[old_lease], &nobody, Some(&*old), None),
+            (&[old_lease, new_lease], &nobody, Some(&*new), None),
+            (&[old_lease, new_lease], &proxied, Some(&*old), None),
+            (&[new_lease, labelled], &proxied, None, None),
+            // The entry is that of its own apiserver.
+            (&[new_lease, labelled], &native, Some(&*new), None),
         ] {
-            assert_eq!(
-                as_configured(Some(configured), &leases).as_deref(),
-                Some(id)
-            );
+            let host = "cp-a";
+            let shown = ShownIds {
+                host,
+                leases,
+                others,
+            };
+            let found = (shown.computed(), shown.labelled());
+            assert_eq!(found, (computed, by_label), "{leases:?} {others:?}");
         }
+        let shown = ShownIds {
+            host: "cp-a",
+            leases: &[user, other],
+            others: &nobody,
+        };
+        assert_eq!(
+            (shown.kept("other"), shown.kept("user")),
+            (Some("other"), None)
+        );
     }
 
     #[test]

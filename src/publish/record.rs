@@ -5,8 +5,9 @@
 //! last write.
 //!
 //! The publisher writes nothing while a live key with our ID has another address. If two servers overwrote each other's
-//! record, all proxies would conclude that no server serves what one of them lacks. Instead the publisher writes a
-//! claim key: then the other proxy reports the conflict too, and all proxies know that a served set is unknown. It writes
+//! record, all proxies would conclude that no server serves what one of them lacks. For the same reason an ID that is not
+//! configured, and so comes from a Lease, is not used while a record with this ID has another address. Instead the
+//! publisher writes a claim key: then the other proxy reports the conflict too, and all proxies know that a served set is unknown. It writes
 //! a claim too while it has no server ID yet. The live key, or a claim, is written as soon as etcd can be reached, so
 //! that other proxies know of this server before anyone is sent to it.
 
@@ -43,6 +44,8 @@ pub struct Publisher {
     /// Below which prefix.
     pub keys: EtcdKeys,
     pub own: OwnServer,
+    /// The server ID is configured: an operator says whose record it is.
+    pub configured: bool,
     /// Initialized or not.
     pub state: Arc<LocalState>,
     /// What the apiserver serves itself.
@@ -76,6 +79,8 @@ enum PublishError {
     Source(#[from] SourceError),
     #[error("another live proxy, at {0}, claims this server ID; identity.serverID must differ")]
     Duplicate(SocketAddr),
+    #[error("the record of this server ID is that of a server at {0}")]
+    OthersRecord(SocketAddr),
     #[error("own live key was written by somebody else at the same time")]
     Raced,
     #[error("cannot be put into JSON")]
@@ -177,6 +182,7 @@ impl Publisher {
         keeping: &mut Keeping,
     ) -> Result<(), PublishError> {
         let session = self.session(session).await?;
+        let believed = keeping.record.revision();
         let owner = self.check_owner(session, keeping).await;
         let duplicate = match &owner {
             Err(PublishError::Duplicate(_)) => true,
@@ -184,7 +190,6 @@ impl Publisher {
         };
         self.duplicate.set(duplicate.into());
         owner?;
-        let believed = keeping.record.revision();
         if keeping.record.read(session).await?.is_none() || keeping.record.revision() != believed {
             // Deleted or overwritten.
             (keeping.at, keeping.since) = (None, None);
@@ -253,31 +258,48 @@ impl Publisher {
         Ok(())
     }
 
-    /// Whether another server has our ID.
+    /// Whether another server has our ID: then there is a claim in place of our keys.
     async fn check_owner(
         &self,
         session: &mut EtcdSession,
         keeping: &mut Keeping,
     ) -> Result<(), PublishError> {
-        let there = keeping.live.read(session).await?;
-        // A value that cannot be decoded does not count.
-        let live: Option<LiveKey> = there.and_then(|kv| json::read(kv.value()).ok());
-        let own = canonical(self.own.endpoint);
-        match live.map(|live| canonical(live.endpoint)) {
-            Some(other) if other != own => {
-                keeping.lives = false;
-                self.claim(session, &mut keeping.claim).await?;
-                // Before etcd was read, requests for resources are refused.
-                if self.custom.borrow().is_some() {
-                    self.written.send_replace(Some(OwnKeys {
-                        claim: keeping.claim.revision(),
-                        ..OwnKeys::default()
-                    }));
-                }
-                Err(PublishError::Duplicate(other))
-            }
-            _ => Ok(()),
+        let Some(taken) = self.other_owner(session, keeping).await? else {
+            return Ok(());
+        };
+        keeping.lives = false;
+        self.claim(session, &mut keeping.claim).await?;
+        // Before etcd was read, requests for resources are refused.
+        if self.custom.borrow().is_some() {
+            self.written.send_replace(Some(OwnKeys {
+                claim: keeping.claim.revision(),
+                ..OwnKeys::default()
+            }));
         }
+        Err(taken)
+    }
+
+    /// Who else has our ID. A value that cannot be decoded does not count.
+    async fn other_owner(
+        &self,
+        session: &mut EtcdSession,
+        keeping: &mut Keeping,
+    ) -> Result<Option<PublishError>, SourceError> {
+        let own = canonical(self.own.endpoint);
+        let there = keeping.live.read(session).await?;
+        let live: Option<LiveKey> = there.and_then(|kv| json::read(kv.value()).ok());
+        if let Some(live) = live {
+            let other = Some(canonical(live.endpoint)).filter(|other| *other != own);
+            return Ok(other.map(PublishError::Duplicate));
+        }
+        if self.configured {
+            return Ok(None);
+        }
+        let there = keeping.record.read(session).await?;
+        let record: Option<Record> = there.and_then(|kv| json::read(kv.value()).ok());
+        let other = record.map(|record| canonical(record.endpoint));
+        let other = other.filter(|other| *other != own);
+        Ok(other.map(PublishError::OthersRecord))
     }
 
     /// Whether another proxy claims our ID.

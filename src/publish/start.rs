@@ -19,6 +19,7 @@ use crate::client::ClientMaker;
 use crate::cluster::catalog::{NamedLease, OwnServer};
 use crate::cluster::connector::Connector;
 use crate::cluster::keys::{EtcdKeys, Topic};
+use crate::cluster::others_ids::OthersIds;
 use crate::cluster::own_keys::OwnKeys;
 use crate::cluster::state::canonical;
 use crate::config::{Config, PublishLease};
@@ -42,6 +43,8 @@ pub struct PublishInputs {
     pub leases: watch::Receiver<Option<Arc<Vec<NamedLease>>>>,
     /// Records of other servers that must not end.
     pub unreachable_records: watch::Receiver<BTreeMap<String, i64>>,
+    /// IDs that other servers have.
+    pub others_ids: watch::Receiver<Option<OthersIds>>,
     /// Own keys, as the watches show them.
     pub own_keys: watch::Receiver<OwnKeys>,
     pub announcement: Arc<Announcement>,
@@ -92,9 +95,11 @@ pub fn start(config: &Config, inputs: PublishInputs, control: &mut JoinSet<()>) 
         config: config.identity.clone(),
         host: host_name(),
         leases: inputs.leases,
+        others: inputs.others_ids,
         view: inputs.view.clone(),
         state: inputs.local.clone(),
         id: inputs.id,
+        labelled: None,
         apiserver_id: inputs.apiserver_id,
         wanted: wanted_sender,
         observed: observed_sender,
@@ -130,6 +135,7 @@ pub fn start(config: &Config, inputs: PublishInputs, control: &mut JoinSet<()>) 
         written: written_sender,
         keys: inputs.keys,
         own: inputs.own,
+        configured: config.identity.server_id.is_some(),
         state: inputs.local,
         view: inputs.view,
         custom: inputs.custom,

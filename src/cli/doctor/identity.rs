@@ -6,18 +6,34 @@ use std::net::SocketAddr;
 use super::finding::Finding;
 use super::local_proxy::RunningProxy;
 use crate::cli::inventory::Inventory;
-use crate::cluster::codec::Lease;
 use crate::cluster::keys::claims_an_id;
+use crate::cluster::others_ids::OthersIds;
 use crate::cluster::state::canonical;
 use crate::config::Config;
-use crate::publish::identity::{LeaseCandidate, can_name_a_lease, found};
+use crate::publish::identity::{LeaseCandidate, ShownIds, can_name_a_lease};
 
 const CHANGE_ONE_ID: &str = "give one of the two another identity.serverID, or another host name";
 
 /// The configured server ID, or the one that the proxy would find; `None`: it would generate one.
-pub fn own<'a>(config: &'a Config, host: &str, leases: &'a [(String, Lease)]) -> Option<&'a str> {
-    let candidates: Vec<_> = leases
-        .iter()
+pub fn own(
+    config: &Config,
+    host: &str,
+    running: Option<&RunningProxy>,
+    inventory: &Inventory,
+) -> Option<String> {
+    if config.identity.server_id.is_some() {
+        return config.identity.server_id.clone();
+    }
+    let running = running.map(|running| canonical(running.endpoint));
+    let ours = [canonical(config.peer.advertise_address)].into_iter();
+    let others = OthersIds::of(
+        inventory.records.iter().map(|(id, record)| (id, record)),
+        inventory.lives.iter().map(|(id, live)| (id, live)),
+        inventory.entries.iter().map(|(id, at)| (id, at.address)),
+        &ours.chain(running).collect::<Vec<_>>(),
+    );
+    let leases = inventory.leases.iter();
+    let leases: Vec<_> = leases
         .filter(|(name, _)| can_name_a_lease(name))
         .map(|(name, lease)| LeaseCandidate {
             name,
@@ -25,8 +41,13 @@ pub fn own<'a>(config: &'a Config, host: &str, leases: &'a [(String, Lease)]) ->
             identity: lease.identity && !lease.published,
         })
         .collect();
-    let configured = config.identity.server_id.as_deref();
-    configured.or_else(|| found(host, None, &candidates))
+    let shown = ShownIds {
+        host,
+        leases: &leases,
+        others: &others,
+    };
+    let found = shown.computed().or_else(|| shown.labelled());
+    found.map(str::to_owned)
 }
 
 /// `own`: see [`own`]; `running`: the proxy on this machine.

@@ -95,7 +95,8 @@ async fn live(config: &Config, file: &Path) -> Vec<Finding> {
     match inventory {
         Some(inventory) => {
             let running = local_proxy.running();
-            let own = identity::own(config, &host_name(), &inventory.stored.leases);
+            let own = identity::own(config, &host_name(), running, &inventory.stored);
+            let own = own.as_deref();
             findings.extend(identity::findings(config, own, running, &inventory.stored));
             let (peer_findings, peer_skews) =
                 check_peers(config, file, maker, running, &inventory.stored).await;

@@ -2,6 +2,7 @@
 
 mod bare;
 mod claims;
+mod others_ids;
 mod suspended;
 mod undecodable;
 mod written_anew;

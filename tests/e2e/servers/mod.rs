@@ -8,3 +8,4 @@ pub mod published;
 pub mod renamed;
 pub mod rewritten;
 pub mod starting;
+pub mod taken_ids;

@@ -1,10 +1,11 @@
 //! A proxy whose configured name is not the ID that its apiserver has given itself (KEP-1965): a kube-apiserver v1.20.2,
 //! with the Lease that a current one keeps.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use kube_interop_proxy::cluster::codec::endpoints;
-use kube_interop_proxy::publish::identity::host_name;
+use kube_interop_proxy::publish::identity::{computed, host_name};
 use serde_json::{Value, json};
 
 use testkit::cluster::{Ground, LONG};
@@ -14,7 +15,8 @@ use testkit::registry::Registry;
 use testkit::wait::{eventually, holds};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
-const ID: &str = "apiserver-of-this-host";
+/// What a current kube-apiserver on this host calls itself.
+static ID: LazyLock<String> = LazyLock::new(|| computed(&host_name(), "v1.36.0").unwrap());
 /// Longer than a proxy waits for the Lease of its apiserver.
 const WHILE: Duration = Duration::from_secs(4);
 
@@ -34,8 +36,8 @@ impl World {
         let labels = json!({"apiserver.kubernetes.io/identity": "kube-apiserver",
             "kubernetes.io/hostname": host_name()});
         let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-            "metadata": {"name": ID, "labels": labels},
-            "spec": {"holderIdentity": format!("{ID}_1"), "leaseDurationSeconds": 3600,
+            "metadata": {"name": *ID, "labels": labels},
+            "spec": {"holderIdentity": format!("{}_1", *ID), "leaseDurationSeconds": 3600,
                 "renewTime": "2026-01-01T00:00:00.000000Z"}});
         world.write("POST", LEASES, &lease).await;
         world
@@ -71,7 +73,7 @@ impl World {
     /// That of the apiserver is the only one.
     async fn has_one_identity(&self) -> Result<Value, String> {
         match &self.leases().await[..] {
-            [one] if one["metadata"]["name"] == ID => Ok(one.clone()),
+            [one] if one["metadata"]["name"] == ID.as_str() => Ok(one.clone()),
             leases => Err(format!("{leases:#?}")),
         }
     }
@@ -86,23 +88,23 @@ async fn an_apiserver_with_an_id_gets_no_second_one_from_its_proxys_name() {
         (server["id"].clone(), server["apiserverId"].clone())
     };
     eventually("both names are known", LONG, async || {
-        told().await == (json!("cp-1"), json!(ID))
+        told().await == (json!("cp-1"), json!(*ID))
     })
     .await;
-    let identity = [("id", ID)];
+    let identity = [("id", ID.as_str())];
     assert_eq!(proxy.metric("apiserver_identity", &identity).await, 1.0);
 
     let registry = Registry::new(world.ground.etcd.client().await, "/registry");
     let entry = |id: &str| format!("/registry/peerserverleases/{id}");
     let value = eventually("apiservers that reroute find it", LONG, async || {
-        registry.get(&entry(ID)).await
+        registry.get(&entry(&ID)).await
     });
     let found = endpoints(&value.await).unwrap();
-    assert_eq!((&*found.server, found.address), (ID, proxy.addr()));
+    assert_eq!((&*found.server, found.address), (ID.as_str(), proxy.addr()));
     eventually("peers know both names", LONG, async || {
         let live = registry.get(&registry.live("cp-1")).await.ok_or("no key")?;
         let live: Value = serde_json::from_slice(&live).unwrap();
-        let ready = live["apiServerID"] == ID && live["recordRevision"].is_i64();
+        let ready = live["apiServerID"] == ID.as_str() && live["recordRevision"].is_i64();
         ready.then_some(()).ok_or("not yet")
     })
     .await;
@@ -113,13 +115,13 @@ async fn an_apiserver_with_an_id_gets_no_second_one_from_its_proxys_name() {
             .ok_or_else(|| "it was changed".to_owned())
     })
     .await;
-    for key in [registry.live(ID), registry.server(ID), entry("cp-1")] {
+    for key in [registry.live(&ID), registry.server(&ID), entry("cp-1")] {
         assert_eq!(registry.get(&key).await, None, "{key}");
     }
 
     let mut restarted = lease;
-    restarted["spec"]["holderIdentity"] = json!(format!("{ID}_2"));
-    let path = format!("{LEASES}/{ID}");
+    restarted["spec"]["holderIdentity"] = json!(format!("{}_2", *ID));
+    let path = format!("{LEASES}/{}", *ID);
     world.write("PUT", &path, &restarted).await;
     eventually("a restart is noticed", LONG, async || {
         proxy.log_tail().contains("has a new holder")
@@ -127,7 +129,7 @@ async fn an_apiserver_with_an_id_gets_no_second_one_from_its_proxys_name() {
     .await;
 
     proxy.terminate().await;
-    assert_eq!(registry.get(&entry(ID)).await, None);
+    assert_eq!(registry.get(&entry(&ID)).await, None);
     world.has_one_identity().await.unwrap();
 }
 
@@ -147,7 +149,7 @@ async fn a_lease_that_is_always_kept_has_the_apiservers_id() {
     })
     .await;
     // Its apiserver is another one now, which keeps none.
-    let path = format!("{LEASES}/{ID}");
+    let path = format!("{LEASES}/{}", *ID);
     world.write("DELETE", &path, &json!({})).await;
     kept_by("proxy").await;
     let kept = world.has_one_identity().await.unwrap();
@@ -160,7 +162,10 @@ async fn a_lease_that_is_always_kept_has_the_apiservers_id() {
         "apiserver_identity_lease_start_time_seconds",
         "apiserver_identity_lease_renew_time_seconds",
     ] {
-        assert!(proxy.metric(name, &[("id", ID)]).await > 0.0, "{name}");
+        assert!(
+            proxy.metric(name, &[("id", ID.as_str())]).await > 0.0,
+            "{name}"
+        );
         assert_eq!(proxy.metric(name, &[("id", "cp-1")]).await, 0.0, "{name}");
     }
     proxy.terminate().await;
