@@ -92,7 +92,11 @@ impl World {
             definition["spec"]["versions"][0]["name"].as_str().unwrap()
         );
         eventually("A serves the custom resource", LONGER, async || {
-            admin.get(&path).await.code() == 200
+            let answer = admin.get(&path).await;
+            match answer.code() {
+                200 => Ok(()),
+                _ => Err(answer.text()),
+            }
         })
         .await;
         for proxy in [&self.proxy_a, &self.proxy_b] {
@@ -168,7 +172,12 @@ async fn a_crd_changes_nothing(version: &str) {
     .await;
     world.kill_b();
     eventually("B is gone", LONGER, async || {
-        world.client().get(SLICES).await.code() != 200
+        let answer = world.client().get(SLICES).await;
+        let status = world.proxy_a.statusz().await;
+        match answer.code() {
+            200 => Err(format!("{} {} {}", answer.text(), status["peers"], status["local"])),
+            _ => Ok(()),
+        }
     })
     .await;
     holds("it is refused", SOME_READS, async || {
