@@ -12,6 +12,7 @@ pub mod config;
 pub mod discovery;
 pub mod kube;
 pub mod local;
+pub mod log_queue;
 pub mod log_throttle;
 pub mod metrics;
 pub mod otlp;

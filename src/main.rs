@@ -12,6 +12,7 @@ use kube_interop_proxy::cli::doctor::finding::{Level, summary};
 use kube_interop_proxy::cli::status::OutputFormat;
 use kube_interop_proxy::cli::{self, Ending, terminal};
 use kube_interop_proxy::config::{self, LoadedConfig, Problem};
+use kube_interop_proxy::log_queue::LogQueue;
 use kube_interop_proxy::reload::{LogFilter, ReloadInputs};
 use kube_interop_proxy::{app, tls};
 use tokio::signal::unix::{SignalKind, signal};
@@ -153,14 +154,23 @@ fn run(path: &Path, log_format: LogFormat) -> ExitCode {
     };
     let file_decides = wanted.is_none();
     let filter = wanted.unwrap_or_else(|| EnvFilter::new(&loaded.config.logging.filter));
-    let log_filter = Some(start_logging(log_format, filter)).filter(|_| file_decides);
-    match serve(path, loaded, log_filter) {
+    let lines = match LogQueue::start(std::io::stderr()) {
+        Ok(lines) => lines,
+        Err(error) => {
+            terminal::complain(format_args!("cannot start a thread: {error}"));
+            return ExitCode::from(FAILURE);
+        }
+    };
+    let log_filter = start_logging(log_format, filter, lines.clone());
+    let code = match serve(path, loaded, Some(log_filter).filter(|_| file_decides)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "failed");
             ExitCode::from(FAILURE)
         }
-    }
+    };
+    lines.flush();
+    code
 }
 
 /// What RUST_LOG says, if it is set: it counts, not the configuration. `Err`: it cannot be understood.
@@ -178,10 +188,16 @@ fn wanted_filter() -> Result<Option<EnvFilter>, ()> {
 }
 
 /// Returns what replaces the filter.
-fn start_logging(format: LogFormat, filter: EnvFilter) -> LogFilter {
+fn start_logging(format: LogFormat, filter: EnvFilter, lines: LogQueue) -> LogFilter {
+    // The default hook writes to stderr itself, and so would wait for its reader.
+    std::panic::set_hook(Box::new(|panic| {
+        let what = panic.to_string().replace('\n', " ");
+        let thread = std::thread::current();
+        tracing::error!(thread = thread.name(), what, "panicked");
+    }));
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(move || lines.clone())
         // Otherwise it would print to stderr and panic when the log's reader is gone or the disk is full.
         .log_internal_errors(false);
     match format {

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use prometheus::{Gauge, IntGauge, IntGaugeVec, Registry};
+use prometheus::{Gauge, IntCounter, IntGauge, IntGaugeVec, Registry};
 
-use crate::metrics::{gauge, gauge_vec, int_gauge, saturating};
+use crate::log_queue;
+use crate::metrics::{counter, gauge, gauge_vec, int_gauge, saturating};
 
 /// Current values of the gauges.
 #[derive(Debug, Clone, Copy, Default)]
@@ -46,6 +47,7 @@ pub struct Gauges {
     initialized: IntGauge,
     only_here: IntGauge,
     control_panicked: IntGauge,
+    dropped_log_lines: IntCounter,
 }
 
 impl Gauges {
@@ -68,6 +70,11 @@ impl Gauges {
             "kube_interop_proxy_peers",
             "Other servers by state: target, live, bare, absent.",
             &["state"],
+        )?;
+        let dropped_log_lines = counter(
+            registry,
+            "kube_interop_proxy_dropped_log_lines_total",
+            "Log lines that were dropped, because whoever reads them is slow or gone, or the disk is full.",
         )?;
         let gauge = |name: &str, help: &str| int_gauge(registry, name, help);
         Ok(Self {
@@ -105,6 +112,7 @@ impl Gauges {
                 "kube_interop_proxy_control_panicked",
                 "1 once a background task has panicked: restart the proxy.",
             )?,
+            dropped_log_lines,
         })
     }
 
@@ -119,6 +127,7 @@ impl Gauges {
         self.initialized.set(values.initialized.into());
         self.only_here.set(saturating(values.only_here));
         self.control_panicked.set(values.control_panicked.into());
+        self.dropped_log_lines.inc_by(log_queue::take_dropped());
         for (state, count) in [
             ("target", values.targets),
             ("live", values.live),
