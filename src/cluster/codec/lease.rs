@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use k8s_pb::api::coordination::v1 as protobuf;
 use k8s_pb::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde::{Deserialize, Deserializer, de};
-use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
+use time::{OffsetDateTime, UtcOffset};
 
 use super::{JsonObject, Type, Undecodable, decode};
 
@@ -32,7 +32,7 @@ pub fn renewal(holder: &str, renewed: &str) -> String {
 
 /// The format of metav1.MicroTime.
 pub fn micro_time(time: OffsetDateTime) -> String {
-    let time = time.to_offset(time::UtcOffset::UTC);
+    let time = time.to_offset(UtcOffset::UTC);
     format!(
         "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z",
         time.year(),
@@ -123,9 +123,12 @@ fn instant(stored: MicroTime) -> Result<Option<SystemTime>, Undecodable> {
 
 fn rfc3339<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SystemTime>, D::Error> {
     let text: Option<String> = Option::deserialize(deserializer)?;
-    let time = text.map(|text| OffsetDateTime::parse(&text, &Rfc3339));
-    let time = time.transpose().map_err(de::Error::custom)?;
-    Ok(time.map(SystemTime::from))
+    let Some(text) = text else { return Ok(None) };
+    let time = OffsetDateTime::parse(&text, &Rfc3339).map_err(de::Error::custom)?;
+    // Others calculate with it in UTC, where it can be in the year 10000.
+    let time = time.checked_to_offset(UtcOffset::UTC);
+    let time = time.ok_or_else(|| de::Error::custom("no time in UTC"))?;
+    Ok(Some(time.into()))
 }
 
 /// Reads the value of `leases/kube-system/<name>`.

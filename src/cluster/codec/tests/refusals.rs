@@ -43,6 +43,11 @@ fn what_cannot_be_read_says_why_and_not_what_it_contains() {
             of(r#""spec":{"renewTime":"secret"}"#),
             "its JSON has not the form that is expected at line 1, column 83",
         ),
+        // In UTC it is the year 10000.
+        (
+            of(r#""spec":{"holderIdentity":"a","renewTime":"9999-12-31T23:59:59-12:00"}"#),
+            "its JSON has not the form that is expected at line 1, column 123",
+        ),
         (
             wrap("application/json", b"secret"),
             "its JSON is broken at line 1, column 1",
