@@ -20,6 +20,7 @@ use super::freshness::Freshness;
 use super::others_ids::OthersIds;
 use super::own_keys::OwnKeys;
 use super::prefix::Versioned;
+use super::queue::Queue;
 use super::state::{ClusterState, NativePeer};
 use super::watch::{Event, Message};
 use crate::cluster::transitions;
@@ -111,7 +112,7 @@ pub struct NamedLease {
 pub struct Catalog {
     pub own: OwnServer,
     /// Events from etcd.
-    pub messages: mpsc::Receiver<Message>,
+    pub messages: Queue,
     /// The local apiserver's discovery.
     pub local: watch::Receiver<LocalView>,
     /// Discovery of native peers, by server ID.
@@ -133,7 +134,7 @@ pub struct Catalog {
     /// IDs that no Lease makes ours; `None` until etcd was read.
     pub others_ids: watch::Sender<Option<OthersIds>>,
     /// Identity leases; `None` until they were listed.
-    pub leases: watch::Sender<Option<Arc<Vec<NamedLease>>>>,
+    pub leases: watch::Sender<Option<Arc<Vec<Arc<NamedLease>>>>>,
     pub published: Published,
     pub state: ClusterState,
 }
@@ -249,18 +250,20 @@ mod tests {
 
     use super::*;
     use crate::cluster::keys::Topic;
+    use crate::cluster::queue::queue;
     use crate::cluster::source::EtcdItem;
 
     fn definition(number: usize) -> Message {
         let item = EtcdItem {
             key: format!("things{number}.example.com"),
             value: Vec::new(),
+            create_revision: 1,
             mod_revision: 1,
         };
         (Topic::Definitions, Event::Apply(item))
     }
 
-    fn catalog(messages: mpsc::Receiver<Message>) -> Catalog {
+    fn catalog(messages: Queue) -> Catalog {
         let endpoint = "10.0.0.1:6443".parse().unwrap();
         let topics = Topic::all(0).count();
         let (published, ends) = Published::new(topics);
@@ -288,12 +291,12 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_burst_is_published_in_parts_and_each_is_put_together_once() {
+    #[tokio::test]
+    async fn a_burst_is_published_in_parts_and_each_is_put_together_once() {
         const BURST: usize = 4096;
-        let (sender, messages) = mpsc::channel(BURST);
+        let (sink, messages) = queue(BURST);
         for number in 0..BURST {
-            sender.try_send(definition(number)).unwrap();
+            sink.send(definition(number)).await.unwrap();
         }
         let mut catalog = catalog(messages);
         let before = catalog.state.custom().clone();

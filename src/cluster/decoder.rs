@@ -1,5 +1,6 @@
 //! Decodes values of etcd, and records those that cannot be decoded.
 
+use std::error::Error;
 use std::net::IpAddr;
 
 use super::bare::usable_address;
@@ -18,7 +19,7 @@ pub(super) struct Decoder<'a> {
 
 impl Decoder<'_> {
     /// `None`: it cannot be decoded.
-    pub(super) fn decode<T, E: std::error::Error>(
+    pub(super) fn decode<T, E: Error>(
         &mut self,
         item: &EtcdItem,
         decode: impl Fn(&[u8]) -> Result<T, E>,
@@ -29,20 +30,16 @@ impl Decoder<'_> {
                 Some(value)
             }
             Err(error) => {
-                let topic = self.topic;
-                let text = error.to_string();
-                tracing::warn!(
-                    topic = topic.name(),
-                    key = item.key,
-                    error = text,
-                    "value cannot be decoded, keeping what was known before"
-                );
-                *self.new |= self
-                    .undecodables
-                    .add(topic, &item.key, item.mod_revision, text);
+                self.failed(&item.key, item.mod_revision, &error);
                 None
             }
         }
+    }
+
+    /// A value is not taken in.
+    pub(super) fn failed(&mut self, key: &str, revision: i64, error: &dyn Error) {
+        let error = error.to_string();
+        *self.new |= self.undecodables.add(self.topic, key, revision, error);
     }
 
     /// The key names the address. The value is only looked at; kube-apiserver may encrypt it.

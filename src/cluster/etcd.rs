@@ -4,18 +4,31 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use etcd_client::{
-    Client, EventType, GetOptions, KvClient, ResponseHeader, WatchOptions, WatchResponse,
-    WatchStream,
+    Client, EventType, GetOptions, GetResponse, KeyValue, KvClient, ResponseHeader, WatchOptions,
+    WatchResponse, WatchStream,
 };
 
 use super::connector::{Connector, REQUEST_TIMEOUT, failed, within};
-use super::source::{Batch, ChangeStream, EtcdItem, KeyChange, Listing, SourceError, WatchSource};
+use super::source::{
+    Batch, ChangeStream, EtcdItem, KeyChange, Listing, ListingRest, SourceError, WatchSource,
+};
 
-/// A catch-up after a long break comes as one message; the library's default of 4 MiB would fail it for ever.
+/// A catch-up after a long break comes as one message from what is not etcd, and one value can be as large as its limit
+/// for requests; the library's default of 4 MiB would fail them for ever.
 pub const MAX_MESSAGE: usize = 256 << 20;
-const PAGE: i64 = 1000;
+/// Largest answer to a list, unless it has one value only. 10 of them fit at etcd's default limit of 1.5 MiB.
+const MAX_PAGE: usize = 16 << 20;
+/// Bytes that a page is to have, as far as the size of the values before tells.
+const GOOD_PAGE: i64 = 4 << 20;
+const FIRST_VALUES: i64 = 10;
+const MOST_VALUES: i64 = 250;
 /// For each page etcd counts all keys that are left, so many small ones take the square of their number.
 const KEYS_PAGE: i64 = 10_000;
+/// etcd cuts changes into messages of its limit for requests and 512 KiB more. The changes of one revision came with one
+/// request. So a message that ends within a revision has at least these 512 KiB; half of that leaves room for keys.
+const MAYBE_CUT: usize = 256 << 10;
+/// Longest key below a prefix. Names in Kubernetes have 253 bytes at most, and some keys end in an address.
+const MAX_KEY: usize = 320;
 
 /// etcd, followed through a connection of its own.
 pub struct EtcdSource {
@@ -48,12 +61,17 @@ impl EtcdSource {
 
 #[async_trait]
 impl WatchSource for EtcdSource {
-    async fn list(&mut self, prefix: &str, keys_only: bool) -> Result<Listing, SourceError> {
+    async fn list(
+        &mut self,
+        prefix: &str,
+        keys_only: bool,
+        rest: Option<ListingRest>,
+    ) -> Result<Listing, SourceError> {
         let client = self.take().await?;
-        let (listing, cluster) = list(client.kv_client(), prefix, keys_only).await?;
+        let (part, cluster) = list_part(&client.kv_client(), prefix, keys_only, rest).await?;
         self.cluster = cluster;
         self.client = Some(client);
-        Ok(listing)
+        Ok(part)
     }
 
     async fn watch(
@@ -68,7 +86,8 @@ impl WatchSource for EtcdSource {
         let mut watcher = client.watch_client().max_decoding_message_size(MAX_MESSAGE);
         let mut options = WatchOptions::new()
             .with_start_revision(from)
-            .with_progress_notify();
+            .with_progress_notify()
+            .with_fragment();
         if !is_one_key(prefix) {
             options = options.with_range(range_end(prefix));
         }
@@ -87,42 +106,105 @@ impl WatchSource for EtcdSource {
     }
 }
 
-/// Everything below `prefix` at one revision, in pages, and the ID of the cluster; 0: it did not say.
+/// Everything below `prefix` at one revision.
 pub async fn list(
     kv: KvClient,
     prefix: &str,
     keys_only: bool,
-) -> Result<(Listing, u64), SourceError> {
-    let mut kv = kv.max_decoding_message_size(MAX_MESSAGE);
-    let end = (!is_one_key(prefix)).then(|| range_end(prefix));
-    let mut listing = Listing::default();
-    let mut listed = 0;
-    let mut from = prefix.as_bytes().to_vec();
+) -> Result<Vec<EtcdItem>, SourceError> {
+    let (mut items, mut rest) = (Vec::new(), None);
     loop {
-        let options = match &end {
-            Some(end) => GetOptions::new().with_range(end.clone()),
-            None => GetOptions::new(),
-        };
-        let mut options = match keys_only {
-            true => options.with_limit(KEYS_PAGE).with_keys_only(),
-            false => options.with_limit(PAGE),
-        };
-        if listing.revision > 0 {
-            options = options.with_revision(listing.revision);
-        }
-        let page = within(kv.get(from, Some(options))).await?;
-        if listing.revision == 0 {
-            listing.revision = revision(page.header());
-            listed = cluster(page.header());
-        }
-        listing
-            .items
-            .extend(page.kvs().iter().filter_map(|kv| item(prefix, kv)));
-        match page.kvs().last() {
-            Some(last) if page.more() => from = [last.key(), b"\0"].concat(),
-            _ => return Ok((listing, listed)),
+        let (part, _) = list_part(&kv, prefix, keys_only, rest).await?;
+        items.extend(part.items);
+        rest = part.rest;
+        if rest.is_none() {
+            return Ok(items);
         }
     }
+}
+
+/// A part of what is below `prefix`, and the ID of the cluster; 0: it did not say.
+async fn list_part(
+    kv: &KvClient,
+    prefix: &str,
+    keys_only: bool,
+    rest: Option<ListingRest>,
+) -> Result<(Listing, u64), SourceError> {
+    let mut wanted = rest.unwrap_or_else(|| ListingRest {
+        from: prefix.as_bytes().to_vec(),
+        revision: 0,
+        limit: match keys_only {
+            true => KEYS_PAGE,
+            false => FIRST_VALUES,
+        },
+    });
+    let mut page = loop {
+        match page(kv, prefix, keys_only, &wanted).await {
+            Err(error) if error.is_too_large() && wanted.limit > 1 => {
+                wanted.limit = smaller(wanted.limit);
+            }
+            page => break page?,
+        }
+    };
+    let (revision, cluster) = (revision(page.header()), cluster(page.header()));
+    let (more, kvs) = (page.more(), page.take_kvs());
+    if wanted.revision == 0 {
+        wanted.revision = revision;
+    }
+    if !keys_only {
+        wanted.limit = next_limit(wanted.limit, kvs.iter().map(size));
+    }
+    let last = kvs.last().filter(|_| more);
+    let from = last.map(|last| [last.key(), b"\0"].concat());
+    let part = Listing {
+        revision: wanted.revision,
+        items: kvs.into_iter().filter_map(|kv| item(prefix, kv)).collect(),
+        rest: from.map(|from| ListingRest { from, ..wanted }),
+    };
+    Ok((part, cluster))
+}
+
+async fn page(
+    kv: &KvClient,
+    prefix: &str,
+    keys_only: bool,
+    wanted: &ListingRest,
+) -> Result<GetResponse, SourceError> {
+    let mut options = GetOptions::new()
+        .with_limit(wanted.limit)
+        .with_revision(wanted.revision);
+    if !is_one_key(prefix) {
+        options = options.with_range(range_end(prefix));
+    }
+    if keys_only {
+        options = options.with_keys_only();
+    }
+    let most = match wanted.limit {
+        1 => MAX_MESSAGE,
+        _ => MAX_PAGE,
+    };
+    let mut kv = kv.clone().max_decoding_message_size(most);
+    within(kv.get(wanted.from.as_slice(), Some(options))).await
+}
+
+/// What to ask for after `limit` values were too much for one answer.
+fn smaller(limit: i64) -> i64 {
+    match limit {
+        0..=FIRST_VALUES => limit / 2,
+        _ => FIRST_VALUES,
+    }
+}
+
+/// What to ask for after `limit` values, by the sizes of those that came.
+fn next_limit(limit: i64, sizes: impl ExactSizeIterator<Item = usize>) -> i64 {
+    let count = i64::try_from(sizes.len()).unwrap_or(i64::MAX);
+    let bytes = i64::try_from(sizes.sum::<usize>()).unwrap_or(i64::MAX);
+    let fitting = GOOD_PAGE.saturating_mul(count) / bytes.max(1);
+    fitting.min(limit.saturating_mul(8)).clamp(1, MOST_VALUES)
+}
+
+fn size(kv: &KeyValue) -> usize {
+    kv.key().len() + kv.value().len()
 }
 
 /// Whether requested progress comes after all changes that it speaks of, in etcd of this version: before 3.4.25 and
@@ -235,29 +317,31 @@ impl EtcdChanges {
             .filter_map(|event| {
                 let kv = event.kv()?;
                 match event.event_type() {
-                    EventType::Put => item(&self.prefix, kv).map(KeyChange::Put),
+                    EventType::Put => item(&self.prefix, kv.clone()).map(KeyChange::Put),
                     EventType::Delete => {
                         relative(&self.prefix, kv.key()).map(|key| KeyChange::Delete { key })
                     }
                 }
             })
             .collect();
-        // A watcher that catches up gets its changes in pieces, each under the store's newest revision: only what
-        // is in the message has been delivered. Timed progress (no events) is sent to synced watchers alone.
-        let delivered = message
-            .events()
-            .iter()
-            .filter_map(|event| event.kv())
-            .map(|kv| kv.mod_revision())
-            .max();
+        // Timed progress (no events) is sent to synced watchers alone.
         let believed = message.watch_id() != WHOLE_STREAM || self.ordered;
         let progress = message.header().filter(|_| believed);
-        let revision = delivered.or(progress.map(|header| header.revision()));
+        let revision = delivered(message).or(progress.map(|header| header.revision()));
         Ok(Some(Batch {
             revision: revision.unwrap_or(0),
             changes,
         }))
     }
+}
+
+/// Up to which revision a message with changes has told everything. A watcher that catches up gets its changes in pieces,
+/// each under the store's newest revision, and the last revision in a piece may go on in the next one.
+fn delivered(message: &WatchResponse) -> Option<i64> {
+    let changes = message.events().iter().filter_map(|event| event.kv());
+    let bytes: usize = changes.clone().map(size).sum();
+    let newest = changes.map(KeyValue::mod_revision).max()?;
+    Some(newest - i64::from(bytes >= MAYBE_CUT))
 }
 
 /// 0 where there is none: kine's watches begin so.
@@ -270,18 +354,25 @@ fn cluster(header: Option<&ResponseHeader>) -> u64 {
     header.map_or(0, ResponseHeader::cluster_id)
 }
 
-fn item(prefix: &str, kv: &etcd_client::KeyValue) -> Option<EtcdItem> {
+fn item(prefix: &str, kv: KeyValue) -> Option<EtcdItem> {
     let key = relative(prefix, kv.key())?;
+    let (create_revision, mod_revision) = (kv.create_revision(), kv.mod_revision());
+    let (_, value) = kv.into_key_value();
     Some(EtcdItem {
         key,
-        value: kv.value().to_vec(),
-        mod_revision: kv.mod_revision(),
+        value,
+        create_revision,
+        mod_revision,
     })
 }
 
-/// The key below the prefix, for a single key its last segment; keys that are not UTF-8 are nobody's.
+/// The key below the prefix, for a single key its last segment. Keys that are not UTF-8, or longer than any name and
+/// address together, are nobody's.
 fn relative(prefix: &str, key: &[u8]) -> Option<String> {
     let key = std::str::from_utf8(key).ok()?;
+    if key.len() > prefix.len() + MAX_KEY {
+        return None;
+    }
     if is_one_key(prefix) {
         let (_, name) = key.rsplit_once('/')?;
         return (key == prefix).then(|| name.to_owned());
@@ -325,6 +416,37 @@ mod tests {
         ] {
             assert_eq!(orders_requested_progress(version), ordered, "{version}");
         }
+    }
+
+    /// What is asked for, page after page, of values of these sizes at an etcd that fails a page beyond the limit.
+    fn limits(values: &[usize]) -> Vec<i64> {
+        let (mut asked, mut limit, mut left) = (Vec::new(), FIRST_VALUES, values);
+        while !left.is_empty() {
+            asked.push(limit);
+            let count = usize::try_from(limit).unwrap().min(left.len());
+            let (page, rest) = left.split_at(count);
+            if count > 1 && page.iter().sum::<usize>() > MAX_PAGE {
+                limit = smaller(limit);
+            } else {
+                limit = next_limit(limit, page.iter().copied());
+                left = rest;
+            }
+        }
+        asked
+    }
+
+    #[test]
+    fn pages_are_as_large_as_the_values_allow() {
+        let small = limits(&[500; 10_000]);
+        assert!(small.len() < 45 && small[..3] == [10, 80, 250], "{small:?}");
+        let definitions = limits(&[15 << 10; 10_000]);
+        assert!(definitions.len() < 45, "{definitions:?}");
+        assert_eq!(limits(&[1 << 20; 30]), [10, 4, 4, 4, 4, 4]);
+        // Larger than etcd's default limit.
+        assert_eq!(limits(&[10 << 20; 4]), [10, 5, 2, 1, 1, 1, 1]);
+        let mixed = [[100; 1000].as_slice(), &[1 << 20; 20], &[100; 100]].concat();
+        let mixed = limits(&mixed);
+        assert!(mixed.len() < 40, "{mixed:?}");
     }
 
     #[test]

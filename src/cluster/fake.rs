@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 
-use super::source::{Batch, ChangeStream, Listing, SourceError, WatchSource};
+use super::source::{Batch, ChangeStream, Listing, ListingRest, SourceError, WatchSource};
 
 /// What a fake answers, in order.
 #[derive(Debug)]
@@ -49,7 +49,12 @@ impl FakeSource {
 
 #[async_trait]
 impl WatchSource for FakeSource {
-    async fn list(&mut self, _prefix: &str, _keys_only: bool) -> Result<Listing, SourceError> {
+    async fn list(
+        &mut self,
+        _prefix: &str,
+        _keys_only: bool,
+        _rest: Option<ListingRest>,
+    ) -> Result<Listing, SourceError> {
         match self.answer(FakeRequest::List) {
             Some(FakeAnswer::List(listing)) => listing,
             None => std::future::pending().await,

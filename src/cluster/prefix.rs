@@ -130,6 +130,7 @@ mod tests {
         EtcdItem {
             key: key.into(),
             value: value.into(),
+            create_revision: 1,
             mod_revision,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -18,33 +19,16 @@ const NAMED: usize = 100;
 
 impl ClusterState {
     /// All identity leases; `None` until they were listed.
-    pub fn named_leases(&self) -> Option<Vec<NamedLease>> {
-        if !self.leases.iter().all(|leases| leases.complete) {
-            return None;
-        }
-        let mut seen = Vec::new();
-        for (namespace, leases) in self.leases.iter().enumerate() {
-            for (name, at) in &leases.current {
-                let Some(identity) = &at.value else {
-                    continue;
-                };
-                seen.push(NamedLease {
-                    namespace,
-                    name: name.clone(),
-                    at: Versioned {
-                        value: identity.lease.clone(),
-                        revision: at.revision,
-                        heard: at.heard,
-                    },
-                });
-            }
-        }
-        Some(seen)
+    pub fn named_leases(&self) -> Option<Vec<Arc<NamedLease>>> {
+        let leases = &self.leases;
+        leases
+            .are_complete()
+            .then(|| leases.iter().cloned().collect())
     }
 
     /// The report, as JSON.
     pub fn report(&self, freshness: &Freshness) -> Value {
-        let topics = Topic::all(self.leases.len());
+        let topics = Topic::all(self.leases.namespaces());
         let topics = topics.zip(&self.positions).map(|(topic, position)| {
             json!({
                 "topic": topic.name(),
@@ -93,11 +77,10 @@ impl ClusterState {
 
     /// Every server that any key names.
     fn named(&self) -> BTreeSet<String> {
-        let leases = self.leases.iter().flat_map(|leases| &leases.current);
-        let leases = leases.filter(|(_, at)| at.value.is_some());
+        let leases = self.leases.iter().map(|lease| lease.name.as_str());
         let stored = self.storage.current.values().flat_map(|at| &at.value);
         let mut ids = self.ids();
-        ids.extend(leases.map(|(name, _)| name.as_str()));
+        ids.extend(leases);
         ids.extend(stored.map(|versions| versions.server.as_str()));
         // What has the ID of an apiserver is told with its proxy.
         let proxied = self.servers.current.keys().chain(self.live.current.keys());
@@ -169,16 +152,13 @@ impl ClusterState {
 
     /// The identity Lease of an apiserver.
     fn lease_facts(&self, id: &str) -> Option<Value> {
-        self.leases.iter().find_map(|leases| {
-            let at = leases.current.get(id)?;
-            let lease = &at.value.as_ref()?.lease;
-            let value = json!({
-                "holder": lease.holder,
-                "hostname": lease.hostname,
-                "publishedByProxy": lease.published,
-            });
-            Some(fact(at, value))
-        })
+        let at = &self.leases.get(id)?.at;
+        let value = json!({
+            "holder": at.value.holder,
+            "hostname": at.value.hostname,
+            "publishedByProxy": at.value.published,
+        });
+        Some(fact(at, value))
     }
 
     fn bare_discovery(&self, id: &str) -> Option<&NativePeer> {

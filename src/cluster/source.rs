@@ -9,6 +9,8 @@ pub struct EtcdItem {
     pub key: String,
     /// Value; empty where only keys were asked for.
     pub value: Vec<u8>,
+    /// Revision of the write that made it.
+    pub create_revision: i64,
     /// Revision of the last write.
     pub mod_revision: i64,
 }
@@ -25,13 +27,26 @@ pub enum KeyChange {
     },
 }
 
-/// Everything below a prefix at one revision.
+/// What is below a prefix at one revision, or a part of it.
 #[derive(Debug, Clone, Default)]
 pub struct Listing {
     /// The revision.
     pub revision: i64,
-    /// All keys.
+    /// In the order of their keys.
     pub items: Vec<EtcdItem>,
+    /// What is to be asked for next; `None`: nothing is left.
+    pub rest: Option<ListingRest>,
+}
+
+/// The part of a listing that was not read yet.
+#[derive(Debug, Clone)]
+pub struct ListingRest {
+    /// Its first key.
+    pub(super) from: Vec<u8>,
+    /// At the revision of the first part; 0: this is the first part.
+    pub(super) revision: i64,
+    /// Keys to ask for.
+    pub(super) limit: i64,
 }
 
 /// Changes, complete up to a revision. Without changes it is a progress notification.
@@ -76,13 +91,24 @@ impl SourceError {
     pub fn is_denied(&self) -> bool {
         self.said().contains("permission denied")
     }
+
+    /// Whether an answer has more bytes than this program takes, or than etcd sends.
+    pub fn is_too_large(&self) -> bool {
+        let said = self.said();
+        said.contains("message length too large") || said.contains("message larger than max")
+    }
 }
 
 /// Lists and watches keys.
 #[async_trait]
 pub trait WatchSource: Send {
-    /// Everything below `prefix` at one revision.
-    async fn list(&mut self, prefix: &str, keys_only: bool) -> Result<Listing, SourceError>;
+    /// What is below `prefix` at one revision: the first part, or the `rest` of the part before.
+    async fn list(
+        &mut self,
+        prefix: &str,
+        keys_only: bool,
+        rest: Option<ListingRest>,
+    ) -> Result<Listing, SourceError>;
 
     /// Changes below `prefix` from revision `from` on, that one included. Everything before it has been sent: a source that
     /// has not reached it yet returns [`SourceError::OtherHistory`].

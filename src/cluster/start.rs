@@ -13,6 +13,7 @@ use super::etcd::EtcdSource;
 use super::keys::EtcdKeys;
 use super::native;
 use super::others_ids::OthersIds;
+use super::queue::{Queue, queue};
 use super::state::ClusterState;
 use super::watch::follow;
 use crate::client::MakerError;
@@ -39,7 +40,7 @@ pub struct ClusterInputs {
 /// What the catalog tells others besides the snapshot.
 pub struct ClusterOutputs {
     /// Identity Leases; `None` until they were listed.
-    pub leases: watch::Receiver<Option<Arc<Vec<NamedLease>>>>,
+    pub leases: watch::Receiver<Option<Arc<Vec<Arc<NamedLease>>>>>,
     /// Records of other servers that must not end, with their revisions.
     pub unreachable_records: watch::Receiver<BTreeMap<String, i64>>,
     /// IDs that other servers have; `None` until etcd was read.
@@ -116,13 +117,9 @@ pub fn start(
 }
 
 /// Each follower starts at another member of etcd.
-fn follow_etcd(
-    config: &Config,
-    inputs: &ClusterInputs,
-    control: &mut JoinSet<()>,
-) -> mpsc::Receiver<super::watch::Message> {
+fn follow_etcd(config: &Config, inputs: &ClusterInputs, control: &mut JoinSet<()>) -> Queue {
     let keys = &inputs.keys;
-    let (sink, messages) = mpsc::channel(QUEUE);
+    let (sink, messages) = queue(QUEUE);
     let log_throttle = Arc::default();
     let ignored = config.rerouting.bare_servers == BareServersMode::Ignore;
     for topic in keys.topics() {

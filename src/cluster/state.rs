@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::bare::{BareAnswer, BareServers};
-use super::codec::{self, Lease, PeerEndpoint, ServerVersions};
+use super::codec::{self, PeerEndpoint, ServerVersions};
 use super::custom::{self, CustomTracker};
 use super::decoder::Decoder;
 use super::json;
 use super::keys::Topic;
+use super::leases::Leases;
 use super::prefix::{PrefixState, Versioned};
 use super::record::{LiveKey, Record, unpack};
 use super::source::EtcdItem;
@@ -47,13 +48,6 @@ pub struct NativePeer {
     /// Emulated version, where known.
     pub version: Option<KubernetesVersion>,
     pub read: Instant,
-}
-
-/// An identity lease. A new revision is a change, whatever it changed: a deletion must name the newest one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct IdentityLease {
-    pub(super) lease: Lease,
-    revision: i64,
 }
 
 /// What an event changed.
@@ -91,8 +85,7 @@ pub struct ClusterState {
     definitions: PrefixState<Option<Arc<[Box<str>]>>>,
     /// Whether the APIService has a `spec.service`.
     api_services: PrefixState<bool>,
-    /// One for each namespace; leases of others than apiservers and proxies are `None`.
-    pub(super) leases: Vec<PrefixState<Option<IdentityLease>>>,
+    pub(super) leases: Leases,
     pub(super) natives: BTreeMap<String, (NativePeer, Instant)>,
     pub(super) bare: BareServers,
     pub(super) undecodables: Undecodables,
@@ -127,7 +120,7 @@ impl ClusterState {
             suspended_claims: Suspended::new(ttl),
             definitions: PrefixState::default(),
             api_services: PrefixState::default(),
-            leases: (0..namespaces).map(|_| PrefixState::default()).collect(),
+            leases: Leases::new(namespaces),
             natives: BTreeMap::new(),
             bare: BareServers::new(canonical(own_endpoint), ttl, grace),
             undecodables: Undecodables::default(),
@@ -237,14 +230,8 @@ impl ClusterState {
             Topic::Leases(namespace) => {
                 // It may have been the last missing list.
                 let listed = matches!(event, Event::InitDone(_));
-                if let Some(leases) = self.leases.get_mut(usize::from(namespace)) {
-                    let decode = |item: &EtcdItem| {
-                        let revision = item.mod_revision;
-                        let lease = decoder.decode(item, lease)?;
-                        Some(lease.map(|lease| IdentityLease { lease, revision }))
-                    };
-                    changes.leases = leases.take(event, now, decode).changed;
-                }
+                let leases = &mut self.leases;
+                changes.leases = leases.take(namespace.into(), event, now, &mut decoder);
                 listed
             }
         };
@@ -261,7 +248,7 @@ impl ClusterState {
             && self.definitions.complete
             && self.api_services.complete
             && self.bare.is_complete()
-            && self.leases.iter().all(|leases| leases.complete)
+            && self.leases.are_complete()
     }
 
     /// The newest known revision.
@@ -357,11 +344,6 @@ impl ClusterState {
         let endpoints = self.suspended_endpoints.expire(now);
         endpoints || live || claims || bare || self.natives.len() != natives
     }
-}
-
-/// `None`: a Lease of a scheduler, controller manager or node.
-fn lease(value: &[u8]) -> Result<Option<Lease>, codec::Undecodable> {
-    Ok(Some(codec::lease(value)?).filter(|lease| lease.identity || lease.published))
 }
 
 /// Servers of one version have the same set, which is kept only once.

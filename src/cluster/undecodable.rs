@@ -5,14 +5,19 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::keys::Topic;
+use crate::log_throttle::LogRateLimit;
 
 /// Limit of listed values; all are counted.
 const NAMED: usize = 100;
+
+/// Longest name that people are shown, in characters.
+const SHOWN: usize = 100;
 
 /// Values that cannot be decoded now.
 #[derive(Debug, Default)]
 pub struct Undecodables {
     named: BTreeMap<(Topic, String), (i64, String)>,
+    logged: BTreeMap<Topic, LogRateLimit>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -24,12 +29,23 @@ pub struct UndecodableValue {
 }
 
 impl Undecodables {
-    /// The value of `key` that `revision` wrote cannot be decoded. Returns whether that is new.
+    /// The value of `key` that `revision` wrote cannot be decoded. Returns whether that is new. Logged once a minute for
+    /// each topic.
     pub fn add(&mut self, topic: Topic, key: &str, revision: i64, error: String) -> bool {
         let place = (topic, key.to_owned());
         let known = self.named.get(&place);
         if known.is_some_and(|(before, _)| *before == revision) {
             return false;
+        }
+        if let Some(left_out) = self.logged.entry(topic).or_default().admit() {
+            let (topic, key) = (topic.name(), shown(key));
+            tracing::warn!(
+                topic,
+                key,
+                error,
+                left_out,
+                "value cannot be decoded, keeping what was known before"
+            );
         }
         if known.is_some() || self.named.len() < NAMED {
             self.named.insert(place, (revision, error));
@@ -54,11 +70,19 @@ impl Undecodables {
         named
             .map(|((topic, key), (revision, error))| UndecodableValue {
                 topic: topic.name(),
-                key: key.clone(),
+                key: shown(key),
                 revision: *revision,
                 error: error.clone(),
             })
             .collect()
+    }
+}
+
+/// API users choose names.
+fn shown(name: &str) -> String {
+    match name.char_indices().nth(SHOWN) {
+        None => name.to_owned(),
+        Some((end, _)) => format!("{}…", &name[..end]),
     }
 }
 

@@ -8,9 +8,8 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-
 use super::keys::Topic;
+use super::queue::Sink;
 use super::source::{EtcdItem, KeyChange, SourceError, WatchSource};
 use crate::log_throttle::{LogThrottle, chain};
 use crate::retry::{Backoff, jittered};
@@ -59,14 +58,14 @@ const BACKOFF: Backoff = Backoff {
     jitter: 0.5,
 };
 
-/// Follows `prefix` until the receiver of `sink` is dropped, and retries after every failure. `throttle` is shared by all
+/// Follows `prefix` until the queue behind `sink` is dropped, and retries after every failure. `throttle` is shared by all
 /// topics of one etcd.
 pub async fn follow(
     mut source: impl WatchSource,
     topic: Topic,
     prefix: String,
     keys_only: bool,
-    sink: mpsc::Sender<Message>,
+    sink: Sink,
     throttle: Arc<LogThrottle<Topic>>,
 ) {
     let mut position = None;
@@ -141,7 +140,7 @@ struct ListWatch<'a, S> {
     topic: Topic,
     prefix: &'a str,
     keys_only: bool,
-    sink: &'a mpsc::Sender<Message>,
+    sink: &'a Sink,
     throttle: &'a LogThrottle<Topic>,
 }
 
@@ -177,14 +176,20 @@ impl<S: WatchSource> ListWatch<'_, S> {
         }
     }
 
+    /// Part by part, so that no more than one is in memory.
     async fn list(&mut self) -> Result<i64, FollowEnd> {
-        let listing = self.source.list(self.prefix, self.keys_only).await?;
+        let (prefix, keys_only) = (self.prefix, self.keys_only);
+        let mut part = self.source.list(prefix, keys_only, None).await?;
         self.send(Event::Init).await?;
-        for item in listing.items {
-            self.send(Event::InitApply(item)).await?;
+        loop {
+            for item in part.items {
+                self.send(Event::InitApply(item)).await?;
+            }
+            let Some(rest) = part.rest else { break };
+            part = self.source.list(prefix, keys_only, Some(rest)).await?;
         }
-        self.send(Event::InitDone(listing.revision)).await?;
-        Ok(listing.revision)
+        self.send(Event::InitDone(part.revision)).await?;
+        Ok(part.revision)
     }
 
     async fn send(&self, event: Event) -> Result<(), FollowEnd> {

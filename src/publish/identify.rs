@@ -35,7 +35,7 @@ pub struct Identify {
     /// This host's name.
     pub host: String,
     /// Identity leases in etcd.
-    pub leases: watch::Receiver<Option<Arc<Vec<NamedLease>>>>,
+    pub leases: watch::Receiver<Option<Arc<Vec<Arc<NamedLease>>>>>,
     /// IDs that other servers have; `None` until etcd was read.
     pub others: watch::Receiver<Option<OthersIds>>,
     /// The apiserver's version.
@@ -208,9 +208,9 @@ impl Identify {
 }
 
 /// Leases with names that the API allows.
-fn named(leases: &[NamedLease]) -> Vec<&NamedLease> {
+fn named(leases: &[Arc<NamedLease>]) -> Vec<&NamedLease> {
     let named = |lease: &&NamedLease| identity::can_name_a_lease(&lease.name);
-    leases.iter().filter(named).collect()
+    leases.iter().map(|lease| &**lease).filter(named).collect()
 }
 
 fn candidate(lease: &NamedLease) -> LeaseCandidate<'_> {
@@ -271,7 +271,7 @@ mod tests {
 
     /// The search of a proxy on the host `cp-a`, and what it is told and tells.
     struct Search {
-        leases: watch::Sender<Option<Arc<Vec<NamedLease>>>>,
+        leases: watch::Sender<Option<Arc<Vec<Arc<NamedLease>>>>>,
         others: watch::Sender<Option<OthersIds>>,
         view: watch::Sender<LocalView>,
         state: Arc<LocalState>,
@@ -335,6 +335,7 @@ mod tests {
         }
 
         fn show(&self, leases: Vec<NamedLease>) {
+            let leases = leases.into_iter().map(Arc::new).collect();
             self.leases.send_replace(Some(Arc::new(leases)));
         }
 

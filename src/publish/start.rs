@@ -40,7 +40,7 @@ pub struct PublishInputs {
     pub local: Arc<LocalState>,
     pub view: watch::Receiver<LocalView>,
     pub custom: watch::Receiver<Option<Arc<Custom>>>,
-    pub leases: watch::Receiver<Option<Arc<Vec<NamedLease>>>>,
+    pub leases: watch::Receiver<Option<Arc<Vec<Arc<NamedLease>>>>>,
     /// Records of other servers that must not end.
     pub unreachable_records: watch::Receiver<BTreeMap<String, i64>>,
     /// IDs that other servers have.

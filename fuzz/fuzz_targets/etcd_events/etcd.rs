@@ -8,7 +8,8 @@ use kube_interop_proxy::cluster::json;
 use kube_interop_proxy::cluster::keys::Topic;
 use kube_interop_proxy::cluster::record::LiveKey;
 use kube_interop_proxy::cluster::source::{
-    Batch, ChangeStream, EtcdItem, KeyChange, Listing, SourceError, WatchSource,
+    Batch, ChangeStream, EtcdItem, KeyChange, Listing, ListingRest, SourceError,
+    WatchSource,
 };
 use tokio::sync::mpsc;
 
@@ -45,6 +46,7 @@ impl Etcd {
         let item = EtcdItem {
             key: key.to_owned(),
             value,
+            create_revision: 1,
             mod_revision: self.revision,
         };
         self.keys.insert((topic, key.to_owned()), item.clone());
@@ -124,6 +126,7 @@ impl Etcd {
         Listing {
             revision: self.revision,
             items,
+            rest: None,
         }
     }
 
@@ -207,7 +210,12 @@ impl Source {
 
 #[async_trait]
 impl WatchSource for Source {
-    async fn list(&mut self, _prefix: &str, _keys_only: bool) -> Result<Listing, SourceError> {
+    async fn list(
+        &mut self,
+        _: &str,
+        _: bool,
+        _: Option<ListingRest>,
+    ) -> Result<Listing, SourceError> {
         let mut etcd = self.etcd.lock().expect("a lock");
         etcd.permits(self.topic)?;
         self.cluster = etcd.cluster;

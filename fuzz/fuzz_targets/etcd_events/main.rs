@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use arbitrary::Arbitrary;
 use kube_interop_proxy::cluster::keys::Topic;
+use kube_interop_proxy::cluster::queue::{Queue, queue};
 use kube_interop_proxy::cluster::record::LiveKey;
 use kube_interop_proxy::cluster::source::EtcdItem;
 use kube_interop_proxy::cluster::state::{ClusterState, canonical};
@@ -19,7 +20,6 @@ use kube_interop_proxy::cluster::{json, record};
 use kube_interop_proxy::local::discovery::LocalView;
 use kube_interop_proxy::routing::table::{PeerKind, Snapshot};
 use libfuzzer_sys::fuzz_target;
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use self::etcd::{Command, Etcd, Source};
@@ -82,7 +82,7 @@ fuzz_target!(|steps: Vec<Step>| {
 async fn run(steps: impl Iterator<Item = Step>) {
     let etcd = Arc::new(Mutex::new(Etcd::default()));
     etcd.lock().expect("a lock").revision = 1;
-    let (sink, messages) = mpsc::channel(1 << 16);
+    let (sink, messages) = queue(1 << 16);
     let mut followers = JoinSet::new();
     let mut commands = Vec::new();
     for topic in Topic::all(1) {
@@ -155,7 +155,7 @@ async fn run(steps: impl Iterator<Item = Step>) {
 
 /// What the catalog does with the events.
 struct Proxy {
-    messages: mpsc::Receiver<Message>,
+    messages: Queue,
     state: ClusterState,
     snapshot: Snapshot,
     now: Instant,
@@ -164,7 +164,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    fn new(messages: mpsc::Receiver<Message>) -> Self {
+    fn new(messages: Queue) -> Self {
         let state = ClusterState::new(OWN_ENDPOINT, 1, TTL, GRACE);
         Self {
             messages,

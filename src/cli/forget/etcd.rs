@@ -218,9 +218,9 @@ impl EtcdAccess {
 
     async fn other_records(&self, id: &str, client: &Client) -> Result<Vec<Record>, SourceError> {
         let below = self.keys.of(Topic::Servers);
-        let (listing, _) = etcd::list(client.kv_client(), &below, false).await?;
+        let items = etcd::list(client.kv_client(), &below, false).await?;
         let mut inventory = Inventory::default();
-        inventory.take(Topic::Servers, &below, &listing.items);
+        inventory.take(Topic::Servers, &below, &items);
         let others = inventory
             .records
             .into_iter()
@@ -243,8 +243,8 @@ impl EtcdAccess {
             }
         }
         let prefix = self.keys.of(Topic::StorageVersions);
-        let (listing, _) = etcd::list(client.kv_client(), &prefix, false).await?;
-        let naming = listing.items.iter();
+        let items = etcd::list(client.kv_client(), &prefix, false).await?;
+        let naming = items.iter();
         let naming = naming.filter(|item| remaining::names(&item.value, id));
         remaining.storage_versions = naming.count();
         Ok(remaining)

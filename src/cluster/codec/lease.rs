@@ -45,7 +45,11 @@ pub fn micro_time(time: OffsetDateTime) -> String {
     )
 }
 
-/// The fields of a Lease that describe a server.
+/// Longest text of a Lease that is kept, in bytes: so a Lease has no more than 1 KiB with its name. Labels and UIDs are
+/// shorter, and an apiserver's holder has 78 bytes at most.
+const MOST_TEXT: usize = 96;
+
+/// The fields of a Lease that describe a server. Long texts are cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
     /// Whether its labels mark it as the identity of a kube-apiserver.
@@ -158,10 +162,22 @@ pub fn lease(value: &[u8]) -> Result<Lease, Undecodable> {
             && annotations.get(RENEWAL) == renewed_as.as_ref(),
         hostname: labels
             .remove("kubernetes.io/hostname")
-            .filter(|name| !name.is_empty()),
-        holder,
+            .filter(|name| !name.is_empty())
+            .map(bounded),
+        holder: holder.map(bounded),
         duration: seconds.filter(|s| *s > 0).map(Duration::from_secs),
         renewed: spec.renew_time,
-        uid: metadata.uid.unwrap_or_default(),
+        uid: bounded(metadata.uid.unwrap_or_default()),
     })
+}
+
+/// Holders may be as long as an object.
+fn bounded(mut text: String) -> String {
+    let mut end = text.len().min(MOST_TEXT);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+    text.shrink_to_fit();
+    text
 }

@@ -13,6 +13,9 @@ const STORAGE_VERSION: Type = Type {
     api_versions: &["internal.apiserver.k8s.io/v1alpha1"],
 };
 
+/// Longest name of a Lease, and so of a server ID.
+const MAX_NAME: usize = 253;
+
 /// The versions of a resource that one server serves. Servers that are gone stay listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerVersions {
@@ -67,7 +70,7 @@ pub fn storage_version(value: &[u8]) -> Result<Vec<ServerVersions>, Undecodable>
     let form = decode::<StorageVersionFields, protobuf::StorageVersion>(value, &STORAGE_VERSION)?;
     let servers = form.status.and_then(|status| status.0.storage_versions);
     let read = |JsonObject(server): JsonObject<Server>| {
-        let id = server.id.filter(|id| !id.is_empty());
+        let id = server.id.filter(|id| (1..=MAX_NAME).contains(&id.len()));
         let served = server.served_versions.unwrap_or_default();
         Ok(ServerVersions {
             server: id.ok_or(Undecodable::Field("apiServerID"))?,

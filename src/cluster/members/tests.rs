@@ -44,6 +44,7 @@ fn item(key: &str, value: impl Into<Vec<u8>>, mod_revision: i64) -> EtcdItem {
     EtcdItem {
         key: key.into(),
         value: value.into(),
+        create_revision: 1,
         mod_revision,
     }
 }

@@ -1,11 +1,13 @@
 use super::*;
 use crate::cluster::fake::{FakeAnswer, FakeRequest, FakeSource};
+use crate::cluster::queue::queue;
 use crate::cluster::source::{Batch, Listing};
 
 fn item(key: &str, revision: i64) -> EtcdItem {
     EtcdItem {
         key: key.into(),
         value: b"v".to_vec(),
+        create_revision: 1,
         mod_revision: revision,
     }
 }
@@ -23,7 +25,7 @@ fn broken() -> SourceError {
 
 /// Follows `fake` until `count` events were told.
 async fn events(fake: &FakeSource, count: usize) -> Vec<Event> {
-    let (sink, mut received) = mpsc::channel(64);
+    let (sink, mut received) = queue(64);
     let follower = tokio::spawn(follow(
         fake.clone(),
         Topic::Live,
@@ -46,6 +48,7 @@ async fn one_list_then_a_watch_from_the_next_revision() {
         FakeAnswer::List(Ok(Listing {
             revision: 7,
             items: vec![item("a", 3)],
+            rest: None,
         })),
         FakeAnswer::Watch(vec![
             Ok(put("b", 8)),
@@ -74,6 +77,7 @@ async fn a_broken_watch_goes_on_where_progress_had_come_to() {
         FakeAnswer::List(Ok(Listing {
             revision: 7,
             items: vec![],
+            rest: None,
         })),
         FakeAnswer::Watch(vec![
             Ok(put("a", 8)),
@@ -106,11 +110,13 @@ async fn only_compaction_causes_a_new_list() {
         FakeAnswer::List(Ok(Listing {
             revision: 7,
             items: vec![],
+            rest: None,
         })),
         FakeAnswer::Watch(vec![Err(SourceError::Compacted(50))]),
         FakeAnswer::List(Ok(Listing {
             revision: 60,
             items: vec![],
+            rest: None,
         })),
         FakeAnswer::Watch(vec![Ok(put("a", 61))]),
     ]);
@@ -140,6 +146,7 @@ async fn an_etcd_with_another_history_is_listed_again_and_followed_from_there() 
         FakeAnswer::List(Ok(Listing {
             revision,
             items: vec![],
+            rest: None,
         }))
     };
     let fake = FakeSource::new(vec![
@@ -173,6 +180,7 @@ async fn a_member_that_lags_behind_does_not_move_the_position_back() {
         FakeAnswer::List(Ok(Listing {
             revision: 7,
             items: vec![],
+            rest: None,
         })),
         FakeAnswer::Watch(vec![
             Ok(Batch {
@@ -200,10 +208,11 @@ async fn nobody_listening_ends_it() {
         FakeAnswer::List(Ok(Listing {
             revision: 7,
             items: vec![],
+            rest: None,
         })),
         FakeAnswer::Watch(vec![Err(broken())]),
     ]);
-    let (sink, received) = mpsc::channel(1);
+    let (sink, received) = queue(1);
     drop(received);
     follow(fake, Topic::Live, "/p/".into(), false, sink, Arc::default()).await;
 }

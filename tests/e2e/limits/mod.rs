@@ -6,4 +6,5 @@ pub mod etcd_values;
 pub mod fairness;
 pub mod http2;
 pub mod large_headers;
+mod leases;
 pub mod unread;

@@ -125,8 +125,7 @@ async fn list(
         etcd::list(client.kv_client(), below, keys_only).await
     };
     let listing = tokio::time::timeout(REQUEST_TIMEOUT, listing).await;
-    let (listing, _) = listing.unwrap_or(Err(SourceError::Timeout))?;
-    Ok(listing.items)
+    listing.unwrap_or(Err(SourceError::Timeout))
 }
 
 /// The condition never holds: no key has the highest possible revision. kine understands this form too.

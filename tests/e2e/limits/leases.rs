@@ -1,0 +1,271 @@
+//! Leases in kube-system by users who may create Leases there, and the log of what they write.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use testkit::client::Client;
+use testkit::cluster::{Ground, LONG};
+use testkit::double::v1_20;
+use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::process::Signal;
+use testkit::proxy::{Proxy, ProxyOptions, Until};
+use testkit::registry::Registry;
+use testkit::wait::eventually;
+
+const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+const UNDECODABLE: &str = "kube_interop_proxy_etcd_undecodable";
+const DROPPED: &str = "kube_interop_proxy_dropped_log_lines_total";
+const WARNING: &str = "value cannot be decoded";
+/// Of a holder.
+const SIZE: usize = 1_000_000;
+/// A day of the year 10000 in UTC.
+const STRANGE_TIME: &str = "9999-12-31T23:59:59-12:00";
+
+struct World {
+    api: KubeApiServer,
+    ground: Ground,
+}
+
+impl World {
+    async fn new() -> Self {
+        let ground = Ground::new().await;
+        let options = KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, "cp-a");
+        let api = KubeApiServer::start(options, &ground.pki).await;
+        let world = Self { api, ground };
+        let admin = world.api.admin();
+        eventually("the namespace kube-system is there", LONG, async || {
+            let answer = admin.get("/api/v1/namespaces/kube-system").await;
+            answer.code() == 200
+        })
+        .await;
+        world
+    }
+
+    /// etcd is slow while much is written.
+    fn proxy(&self, id: &str) -> ProxyOptions {
+        let options = self.ground.proxy(id, self.api.addr());
+        let options = options.set("identity.publishLease", "Never");
+        options.set("peer.leaseTTL", "60s").until(Until::Ready)
+    }
+
+    /// Creates an apiserver's Lease (`POST`), or changes it (`PATCH`).
+    async fn write(&self, verb: &str, name: &str, spec: Value) {
+        let labels = json!({"apiserver.kubernetes.io/identity": "kube-apiserver"});
+        let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": name, "labels": labels}, "spec": spec});
+        let (path, content_type, code) = match verb {
+            "POST" => (PATH.to_owned(), "application/json", 201),
+            _ => (
+                format!("{PATH}/{name}"),
+                "application/merge-patch+json",
+                200,
+            ),
+        };
+        let admin = self.api.admin().header("content-type", content_type);
+        let answer = admin.request(verb, &path, lease.to_string()).await;
+        assert_eq!(answer.code(), code, "{}", answer.text());
+    }
+}
+
+fn resident(proxy: &mut Proxy) -> usize {
+    proxy.process().memory().unwrap() >> 10
+}
+
+/// Most MiB since it was last forgotten.
+fn peak(proxy: &mut Proxy) -> usize {
+    proxy.process().peak_memory().unwrap() >> 10
+}
+
+/// How many of the Leases a proxy knows.
+async fn known(proxy: &Proxy) -> Vec<Value> {
+    let status = proxy.statusz().await;
+    let servers = status["facts"]["servers"].as_array().unwrap().iter();
+    let leases = servers.map(|server| server["lease"].clone());
+    leases.filter(|lease| !lease.is_null()).collect()
+}
+
+async fn until_known(proxy: &Proxy, begin: char, count: usize) {
+    let what = format!("{count} Leases are known");
+    eventually(&what, LONG, async || {
+        let leases = known(proxy).await;
+        let holder = |lease: &&Value| lease["holder"].as_str().unwrap().starts_with(begin);
+        let found = leases.iter().filter(holder).count();
+        (found == count).then_some(()).ok_or(found)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn leases_as_large_as_the_api_takes_cost_what_is_kept_of_them() {
+    const LEASES: usize = 150;
+    let world = World::new().await;
+    let mut proxy = Proxy::start(world.proxy("a")).await;
+    known(&proxy).await;
+    let before = resident(&mut proxy);
+    proxy.process().forget_peak();
+    for (verb, letter) in [("POST", 'x'), ("PATCH", 'y')] {
+        for number in 0..LEASES {
+            let spec = json!({"holderIdentity": letter.to_string().repeat(SIZE)});
+            world.write(verb, &format!("a{number:03}"), spec).await;
+        }
+        until_known(&proxy, letter, LEASES).await;
+    }
+    let peak_of_changes = peak(&mut proxy);
+    assert!(
+        peak_of_changes < before + 48,
+        "{before} {peak_of_changes} MiB"
+    );
+    eventually("the memory is given back", LONG, async || {
+        let now = proxy.process().memory().unwrap() >> 10;
+        (now < before + 12)
+            .then_some(())
+            .ok_or(format!("{before} {now} MiB"))
+    })
+    .await;
+    let longest = known(&proxy).await;
+    let longest = longest
+        .iter()
+        .map(|lease| lease["holder"].as_str().unwrap().len());
+    assert_eq!(longest.max(), Some(96));
+
+    // A proxy that starts reads all of them at once.
+    let mut late = Proxy::start(world.proxy("b")).await;
+    until_known(&late, 'y', LEASES).await;
+    let peak_of_list = peak(&mut late);
+    assert!(peak_of_list < before + 64, "{before} {peak_of_list} MiB");
+    assert_eq!(late.metric(UNDECODABLE, &[]).await, 0.0);
+}
+
+/// Writes an apiserver's Lease straight into etcd.
+async fn put(registry: &Registry, name: &str, holder: &str) {
+    let labels = json!({"apiserver.kubernetes.io/identity": "kube-apiserver"});
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"labels": labels}, "spec": {"holderIdentity": holder}});
+    let key = format!("/registry/leases/kube-system/{name}");
+    registry.put(&key, &lease.to_string()).await;
+}
+
+#[tokio::test]
+async fn large_values_are_read_in_parts_in_a_list_and_in_a_catch_up() {
+    const LARGE: usize = 40;
+    let ground = Ground::new().await;
+    let registry = Registry::new(ground.etcd.client().await, "/registry");
+    // So many small ones that large pages are asked for when the large ones come.
+    for number in 0..340 {
+        put(&registry, &format!("a{number:03}"), "small").await;
+    }
+    let large = |letter: char| letter.to_string().repeat(SIZE);
+    for number in 0..LARGE {
+        put(&registry, &format!("b{number:03}"), &large('x')).await;
+    }
+    let double = ground.double(v1_20()).await;
+    let options = ground.proxy("a", double.addr()).set("peer.leaseTTL", "60s");
+    let mut proxy = Proxy::start(options.until(Until::Ready)).await;
+    until_known(&proxy, 's', 340).await;
+    until_known(&proxy, 'x', LARGE).await;
+    let lists = proxy.metric("kube_interop_proxy_etcd_lists", &[]).await;
+    let peak_of_list = peak(&mut proxy);
+    assert!(peak_of_list < 96, "{peak_of_list} MiB");
+
+    proxy.process().forget_peak();
+    proxy.process().signal(Signal::Stop);
+    for letter in ['y', 'z'] {
+        for number in 0..LARGE {
+            put(&registry, &format!("b{number:03}"), &large(letter)).await;
+        }
+    }
+    proxy.process().signal(Signal::Cont);
+    until_known(&proxy, 'z', LARGE).await;
+    let peak_of_changes = peak(&mut proxy);
+    assert!(peak_of_changes < 96, "{peak_of_changes} MiB");
+    let now = proxy.metric("kube_interop_proxy_etcd_lists", &[]).await;
+    assert_eq!(now, lists, "nothing was listed again");
+}
+
+/// A pipe with a name that is full, and stays so while it is held.
+fn full_pipe(path: &Path) -> File {
+    let made = Command::new("mkfifo").arg(path).status().unwrap();
+    assert!(made.success());
+    // With both ends open nobody waits for the other one.
+    let mut pipe = File::options().read(true).write(true).open(path).unwrap();
+    pipe.write_all(&[b'\n'; 64 << 10]).unwrap();
+    pipe
+}
+
+/// All pages and a request that is logged, a few times.
+async fn assert_all_answer(proxy: &Proxy, client: &Client) {
+    for _ in 0..3 {
+        for page in ["/livez", "/readyz", "/metrics", "/statusz"] {
+            assert_eq!(proxy.admin_get(page).await.code(), 200, "{page}");
+        }
+        assert_eq!(client.get("/version").await.code(), 200);
+    }
+}
+
+#[tokio::test]
+async fn values_that_cannot_be_decoded_are_logged_once_a_minute_and_a_log_that_hangs_stops_nothing()
+{
+    const LEASES: usize = 600;
+    let world = World::new().await;
+    let began = Instant::now();
+    let mut proxy = Proxy::start(world.proxy("a")).await;
+    for number in 0..LEASES {
+        let spec = json!({"holderIdentity": "x", "renewTime": STRANGE_TIME});
+        world.write("POST", &format!("a{number:03}"), spec).await;
+    }
+    let all = |count: f64| count == LEASES as f64;
+    proxy.until_metric(UNDECODABLE, &[], all).await;
+    let log = std::fs::read_to_string(proxy.process().log()).unwrap();
+    let lines = log.lines().filter(|line| line.contains(WARNING)).count();
+    let most = 1 + usize::try_from(began.elapsed().as_secs() / 60).unwrap();
+    assert!((1..=most).contains(&lines), "{lines} of {most}\n{log}");
+    let named = &proxy.statusz().await["facts"]["undecodable"];
+    assert_eq!(
+        named.as_array().unwrap().len(),
+        100,
+        "the others are counted"
+    );
+    assert_eq!(proxy.metric(DROPPED, &[]).await, 0.0);
+    assert!(proxy.terminate().await.success());
+
+    // The same with a reader that hangs.
+    let path = world.ground.dir.path().join("log");
+    let pipe = full_pipe(&path);
+    let shell = format!("exec \"$@\" 2>'{}'", path.display());
+    let hanging = world.proxy("a").set("logging.filter", "info,access=info");
+    let hanging = hanging.run_by(["sh", "-c", &shell, "sh"].map(str::to_owned).to_vec());
+    let mut proxy = Proxy::start(hanging).await;
+    proxy.until_metric(UNDECODABLE, &[], all).await;
+    let client = proxy.client(&world.ground.pki).cert("admin");
+    assert_all_answer(&proxy, &client).await;
+    // More than the queue takes.
+    let mut many = JoinSet::new();
+    for _ in 0..10 {
+        let client = client.fresh();
+        many.spawn(async move {
+            for _ in 0..1_200 {
+                assert_eq!(client.get("/version").await.code(), 200);
+            }
+        });
+    }
+    many.join_all().await;
+    proxy.until_metric(DROPPED, &[], |count| count > 0.0).await;
+    let dropped = proxy.metric(DROPPED, &[]).await;
+    assert_all_answer(&proxy, &client).await;
+    let later = move |count| count > dropped;
+    proxy.until_metric(DROPPED, &[], later).await;
+    world
+        .write("POST", "b", json!({"holderIdentity": "y"}))
+        .await;
+    until_known(&proxy, 'y', 1).await;
+
+    proxy.process().signal(Signal::Term);
+    assert!(proxy.process().wait(LONG).await.success());
+    drop(pipe);
+}
