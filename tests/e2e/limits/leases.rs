@@ -25,7 +25,7 @@ const WARNING: &str = "value cannot be decoded";
 /// Of a holder.
 const SIZE: usize = 1_000_000;
 /// A day of the year 10000 in UTC.
-const STRANGE_TIME: &str = "9999-12-31T23:59:59-12:00";
+const STRANGE_TIME: &str = "9999-12-31T23:59:59.000000-12:00";
 
 struct World {
     api: KubeApiServer,
