@@ -11,9 +11,11 @@ use kube_interop_proxy::cli::doctor;
 use kube_interop_proxy::cli::doctor::finding::{Level, summary};
 use kube_interop_proxy::cli::status::OutputFormat;
 use kube_interop_proxy::cli::{self, Ending, terminal};
-use kube_interop_proxy::config::{self, LoadedConfig, Problem};
+use kube_interop_proxy::config::{self, Config, LoadedConfig, Problem};
 use kube_interop_proxy::log_queue::LogQueue;
 use kube_interop_proxy::reload::{LogFilter, ReloadInputs};
+use kube_interop_proxy::server::rotate;
+use kube_interop_proxy::tls::serving::ServingTls;
 use kube_interop_proxy::{app, tls};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::{EnvFilter, reload};
@@ -90,10 +92,12 @@ fn code(ending: Ending) -> ExitCode {
 }
 
 fn check(path: &Path) -> ExitCode {
-    match problems_printed(config::check(path)) {
-        Ok(_) => {
-            let text = format!("{}: no problems\n", path.display());
-            said(&text, ExitCode::SUCCESS)
+    let config = problems_printed(config::check(path));
+    match config.and_then(|config| serving_tls(&config)) {
+        Ok(tls) => {
+            let warning = tls.warning().map(|warning| format!("warning: {warning}\n"));
+            let good = format!("{}: no problems\n", path.display());
+            said(&(warning.unwrap_or_default() + &good), ExitCode::SUCCESS)
         }
         Err(()) => ExitCode::from(FAILURE),
     }
@@ -145,11 +149,18 @@ fn problems_printed<T>(result: Result<T, Vec<Problem>>) -> Result<T, ()> {
     })
 }
 
+/// What the TLS port would use. Prints why it cannot be used.
+fn serving_tls(config: &Config) -> Result<ServingTls, ()> {
+    rotate::serving_tls(config).map_err(|error| terminal::complain(error))
+}
+
 fn run(path: &Path, log_format: LogFormat) -> ExitCode {
     let Ok(wanted) = wanted_filter() else {
         return ExitCode::from(USAGE);
     };
-    let Ok(loaded) = problems_printed(config::load_to_run(path)) else {
+    let loaded = problems_printed(config::load_to_run(path));
+    let usable = |loaded: LoadedConfig| serving_tls(&loaded.config).map(|_| loaded);
+    let Ok(loaded) = loaded.and_then(usable) else {
         return ExitCode::from(USAGE);
     };
     let file_decides = wanted.is_none();

@@ -48,6 +48,7 @@ pub fn begin(config: &Config) -> Result<(InitialCertificates, Rotations), TlsErr
     let serving = config.serving.clone();
     let make = move |reading: &FileSnapshot<'_>| ServingTls::read(&serving, reading);
     let ((server, cas), serving) = Rotation::begin("serving", serving_files(config), make)?;
+    warn(&server);
     let whole = config.clone();
     let make = move |reading: &FileSnapshot<'_>| Credentials::read(&whole, reading);
     let (credentials, upstream) = Rotation::begin("upstream", upstream_files(config), make)?;
@@ -95,7 +96,21 @@ impl Rotations {
     }
 }
 
+/// What the TLS port would use.
+pub fn serving_tls(config: &Config) -> Result<ServingTls, TlsError> {
+    let files = serving_files(config);
+    let read = ServingTls::read(&config.serving, &FileSnapshot::read(&files));
+    read.map(|(server, _)| server)
+}
+
+fn warn(server: &ServingTls) {
+    if let Some(warning) = server.warning() {
+        tracing::warn!("{warning}");
+    }
+}
+
 fn serve(shared: &Shared, tls: &ArcSwap<ServingTls>, (server, cas): Server) {
+    warn(&server);
     let before = shared.judge.load();
     shared.judge.store(Arc::new(Authenticator {
         generation: before.generation + 1,

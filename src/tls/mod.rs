@@ -10,4 +10,5 @@ pub mod rotation;
 pub mod serving;
 mod sni;
 pub mod store;
+mod trial;
 pub mod verify;

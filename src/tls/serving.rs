@@ -12,6 +12,7 @@ use super::error::TlsError;
 use super::files::FileSnapshot;
 use super::sni::Selection;
 use super::store;
+use super::trial;
 use super::verify::{AcceptParsable, ClientCas};
 use crate::config::{KeyPair, MinTlsVersion, ServingConfig};
 use crate::x509::pem;
@@ -22,10 +23,13 @@ pub struct ServingTls {
     default: Arc<ServerConfig>,
     /// For addresses with a certificate of their own.
     by_address: HashMap<IpAddr, Arc<ServerConfig>>,
+    /// CAs whose names clients are not sent, because they do not fit into a handshake.
+    unnamed: usize,
 }
 
 impl ServingTls {
-    /// From the files of `config`; also the CAs that client certificates are verified against.
+    /// From the files of `config`; also the CAs that client certificates are verified against. A handshake has succeeded
+    /// with each configuration.
     pub fn read(
         config: &ServingConfig,
         reading: &FileSnapshot<'_>,
@@ -38,7 +42,8 @@ impl ServingTls {
             return Err(TlsError::Shared);
         }
         let cas = ClientCas::new(&users, &peers)?;
-        let verifier = Arc::new(AcceptParsable::new(cas.hints()));
+        let hints = cas.hints();
+        let verifier = Arc::new(AcceptParsable::new(hints.names));
         let provider = provider(config);
         let selection = selection(config, reading)?.with_suites(&provider.cipher_suites);
         let versions = match config.min_tls_version {
@@ -51,7 +56,9 @@ impl ServingTls {
                 .with_client_cert_verifier(verifier.clone())
                 .with_cert_resolver(Arc::new(selection));
             server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-            Ok::<_, TlsError>(Arc::new(server))
+            let server = Arc::new(server);
+            trial::handshake(&server).map_err(TlsError::Handshake)?;
+            Ok::<_, TlsError>(server)
         };
         let by_address = selection.addresses();
         let by_address = by_address.map(|address| Ok((address, server(selection.at(address))?)));
@@ -60,8 +67,20 @@ impl ServingTls {
         let tls = Self {
             default,
             by_address,
+            unnamed: hints.left_out,
         };
         Ok((tls, cas))
+    }
+
+    /// What an operator should know of these files.
+    pub fn warning(&self) -> Option<String> {
+        let unnamed = self.unnamed;
+        (unnamed > 0).then(|| {
+            format!(
+                "the names of the {unnamed} client CAs do not fit into a TLS handshake: clients are sent no names, which \
+                 stands for any CA"
+            )
+        })
     }
 
     /// The configuration for a connection to this address of the proxy.

@@ -4,6 +4,7 @@
 //! bearer token). So the handshake only proves possession of the key. For each request [`ClientCas`] decides whom the
 //! chain belongs to, from the chain, the time and the current CAs ([`crate::x509`]).
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use rustls::client::danger::HandshakeSignatureValid;
@@ -97,6 +98,37 @@ fn key<'c>(cert: &'c CertificateDer<'_>) -> Result<SubjectPublicKeyInfoDer<'c>, 
     Ok(certificate.tbs_certificate.subject_pki.raw.into())
 }
 
+/// Most bytes of CA names in a certificate request, with their lengths. TLS allows 65,535 for the names, in version 1.3
+/// for all extensions; rustls and Go take no longer message. The rest of the message is far below 1 KiB.
+const HINTS: usize = (64 << 10) - (1 << 10);
+
+/// The names of CAs that clients are sent.
+#[derive(Debug)]
+pub struct Hints {
+    pub names: Vec<DistinguishedName>,
+    /// Names that do not fit.
+    pub left_out: usize,
+}
+
+impl Hints {
+    /// All names, or none: a client whose CA is missing in a list may present no certificate, and without a list it may
+    /// present any.
+    fn of(subjects: &BTreeSet<&[u8]>) -> Self {
+        let length: usize = subjects.iter().map(|subject| 2 + subject.len()).sum();
+        if length > HINTS {
+            return Self {
+                names: Vec::new(),
+                left_out: subjects.len(),
+            };
+        }
+        let names = subjects.iter().map(|subject| subject.to_vec().into());
+        Self {
+            names: names.collect(),
+            left_out: 0,
+        }
+    }
+}
+
 /// The CAs that client certificates are verified against.
 #[derive(Debug)]
 pub struct ClientCas {
@@ -119,11 +151,9 @@ impl ClientCas {
     }
 
     /// Subjects of all CAs, for the handshake's certificate request.
-    pub fn hints(&self) -> Vec<DistinguishedName> {
+    pub fn hints(&self) -> Hints {
         let subjects = self.users.subjects().chain(self.peers.subjects());
-        subjects
-            .map(|subject| DistinguishedName::from(subject.to_vec()))
-            .collect()
+        Hints::of(&subjects.collect())
     }
 
     /// Whether the chain is a user's: it leads to `clientCAFile`, is valid at `now` (Unix seconds) and may be used by
@@ -153,4 +183,24 @@ pub fn validity(cert: &CertificateDer<'_>) -> Option<RangeInclusive<u64>> {
     let from = u64::try_from(validity.not_before.timestamp()).unwrap_or(0);
     let until = u64::try_from(validity.not_after.timestamp()).ok()?;
     (from <= until).then_some(from..=until)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_sent_if_all_fit() {
+        let hints = |lengths: &[usize]| {
+            let names: Vec<_> = lengths.iter().map(|length| vec![b'x'; *length]).collect();
+            let hints = Hints::of(&names.iter().map(Vec::as_slice).collect());
+            (hints.names.len(), hints.left_out)
+        };
+        assert_eq!(hints(&[]), (0, 0));
+        // Two CAs may have one name.
+        assert_eq!(hints(&[100, 100, 50]), (2, 0));
+        assert_eq!(hints(&[HINTS - 2]), (1, 0));
+        assert_eq!(hints(&[HINTS - 2, 1]), (0, 2));
+        assert_eq!(hints(&[70_000]), (0, 1));
+    }
 }

@@ -13,9 +13,10 @@ use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 use super::finding::Finding;
 use crate::config::Config;
 use crate::request::caller::{Authenticator, Caller, ClientConnection};
+use crate::tls::error::TlsError;
 use crate::tls::expiry::ExpiryStage;
 use crate::tls::files::{FileContent, FileSnapshot, TlsFile};
-use crate::tls::serving::certificate_for;
+use crate::tls::serving::{ServingTls, certificate_for};
 use crate::tls::store::provider;
 use crate::tls::verify::ClientCas;
 use crate::x509::PresentedChain;
@@ -45,7 +46,23 @@ pub fn findings(
     }
     findings.extend(client_certificate(config, files, reading, now));
     findings.extend(serving_certificate(config, files, reading, now));
+    findings.extend(handshake(config, reading));
     findings
+}
+
+/// Files that are usable each, and not together, or not quite.
+fn handshake(config: &Config, reading: &FileSnapshot<'_>) -> Option<Finding> {
+    const ABOUT: &str = "TLS of clients";
+    match ServingTls::read(&config.serving, reading) {
+        Err(error @ TlsError::Handshake(_)) => {
+            Some(Finding::problem(ABOUT, error, "use shorter files"))
+        }
+        // Reported with the file.
+        Err(_) => None,
+        Ok((tls, _)) => tls
+            .warning()
+            .map(|warning| Finding::warning(ABOUT, warning, "remove CAs that sign no clients")),
+    }
 }
 
 /// A file is named once, with all its keys.

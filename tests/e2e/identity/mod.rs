@@ -1,5 +1,6 @@
 //! Users: their certificates, tokens and headers, as the apiserver sees them.
 
+pub mod ca_bundles;
 pub mod certificates;
 pub mod credentials;
 pub mod crowd;

@@ -13,10 +13,10 @@ use testkit::steady::Steady;
 use testkit::upgraded::Upgraded;
 use testkit::wait::eventually;
 
-const PODS: &str = "/api/v1/pods";
+pub const PODS: &str = "/api/v1/pods";
 const EXEC: &str = "/api/v1/namespaces/default/pods/x/exec";
-const BROKEN: &str = "kube_interop_proxy_certificates_broken";
-const LOADED: &str = "kube_interop_proxy_certificates_loaded_total";
+pub const BROKEN: &str = "kube_interop_proxy_certificates_broken";
+pub const LOADED: &str = "kube_interop_proxy_certificates_loaded_total";
 const EXPIRATION: &str = "kube_interop_proxy_certificate_expiration_timestamp_seconds";
 const LISTS: &str = "kube_interop_proxy_etcd_lists";
 const LONG_RUNNING: &str = "kube_interop_proxy_long_running_requests";
@@ -170,7 +170,7 @@ async fn etcds_certificates_are_read_again_and_nothing_is_listed_again() {
 }
 
 /// A proxy with a file of its own for the CAs of users, which is returned.
-async fn with_own_users(ground: &Ground, double: &Double) -> (Proxy, PathBuf) {
+pub async fn with_own_users(ground: &Ground, double: &Double) -> (Proxy, PathBuf) {
     let users = ground.pki.path("users-ca.crt");
     std::fs::copy(ground.pki.path("ca.crt"), &users).unwrap();
     let options = ground
