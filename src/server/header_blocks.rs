@@ -1,4 +1,5 @@
-//! Watches a client's HTTP/2 connection for header blocks that take more than one frame.
+//! Watches a client's HTTP/2 connection for header blocks that take more than one frame, and for frames that ask for
+//! nothing ([`FrameBudget`]).
 //!
 //! h2 decodes a header block while it arrives, and keeps the fields until it is complete: up to 3 MiB for 1 MiB of
 //! fields. So such a block has a limit of [`HEADER_TIMEOUT`], and takes one of the few slots for large headers, except
@@ -8,6 +9,7 @@
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use pingora_core::protocols::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -15,6 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 
 use super::delegate::delegate_connection;
+use super::frame_budget::{FrameBudget, OF_A_REQUEST};
 use crate::relay::large_headers::IncomingHeaderSlot;
 use crate::relay::service::HEADER_TIMEOUT;
 
@@ -23,9 +26,13 @@ const MANY: usize = 2 << 10;
 
 /// Length of the client's connection preface.
 const PREFACE: usize = 24;
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
+/// Bytes of a frame that asks for nothing that count as another one.
+const FRAME: usize = 256;
 
 #[derive(Debug)]
 pub struct HeaderBlockWatch {
@@ -33,7 +40,8 @@ pub struct HeaderBlockWatch {
     of_a_peer: bool,
     frames: Frames,
     block: Option<Block>,
-    /// Other tasks run before the next read.
+    budget: FrameBudget,
+    /// Ends before the next read.
     pause: Option<JoinHandle<()>>,
 }
 
@@ -69,8 +77,14 @@ impl HeaderBlockWatch {
             of_a_peer,
             frames: Frames::new(),
             block: None,
+            budget: FrameBudget::new(Instant::now()),
             pause: None,
         }
+    }
+
+    fn sent(&mut self, written: io::Result<usize>) -> Poll<io::Result<usize>> {
+        self.budget.sent(*written.as_ref().unwrap_or(&0));
+        Poll::Ready(written)
     }
 }
 
@@ -85,6 +99,8 @@ struct Frames {
     open: bool,
     /// Bytes of the last block.
     size: usize,
+    /// Frames that asked for nothing, less those that requests explain.
+    idle: i64,
 }
 
 impl Frames {
@@ -95,6 +111,7 @@ impl Frames {
             have: 0,
             open: false,
             size: 0,
+            idle: 0,
         }
     }
 
@@ -125,9 +142,16 @@ impl Frames {
         let [a, b, c, kind, flags, ..] = self.head;
         self.skip = u32::from_be_bytes([0, a, b, c]) as usize;
         match kind {
-            HEADERS => self.size = self.skip,
+            HEADERS => {
+                self.size = self.skip;
+                self.idle -= OF_A_REQUEST;
+            }
             CONTINUATION => self.size += self.skip,
-            _ => return false,
+            DATA if self.skip > 0 || flags & END_STREAM != 0 => return false,
+            _ => {
+                self.idle += i64::try_from(1 + self.skip / FRAME).unwrap_or(i64::MAX);
+                return false;
+            }
         }
         self.open = flags & END_HEADERS == 0;
         !self.open && self.size > MANY
@@ -160,6 +184,10 @@ impl AsyncRead for HeaderBlockWatch {
             // This task runs after all tasks that are ready now.
             this.pause = Some(tokio::spawn(async {}));
         }
+        let idle = std::mem::take(&mut this.frames.idle);
+        if let Some(time) = this.budget.read(idle, Instant::now) {
+            this.pause = Some(tokio::spawn(tokio::time::sleep(time)));
+        }
         match this.frames.open {
             true if this.block.is_none() => this.block = Some(Block::begin(this.of_a_peer)),
             true => {}
@@ -175,7 +203,8 @@ impl AsyncWrite for HeaderBlockWatch {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = ready!(Pin::new(&mut self.stream).poll_write(context, bytes));
+        self.sent(written)
     }
 
     fn poll_write_vectored(
@@ -183,7 +212,8 @@ impl AsyncWrite for HeaderBlockWatch {
         context: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
+        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(context, pieces));
+        self.sent(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -223,6 +253,26 @@ mod tests {
             (reader.open, many)
         });
         followed.collect()
+    }
+
+    #[test]
+    fn frames_that_ask_for_nothing_are_counted() {
+        const PING: u8 = 6;
+        for (kind, flags, size, expected) in [
+            (PING, 0, 8, 1),
+            (4, 0, 0, 1),
+            (200, 0, 16 << 10, 65),
+            (DATA, 0, 0, 1),
+            (DATA, END_STREAM, 0, 0),
+            (DATA, 0, 1, 0),
+            (HEADERS, 0, 300, -OF_A_REQUEST),
+            (CONTINUATION, 0, 0, 0),
+        ] {
+            let mut reader = Frames::new();
+            reader.read(&[b'P'; PREFACE]);
+            reader.read(&frame(kind, flags, size));
+            assert_eq!(reader.idle, expected, "{kind} {size}");
+        }
     }
 
     #[test]

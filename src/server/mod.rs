@@ -4,6 +4,7 @@ pub mod accept;
 mod closing;
 pub mod counted_stream;
 mod delegate;
+mod frame_budget;
 pub mod header_blocks;
 pub mod http2;
 pub mod listener;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf, split};
 use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 
@@ -220,6 +220,41 @@ async fn frames_that_say_nothing_are_not_taken_for_ever() {
         assert_ne!(ended, Flooded::Taken, "{name}");
     }
     ordeal.end(32).await;
+}
+
+#[tokio::test]
+async fn frames_that_ask_for_nothing_are_read_no_faster_than_they_may_come() {
+    const PRIORITY: u8 = 2;
+    const UNKNOWN: u8 = 200;
+    // More than all buffers of a socket hold, and some 20 s at the rate that is allowed.
+    const PIECE: usize = 20_000;
+    let ordeal = Ordeal::begin().await;
+    let first = [beginning(), get(1, "/api/v1/pods")].concat();
+    let mut floods = JoinSet::new();
+    for (name, frame) in [
+        ("pings", frame(PING, 0, 0, &[0; 8])),
+        ("settings", frame(SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0])),
+        ("windows", frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1])),
+        ("priorities", frame(PRIORITY, 0, 3, &[0, 0, 0, 0, 7])),
+        ("resets", frame(RESET, 0, 1, &[0, 0, 0, 8])),
+        ("unknown frames", frame(UNKNOWN, 0, 0, b"")),
+    ] {
+        for who in ["admin", "front-proxy-client"] {
+            let (from, mut to) = connect(&ordeal, who, &first).await;
+            let frames = frame.repeat(PIECE);
+            floods.spawn(async move {
+                // Everything that is said to this client is read.
+                let said = listen(from, usize::MAX);
+                let ended = timeout(4 * LONG, flood(&mut to, &frames, 500)).await;
+                said.abort();
+                (name, who, ended.expect("it is not even slow"))
+            });
+        }
+    }
+    for (name, who, ended) in floods.join_all().await {
+        assert_eq!(ended, Flooded::Stalled, "{name} of {who}");
+    }
+    ordeal.end(64).await;
 }
 
 #[tokio::test]
