@@ -52,6 +52,8 @@ pub enum Refusal {
     BadVersion,
     /// A header that is too large, or too many large headers at the same time.
     HeaderTooLarge,
+    /// An `Expect` other than `100-continue`.
+    ExpectationFailed,
     /// The bytes are not an HTTP request.
     Unreadable,
 }
@@ -89,7 +91,7 @@ impl ResponseOptions {
 }
 
 impl Refusal {
-    pub const ALL: [Refusal; 17] = [
+    pub const ALL: [Refusal; 18] = [
         Refusal::NotInitialized,
         Refusal::PeerNotInitialized,
         Refusal::Terminating,
@@ -110,6 +112,7 @@ impl Refusal {
         Refusal::BadTarget,
         Refusal::BadVersion,
         Refusal::HeaderTooLarge,
+        Refusal::ExpectationFailed,
         Refusal::Unreadable,
     ];
 
@@ -117,6 +120,7 @@ impl Refusal {
         match self {
             Refusal::Unauthorized => 401,
             Refusal::BadTarget | Refusal::BadVersion | Refusal::Unreadable => 400,
+            Refusal::ExpectationFailed => 417,
             Refusal::HeaderTooLarge => 431,
             _ => 503,
         }
@@ -145,6 +149,7 @@ impl Refusal {
             Refusal::BadTarget => "bad_target",
             Refusal::BadVersion => "bad_version",
             Refusal::HeaderTooLarge => "header_too_large",
+            Refusal::ExpectationFailed => "expectation_failed",
             Refusal::Unreadable => "unreadable",
         }
     }
@@ -179,6 +184,7 @@ impl Refusal {
                 "the compatibility version asked for is not one of the form major.minor"
             }
             Refusal::HeaderTooLarge => "the request's header is too large",
+            Refusal::ExpectationFailed => "the header Expect is not 100-continue",
             Refusal::Unreadable => "malformed request",
         }
     }
@@ -195,6 +201,7 @@ impl Refusal {
         match self.code() {
             401 => "Unauthorized",
             400 => "BadRequest",
+            417 => "ExpectationFailed",
             431 => "RequestHeaderFieldsTooLarge",
             _ => "ServiceUnavailable",
         }

@@ -9,7 +9,7 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::header::{CONTENT_LENGTH, DATE, TRANSFER_ENCODING, UPGRADE};
 use http::request::Parts;
-use http::{HeaderMap, Request, Response, Version};
+use http::{HeaderMap, Request, Response, StatusCode, Version};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::date::get_cached_date;
 use pingora_core::{Error, ErrorType, OrErr};
@@ -243,7 +243,7 @@ impl ClientStream {
         mut header: Box<ResponseHeader>,
         end: bool,
     ) -> pingora_core::Result<()> {
-        // Interim answers are sent by `h2` alone.
+        // [`Self::write_continue`] writes the only interim answer that clients get.
         if header.status.is_informational() {
             return Ok(());
         }
@@ -263,6 +263,17 @@ impl ClientStream {
         self.writer = Some(sent.or_err(ErrorType::WriteError, WRITING)?);
         self.ended = end;
         Ok(())
+    }
+
+    /// Writes `100 Continue`.
+    pub fn write_continue(&mut self) -> pingora_core::Result<()> {
+        let Some(respond) = &mut self.respond else {
+            return Error::e_explain(ErrorType::InternalError, WRITING);
+        };
+        let mut interim = Response::new(());
+        *interim.status_mut() = StatusCode::CONTINUE;
+        let sent = respond.send_informational(interim);
+        sent.or_err(ErrorType::WriteError, WRITING)
     }
 
     async fn write_body(&mut self, mut data: Bytes, end: bool) -> pingora_core::Result<()> {

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING,
+};
 use http::request::Parts;
 use http::uri::Authority;
 use http::{HeaderMap, Method, StatusCode, Version};
@@ -66,6 +68,40 @@ fn names_a_length(raw: &[u8]) -> bool {
         let (start, rest) = line.split_at_checked(name.len()).unwrap_or_default();
         start.eq_ignore_ascii_case(name) && rest.starts_with(b":")
     })
+}
+
+/// What a client expects before it sends its body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expectation {
+    Nothing,
+    /// The client waits for `100 Continue`.
+    Continue,
+    /// Something that no server can meet.
+    Unknown,
+}
+
+impl Expectation {
+    /// As Go's HTTP server reads it. Over HTTP/2 it ignores what it does not know.
+    pub fn of(header: &Parts) -> Self {
+        let is_boundary = |byte: &u8| matches!(byte, b' ' | b',' | b'\t');
+        let continues = |value: &HeaderValue| {
+            let mut words = value.as_bytes().split(is_boundary);
+            words.any(|word| word.eq_ignore_ascii_case(b"100-continue"))
+        };
+        let mut values = header.headers.get_all(EXPECT).iter();
+        if header.version >= Version::HTTP_2 {
+            return match values.any(continues) {
+                true => Self::Continue,
+                false => Self::Nothing,
+            };
+        }
+        match values.next() {
+            Some(value) if continues(value) && header.version == Version::HTTP_11 => Self::Continue,
+            Some(value) if continues(value) || value.is_empty() => Self::Nothing,
+            Some(_) => Self::Unknown,
+            None => Self::Nothing,
+        }
+    }
 }
 
 /// Removes hop-by-hop headers from an answer, and those that `Connection` lists.
@@ -204,9 +240,9 @@ pub fn frame_for_http1(
 /// Sends `100 Continue`. pingora would take it for the final answer, and close the connection because it came before
 /// the body's end.
 pub async fn write_continue(down: &mut ClientSession) -> pingora_core::Result<()> {
-    // Over HTTP/2 nobody can send it, and no client waits for it for long.
-    let ClientSession::H1(session) = down else {
-        return Ok(());
+    let session = match down {
+        ClientSession::H1(session) => session,
+        ClientSession::H2(stream) => return stream.write_continue(),
     };
     session.set_close_on_response_before_downstream_finish(false);
     let written = Box::pin(session.write_continue_response()).await;
@@ -272,6 +308,33 @@ mod tests {
         assert!(length_left(200, Method::HEAD));
         assert!(length_left(304, Method::GET));
         assert!(length_left(200, Method::GET));
+    }
+
+    #[test]
+    fn expectations_are_read_as_go_reads_them() {
+        use Expectation::{Continue, Nothing, Unknown};
+        let of = |version, values: &[&str]| {
+            let mut request = http::Request::builder().version(version);
+            for value in values {
+                request = request.header(EXPECT, *value);
+            }
+            Expectation::of(&request.body(()).unwrap().into_parts().0)
+        };
+        for (values, http1, http2) in [
+            (&[][..], Nothing, Nothing),
+            (&[""], Nothing, Nothing),
+            (&["100-continue"], Continue, Continue),
+            (&["x, 100-Continue"], Continue, Continue),
+            (&["100-continued"], Unknown, Nothing),
+            (&["nonsense"], Unknown, Nothing),
+            (&["nonsense", "100-continue"], Unknown, Continue),
+            (&["100-continue", "nonsense"], Continue, Continue),
+        ] {
+            assert_eq!(of(Version::HTTP_11, values), http1, "{values:?}");
+            assert_eq!(of(Version::HTTP_2, values), http2, "{values:?}");
+        }
+        assert_eq!(of(Version::HTTP_10, &["100-continue"]), Nothing);
+        assert_eq!(of(Version::HTTP_10, &["nonsense"]), Unknown);
     }
 
     #[test]

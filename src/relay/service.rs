@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use arc_swap::ArcSwap;
 use bytes::BytesMut;
 use h2::server::Builder;
-use http::header::{ACCEPT, EXPECT, HeaderValue};
+use http::header::{ACCEPT, HeaderValue};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Method, Version};
@@ -21,7 +21,7 @@ use super::answer::{self, Refusal, ResponseOptions};
 use super::boxed::{boxed, rare};
 use super::client_session::ClientSession;
 use super::downstream::Downstream;
-use super::framing::{RedactedError, has_one_length, is_hosted, names_a_path};
+use super::framing::{Expectation, RedactedError, has_one_length, is_hosted, names_a_path};
 use super::head::{self, Head, HeadError};
 use super::large_headers::{self, LargeHeaderPermit};
 use super::outcome::Outcome;
@@ -275,14 +275,16 @@ impl RelayService {
             },
             seed: connection.seed,
         };
-        let Plan { ready, row, action } = match unfit(session, &header, permit.as_ref()) {
-            Some(refusal) => Plan {
-                ready: None,
-                row: None,
-                action: Action::Answer(refusal),
-            },
-            None => plan(&self.shared, &route_request),
-        };
+        let expectation = Expectation::of(&header);
+        let Plan { ready, row, action } =
+            match unfit(session, &header, permit.as_ref(), expectation) {
+                Some(refusal) => Plan {
+                    ready: None,
+                    row: None,
+                    action: Action::Answer(refusal),
+                },
+                None => plan(&self.shared, &route_request),
+            };
         let server_id = route_request
             .may_seek_a_proxy()
             .then(|| self.shared.server_id_header());
@@ -307,8 +309,6 @@ impl RelayService {
             Action::Forward(route) => Some(route.row.name()),
             Action::Answer(_) => None,
         };
-        let expects = header.headers.get(EXPECT).map(HeaderValue::as_bytes);
-        let expects = expects.is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"));
         let end = match action {
             Action::Answer(refusal) => {
                 // Large headers are not kept while a slow client reads the answer.
@@ -316,7 +316,8 @@ impl RelayService {
                 Err(Refused::untried(refusal))
             }
             Action::Forward(mut route) => {
-                let mut upload = Upload::new(header, body_expected, expects);
+                let expects_continue = expectation == Expectation::Continue;
+                let mut upload = Upload::new(header, body_expected, expects_continue);
                 let metrics = &self.shared.metrics;
                 let _open = Open::new(match kind {
                     RequestKind::Short => &metrics.in_flight,
@@ -481,12 +482,15 @@ fn unfit(
     session: &ClientSession,
     header: &Parts,
     permit: Option<&LargeHeaderPermit>,
+    expectation: Expectation,
 ) -> Option<Refusal> {
     match permit {
         None => Some(Refusal::HeaderTooLarge),
-        Some(_) => {
-            (!has_one_length(session.as_http1(), &header.headers)).then_some(Refusal::Unreadable)
+        Some(_) if !has_one_length(session.as_http1(), &header.headers) => {
+            Some(Refusal::Unreadable)
         }
+        Some(_) if expectation == Expectation::Unknown => Some(Refusal::ExpectationFailed),
+        Some(_) => None,
     }
 }
 

@@ -5,6 +5,7 @@ pub mod differential;
 pub mod disconnects;
 pub mod does_not_pass;
 pub mod early_answers;
+pub mod expectations;
 pub mod fidelity;
 pub mod headers;
 pub mod scripted_server;
