@@ -217,12 +217,12 @@ impl RelayService {
         else {
             return Outcome::Broken;
         };
-        let upgrade = session.is_upgrade() && means_upgrade(&header.headers);
         let named = names_a_path(session.as_http1());
         let connection = &downstream.client;
         connection.ask();
         let permit = header_permit(&downstream, &header, session.as_http1());
-        let bearer = token::is_there(&header.headers, upgrade);
+        let asks_upgrade = session.is_upgrade() && means_upgrade(&header.headers);
+        let bearer = token::is_there(&header.headers, asks_upgrade);
         let caller = self
             .shared
             .judge
@@ -238,6 +238,8 @@ impl RelayService {
         };
         let path = if path.is_empty() { "/" } else { path };
         let info = info::read(&method, path, query);
+        let upgrade =
+            asks_upgrade && (info.may_be_upgraded(path) || token::is_in_protocols(&header.headers));
         let tracer = self.shared.tracer.as_ref();
         let span = tracer.and_then(|tracer| {
             // Only an apiserver can verify other callers, also those of a peer.

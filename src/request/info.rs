@@ -45,7 +45,37 @@ impl RequestInfo<'_> {
         self.verb == Verb::Proxy
             || matches!(&self.target, Target::Resource(resource) if resource.subresource == "proxy")
     }
+
+    /// Whether the apiserver or a server behind it may change the protocol: for subresources such as `exec`, for watches
+    /// (WebSocket), and for anything of an aggregated API. kube-apiserver answers all else as if nothing else was asked
+    /// for. In doubt it may.
+    pub fn may_be_upgraded(&self, path: &str) -> bool {
+        match &self.target {
+            Target::Resource(resource) => {
+                self.long_running || !resource.subresource.is_empty() || !resource.group.is_empty()
+            }
+            Target::Discovery(_) => false,
+            Target::Other => {
+                let first = path.split('/').nth(1);
+                first.is_none_or(|first| !NEVER_UPGRADED.contains(&first))
+            }
+        }
+    }
 }
+
+/// First segments of paths that kube-apiserver answers itself.
+const NEVER_UPGRADED: [&str; 10] = [
+    "",
+    ".well-known",
+    "debug",
+    "healthz",
+    "livez",
+    "logs",
+    "metrics",
+    "openid",
+    "readyz",
+    "version",
+];
 
 /// What a path names.
 #[derive(Debug, Clone, PartialEq, Eq)]

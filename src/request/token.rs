@@ -12,8 +12,13 @@ const PREFIX: &[u8] = b"base64url.bearer.authorization.k8s.io.";
 /// Whether a request has a token, valid or not: only the apiserver can verify it. `upgrade`: it is forwarded as an
 /// upgrade.
 pub fn is_there(headers: &HeaderMap, upgrade: bool) -> bool {
-    of_header(headers).is_some()
-        || (upgrade && is_websocket(headers) && protocols(headers).any(is_token))
+    of_header(headers).is_some() || (upgrade && is_in_protocols(headers))
+}
+
+/// Whether the subprotocols of a WebSocket have a token. The apiserver reads it only if the request is sent as an upgrade,
+/// whether it upgrades or not.
+pub fn is_in_protocols(headers: &HeaderMap) -> bool {
+    is_websocket(headers) && protocols(headers).any(is_token)
 }
 
 /// Removes every token.

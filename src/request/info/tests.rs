@@ -363,6 +363,40 @@ fn question_marks_cannot_come_in_with_the_path() {
 }
 
 #[test]
+fn only_what_an_apiserver_may_upgrade_is_an_upgrade() {
+    let may = |path: &str| {
+        let (bare, query) = path.split_once('?').unwrap_or((path, ""));
+        read(&Method::GET, bare, Some(query)).may_be_upgraded(bare)
+    };
+    for path in [
+        "/api/v1/namespaces/a/pods/b/exec",
+        "/api/v1/namespaces/a/pods/b/log",
+        "/api/v1/nodes/a/proxy/x",
+        "/api/v1/pods?watch=1",
+        "/api/v1/watch/pods",
+        "/apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachineinstances/b/vnc",
+        "/apis/example.com/v1/consoles/a",
+        "/api/v1/namespaces/a/pods/b//exec",
+        "/else",
+    ] {
+        assert!(may(path), "{path}");
+    }
+    for path in [
+        "/",
+        "/version",
+        "/version/",
+        "/healthz/etcd",
+        "/api",
+        "/apis/apps/v1",
+        "/openapi/v2",
+        "/api/v1/pods",
+        "/api/v1/namespaces/a/configmaps/b?watch=1",
+    ] {
+        assert!(!may(path), "{path}");
+    }
+}
+
+#[test]
 fn very_long_paths_are_read_to_their_end() {
     let name = "n".repeat(1 << 20);
     let named = format!("/api/v1/nodes/{name}");

@@ -1,5 +1,6 @@
 //! Upgraded streams (`exec`, `attach`, `port-forward`): no byte is lost or delayed, and every close is passed on.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -361,4 +362,53 @@ async fn what_connection_does_not_mention_is_no_upgrade() {
     };
     assert_ne!(first, 101);
     assert_eq!(second, 200);
+}
+
+#[tokio::test]
+async fn what_no_apiserver_upgrades_shares_connections_and_keeps_its_user() {
+    const PODS: &str = "/api/v1/namespaces/default/pods";
+    const INTERNAL_USER: &str = "system:kube-interop-proxy";
+    let world = Single::new().await;
+    let admin = world.client().cert("admin");
+    let ask = async |client: &Client, path: &str, headers: &str| {
+        world.double.take_requests();
+        let last = request("GET", path, &format!("{headers}Foo: last\r\n"));
+        let last = last.replacen("keep-alive", "close", 1);
+        let all = request("GET", path, headers).repeat(9) + &last;
+        let codes = raw::codes(&raw::http1(client, all.as_bytes()).await);
+        assert_eq!(codes.len(), 10, "{path}");
+        let seen = world.double.take_requests().into_iter();
+        // The proxy itself asks for some of them, too.
+        let clients = seen.filter(|seen| seen.path == path && seen.user != INTERNAL_USER);
+        let seen: Vec<_> = clients.collect();
+        assert_eq!(seen.len(), 10, "{path}");
+        let users: BTreeSet<_> = seen.iter().map(|seen| seen.user.clone()).collect();
+        let connections: BTreeSet<_> = seen.iter().map(|seen| seen.connection_id).collect();
+        (codes[0], users, connections.len())
+    };
+    for (client, user) in [
+        (world.client(), "system:anonymous"),
+        (admin, "kubernetes-admin"),
+    ] {
+        let paths: &[&str] = match user {
+            "system:anonymous" => &["/version", "/healthz"],
+            _ => &["/version", "/api", PODS],
+        };
+        for path in paths {
+            let users = BTreeSet::from([user.to_owned()]);
+            assert_eq!(
+                ask(&client, path, WEBSOCKET).await,
+                (200, users, 1),
+                "{path}"
+            );
+        }
+    }
+    // Only an apiserver that is asked to upgrade looks for a token there.
+    let token = "v4.channel.k8s.io, base64url.bearer.authorization.k8s.io.dG9rLWJvYg";
+    let websocket = WEBSOCKET.replacen("v5.channel.k8s.io", token, 1);
+    let bob = BTreeSet::from(["bob".to_owned()]);
+    assert_eq!(
+        ask(&world.client(), "/version", &websocket).await,
+        (200, bob, 10)
+    );
 }
