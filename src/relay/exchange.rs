@@ -115,10 +115,10 @@ impl Exchange<'_> {
             return Ok(Outcome::Broken);
         };
         let answered = Instant::now();
-        // An apiserver may answer OPTIONS (CORS) before it authenticates the caller.
         if let Some(token) = self.token
-            && method != Method::OPTIONS
-            && self.tokens.answered(token, response.status.as_u16())
+            && self
+                .tokens
+                .answered(token, &method, response.status.as_u16())
         {
             self.downstream.verified();
         }

@@ -8,6 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashSet;
+use http::Method;
 use http::header::{AUTHORIZATION, HeaderMap};
 
 use crate::request::token;
@@ -55,15 +56,19 @@ impl Tokens {
     }
 
     /// An apiserver answered a request with this token. Returns whether the token became known.
-    pub fn answered(&self, token: Token, code: u16) -> bool {
+    ///
+    /// Before kube-apiserver checks a token, it may answer 204 to OPTIONS (CORS), 400 (a malformed `timeout`), 429 (it
+    /// shuts down), 431, 500, 503 (it starts or shuts down) and 504. So such codes prove nothing, nor does any answer to
+    /// OPTIONS.
+    pub fn answered(&self, token: Token, method: &Method, code: u16) -> bool {
         let mut accepted = self.lock();
         match code {
             401 => {
                 accepted.forget(token);
                 false
             }
+            _ if *method == Method::OPTIONS => false,
             200..300 | 403 | 404 | 409 | 410 | 422 => accepted.remember(token),
-            // Such an answer may come before the token is checked, as timeouts and overload do.
             _ => false,
         }
     }
@@ -110,14 +115,16 @@ mod tests {
         let (good, other) = (token(&tokens, 1), token(&tokens, 2));
         assert!(!tokens.is_known(good));
         for code in [101, 302, 400, 401, 408, 413, 429, 431, 500, 503] {
-            tokens.answered(good, code);
+            tokens.answered(good, &Method::GET, code);
             assert!(!tokens.is_known(good), "{code}");
         }
-        tokens.answered(good, 403);
+        tokens.answered(good, &Method::OPTIONS, 204);
+        assert!(!tokens.is_known(good), "a preflight");
+        tokens.answered(good, &Method::GET, 403);
         assert!(tokens.is_known(good) && !tokens.is_known(other));
-        tokens.answered(good, 503);
+        tokens.answered(good, &Method::GET, 503);
         assert!(tokens.is_known(good));
-        tokens.answered(good, 401);
+        tokens.answered(good, &Method::GET, 401);
         assert!(!tokens.is_known(good));
     }
 
@@ -135,9 +142,9 @@ mod tests {
     fn tokens_that_are_used_outlive_any_number_of_others() {
         let tokens = Tokens::default();
         let good = token(&tokens, 0);
-        tokens.answered(good, 200);
+        tokens.answered(good, &Method::GET, 200);
         for number in 1..5 * MOST {
-            tokens.answered(token(&tokens, number), 200);
+            tokens.answered(token(&tokens, number), &Method::GET, 200);
             if number % MOST == 0 {
                 assert!(tokens.is_known(good), "{number}");
             }

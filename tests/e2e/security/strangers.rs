@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG, Single};
-use testkit::double::{Double, DoubleOptions, v1_36};
+use testkit::double::{Double, DoubleOptions, Fault, Recorded, ScriptedAnswer, v1_36};
 use testkit::flood::{Flood, FloodOptions};
 use testkit::modern::ModernApiServer;
 use testkit::proxy::{Proxy, Until};
@@ -133,6 +133,38 @@ async fn what_is_no_token_never_shares_a_connection() {
     let (bobs, strangers) = (of(PODS, "bob"), of("/readyz", "system:anonymous"));
     assert!(!bobs.is_empty() && strangers.len() >= 8, "{strangers:?}");
     assert!(bobs.is_disjoint(&strangers), "{bobs:?} and {strangers:?}");
+}
+
+#[tokio::test]
+async fn an_answer_to_a_preflight_makes_no_token_known() {
+    let world = modern().await;
+    // With `--cors-allowed-origins` an apiserver answers it whatever the token is.
+    let preflight = ScriptedAnswer::new(204);
+    world
+        .double
+        .set_fault("/cors", Some(Fault::Answer(Box::new(preflight))));
+    // Clients are spread over the proxy's threads, and each thread has connections of its own.
+    for _ in 0..8 {
+        let bob = world.client().token("tok-bob").http2();
+        for _ in 0..2 {
+            assert_eq!(bob.get(PODS).await.code(), 200);
+        }
+        let invented = world.client().token("invented").http2();
+        for _ in 0..2 {
+            let answer = invented.request("OPTIONS", "/cors", "").await;
+            assert_eq!(answer.code(), 204, "{}", answer.text());
+        }
+        assert_eq!(invented.get(PODS).await.code(), 401);
+    }
+    let seen = world.double.requests();
+    let of = |is_meant: &dyn Fn(&Recorded) -> bool| {
+        let meant = seen.iter().filter(|it| it.path == PODS && is_meant(it));
+        meant.map(|it| it.connection_id).collect::<BTreeSet<_>>()
+    };
+    let invented = of(&|it| it.header("authorization") == INVENTED);
+    let bobs = of(&|it| it.header("authorization") != INVENTED);
+    assert!(!bobs.is_empty() && invented.len() >= 8, "{invented:?}");
+    assert!(bobs.is_disjoint(&invented), "{bobs:?} and {invented:?}");
 }
 
 #[tokio::test]
