@@ -6,9 +6,9 @@
 //!
 //! Invariant: a path counts as a resource or a discovery document only if no server between the
 //! client and the apiserver's last handler can read it differently. Everything else is
-//! [`Target::Other`], for the local apiserver alone to answer: broken escapes, dot segments, empty
-//! segments, encoded slashes, control bytes, names that are not UTF-8. One trailing slash is
-//! accepted: the apiserver and its routers trim it. So is any path after `proxy`, which belongs to
+//! [`Target::Other`], for the local apiserver alone to answer: broken escapes, dot segments other than
+//! an object's name, empty segments, encoded slashes, control bytes, names that are not UTF-8. One
+//! trailing slash is accepted: the apiserver and its routers trim it. So is any path after `proxy`, which belongs to
 //! another server: only its escapes must be whole, because Go refuses the request otherwise.
 //!
 //! Pure and total: no I/O, no panic, and no allocation unless something is percent-encoded.

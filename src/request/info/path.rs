@@ -68,7 +68,10 @@ fn read_resource<'a>(
     if request.resource == "namespaces" {
         read_namespace(&mut request, &mut segments)?;
     } else {
-        request.name = segments.next()?.unwrap_or_default();
+        request.name = segments.next_name()?.unwrap_or_default();
+    }
+    if special.is_some() && is_dots(&request.name) {
+        return Err(AmbiguousPath);
     }
     if special == Some(Verb::Proxy) {
         request.subresource = Cow::default();
@@ -83,6 +86,8 @@ fn read_resource<'a>(
     // apiserver, or to the aggregated API that invented them.
     if request.subresource != "proxy" {
         segments.finish()?;
+    } else if is_dots(&request.name) {
+        return Err(AmbiguousPath);
     }
     Ok(ParsedPath::Resource(special, request))
 }
@@ -96,7 +101,7 @@ fn read_namespace<'a>(
     match segments.next()? {
         Some(inside) if inside != "status" && inside != "finalize" => {
             request.resource = inside;
-            request.name = segments.next()?.unwrap_or_default();
+            request.name = segments.next_name()?.unwrap_or_default();
         }
         // Only these two are subresources of the namespace itself.
         own => {
@@ -161,8 +166,17 @@ impl<'a> Segments<'a> {
         }
     }
 
-    /// The next segment. One slash at the end of the path begins no segment.
+    /// The next segment.
     fn next(&mut self) -> Result<Option<Cow<'a, str>>, AmbiguousPath> {
+        match self.next_name()? {
+            Some(segment) if is_dots(&segment) => Err(AmbiguousPath),
+            segment => Ok(segment),
+        }
+    }
+
+    /// The next segment, an object's name. It may be `.` or `..`: no apiserver leaves these out or goes up a level. Each
+    /// that serves the resource refuses them as names. One slash at the end of the path begins no segment.
+    fn next_name(&mut self) -> Result<Option<Cow<'a, str>>, AmbiguousPath> {
         let Some(rest) = self.rest.take().filter(|rest| !rest.is_empty()) else {
             return Ok(None);
         };
@@ -200,10 +214,14 @@ fn decode_segment(raw: &str) -> Result<Cow<'_, str>, AmbiguousPath> {
     } else {
         Cow::Borrowed(raw)
     };
-    match segment.as_ref() {
-        "" | "." | ".." => Err(AmbiguousPath),
-        _ => Ok(segment),
+    match segment.is_empty() {
+        true => Err(AmbiguousPath),
+        false => Ok(segment),
     }
+}
+
+fn is_dots(segment: &str) -> bool {
+    matches!(segment, "." | "..")
 }
 
 /// Percent-decoding; none if an escape is broken.
