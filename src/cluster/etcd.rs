@@ -64,11 +64,10 @@ impl WatchSource for EtcdSource {
     async fn list(
         &mut self,
         prefix: &str,
-        keys_only: bool,
         rest: Option<ListingRest>,
     ) -> Result<Listing, SourceError> {
         let client = self.take().await?;
-        let (part, cluster) = list_part(&client.kv_client(), prefix, keys_only, rest).await?;
+        let (part, cluster) = list_part(&client.kv_client(), prefix, false, rest).await?;
         self.cluster = cluster;
         self.client = Some(client);
         Ok(part)

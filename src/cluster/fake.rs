@@ -52,7 +52,6 @@ impl WatchSource for FakeSource {
     async fn list(
         &mut self,
         _prefix: &str,
-        _keys_only: bool,
         _rest: Option<ListingRest>,
     ) -> Result<Listing, SourceError> {
         match self.answer(FakeRequest::List) {

@@ -106,7 +106,6 @@ pub trait WatchSource: Send {
     async fn list(
         &mut self,
         prefix: &str,
-        keys_only: bool,
         rest: Option<ListingRest>,
     ) -> Result<Listing, SourceError>;
 

@@ -129,12 +129,10 @@ fn follow_etcd(config: &Config, inputs: &ClusterInputs, control: &mut JoinSet<()
         }
         let connector = inputs.connector.starting_at(topic.index());
         let source = EtcdSource::new(connector, config.peer.lease_ttl);
-        let keys_only = false;
         control.spawn(follow(
             source,
             topic,
             keys.of(topic),
-            keys_only,
             sink.clone(),
             Arc::clone(&log_throttle),
         ));

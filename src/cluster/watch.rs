@@ -64,7 +64,6 @@ pub async fn follow(
     mut source: impl WatchSource,
     topic: Topic,
     prefix: String,
-    keys_only: bool,
     sink: Sink,
     throttle: Arc<LogThrottle<Topic>>,
 ) {
@@ -75,7 +74,6 @@ pub async fn follow(
             source: &mut source,
             topic,
             prefix: &prefix,
-            keys_only,
             sink: &sink,
             throttle: &throttle,
         };
@@ -139,7 +137,6 @@ struct ListWatch<'a, S> {
     source: &'a mut S,
     topic: Topic,
     prefix: &'a str,
-    keys_only: bool,
     sink: &'a Sink,
     throttle: &'a LogThrottle<Topic>,
 }
@@ -178,15 +175,14 @@ impl<S: WatchSource> ListWatch<'_, S> {
 
     /// Part by part, so that no more than one is in memory.
     async fn list(&mut self) -> Result<i64, FollowEnd> {
-        let (prefix, keys_only) = (self.prefix, self.keys_only);
-        let mut part = self.source.list(prefix, keys_only, None).await?;
+        let mut part = self.source.list(self.prefix, None).await?;
         self.send(Event::Init).await?;
         loop {
             for item in part.items {
                 self.send(Event::InitApply(item)).await?;
             }
             let Some(rest) = part.rest else { break };
-            part = self.source.list(prefix, keys_only, Some(rest)).await?;
+            part = self.source.list(self.prefix, Some(rest)).await?;
         }
         self.send(Event::InitDone(part.revision)).await?;
         Ok(part.revision)

@@ -213,7 +213,6 @@ impl WatchSource for Source {
     async fn list(
         &mut self,
         _: &str,
-        _: bool,
         _: Option<ListingRest>,
     ) -> Result<Listing, SourceError> {
         let mut etcd = self.etcd.lock().expect("a lock");

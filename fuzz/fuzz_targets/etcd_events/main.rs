@@ -89,7 +89,7 @@ async fn run(steps: impl Iterator<Item = Step>) {
         let (commander, source) = Source::new(&etcd, topic);
         commands.push(commander);
         let (sink, throttle) = (sink.clone(), Arc::default());
-        followers.spawn(follow(source, topic, String::new(), false, sink, throttle));
+        followers.spawn(follow(source, topic, String::new(), sink, throttle));
     }
     let mut proxy = Proxy::new(messages);
     let command = |number: u8, command| {

@@ -30,7 +30,6 @@ async fn events(fake: &FakeSource, count: usize) -> Vec<Event> {
         fake.clone(),
         Topic::Live,
         "/p/".into(),
-        false,
         sink,
         Arc::default(),
     ));
@@ -214,5 +213,5 @@ async fn nobody_listening_ends_it() {
     ]);
     let (sink, received) = queue(1);
     drop(received);
-    follow(fake, Topic::Live, "/p/".into(), false, sink, Arc::default()).await;
+    follow(fake, Topic::Live, "/p/".into(), sink, Arc::default()).await;
 }
