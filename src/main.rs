@@ -151,7 +151,7 @@ fn problems_printed<T>(result: Result<T, Vec<Problem>>) -> Result<T, ()> {
 
 /// What the TLS port would use. Prints why it cannot be used.
 fn serving_tls(config: &Config) -> Result<ServingTls, ()> {
-    rotate::serving_tls(config).map_err(|error| terminal::complain(error))
+    rotate::serving_tls(config).map_err(terminal::complain)
 }
 
 fn run(path: &Path, log_format: LogFormat) -> ExitCode {

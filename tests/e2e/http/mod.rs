@@ -1,5 +1,6 @@
 //! HTTP: what passes unchanged, and what cannot pass.
 
+pub mod as_real_apiservers;
 pub mod bodies;
 pub mod differential;
 pub mod disconnects;

@@ -13,12 +13,12 @@ use testkit::wait::eventually;
 
 pub const LONGER: Duration = Duration::from_secs(90);
 
-struct World {
-    a: KubeApiServer,
-    b: KubeApiServer,
-    proxy_a: Proxy,
+pub struct World {
+    pub a: KubeApiServer,
+    pub b: KubeApiServer,
+    pub proxy_a: Proxy,
     _proxy_b: Proxy,
-    ground: Ground,
+    pub ground: Ground,
 }
 
 pub fn options(ground: &Ground, host: &str) -> KubeOptions {
@@ -29,7 +29,7 @@ pub fn without_autoscaling(options: KubeOptions) -> KubeOptions {
     options.without_group("autoscaling")
 }
 
-async fn world() -> World {
+pub async fn world() -> World {
     let ground = Ground::new().await;
     // B first: then A deletes the APIService objects of what it does not know, and B's own group list forgets it.
     let b = KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await;
