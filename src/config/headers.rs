@@ -10,58 +10,24 @@ use super::message::quoted;
 use super::problem::Problems;
 use super::tree::{KeyPath, Node};
 use super::values;
+use crate::kube::client_headers;
 
-/// Headers with another meaning.
+/// Headers with another meaning that clients have no need to send.
 const RESERVED: &[&str] = &[
-    "accept",
-    "accept-encoding",
-    "audit-id",
-    "authorization",
-    "cache-control",
-    "connection",
-    "content-encoding",
-    "content-length",
-    "content-type",
-    "cookie",
-    "date",
     "etag",
-    "expect",
-    "forwarded",
-    "host",
-    "http2-settings",
-    "if-match",
-    "if-none-match",
-    "keep-alive",
     "location",
-    "origin",
     "proxy-authenticate",
     "proxy-authorization",
-    "proxy-connection",
-    "range",
     "retry-after",
-    "te",
-    "traceparent",
-    "tracestate",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "user-agent",
     "vary",
-    "via",
     "warning",
-    "x-forwarded-for",
-    "x-forwarded-host",
-    "x-forwarded-proto",
     "x-kubernetes-apiserver-rerouted",
-    "x-kubernetes-if-ready",
     "x-kubernetes-peer-proxied",
     "x-kubernetes-ready",
-    "x-real-ip",
-    "x-stream-protocol-version",
 ];
 
-/// Prefixes of headers with another meaning.
-const RESERVED_PREFIXES: &[&str] = &["impersonate-", "sec-websocket-", "x-kube-interop-proxy-"];
+/// The prefix of headers between proxies.
+const OURS: &str = "x-kube-interop-proxy-";
 
 /// The name of a header that has no other meaning.
 pub(super) fn name(node: &Node) -> Result<HeaderName, String> {
@@ -70,8 +36,10 @@ pub(super) fn name(node: &Node) -> Result<HeaderName, String> {
         .parse()
         .map_err(|_| format!("{} is not the name of a header", quoted(found)))?;
     let plain = plain(name.as_str());
-    let reserved = |prefix: &&str| plain.starts_with(*prefix);
-    if RESERVED.contains(&plain.as_str()) || RESERVED_PREFIXES.iter().any(reserved) {
+    if RESERVED.contains(&plain.as_str())
+        || plain.starts_with(OURS)
+        || client_headers::is_one(&plain)
+    {
         return Err(format!(
             "{} already has a meaning; choose another header",
             quoted(found)
@@ -90,12 +58,12 @@ pub(super) fn prefix(node: &Node) -> Result<String, String> {
         .parse()
         .map_err(|_| format!("{} is not the start of a header's name", quoted(found)))?;
     let plain = plain(name.as_str());
-    let taken = RESERVED
-        .iter()
-        .find(|reserved| reserved.starts_with(&plain));
+    let mut names = client_headers::NAMES.iter().chain(RESERVED);
+    let taken = names.find(|reserved| reserved.starts_with(&plain));
     let overlapping =
         |reserved: &&&str| reserved.starts_with(&plain) || plain.starts_with(**reserved);
-    if let Some(taken) = taken.or_else(|| RESERVED_PREFIXES.iter().find(overlapping)) {
+    let mut prefixes = client_headers::PREFIXES.iter().chain([&OURS]);
+    if let Some(taken) = taken.or_else(|| prefixes.find(overlapping)) {
         return Err(format!(
             "{} would take in {taken}; make it longer",
             quoted(found)
