@@ -10,6 +10,7 @@ use pingora_core::{ErrorType, OrErr};
 
 use super::caller::UserHeaders;
 use super::credential::{self, CredentialFeatures};
+use super::header_names::HeaderNames;
 use super::token;
 use crate::config::RequestHeaders;
 use crate::kube::version::{KubernetesVersion, MalformedVersion};
@@ -41,10 +42,7 @@ const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 /// The names that only peers may send.
 #[derive(Debug, Clone)]
 pub struct PrivilegedHeaders {
-    names: Vec<HeaderName>,
-    prefixes: Vec<String>,
-    /// First bytes of all these names: a fast check that excludes most headers.
-    first: [bool; 256],
+    all: HeaderNames,
     users: Vec<HeaderName>,
     group: Option<HeaderName>,
     uid: Option<HeaderName>,
@@ -57,20 +55,10 @@ impl PrivilegedHeaders {
         let names: Vec<_> = [&config.username, &config.uid, &config.group]
             .into_iter()
             .flatten()
-            .cloned()
-            .chain([REROUTED, PEER_PROXIED])
+            .chain(&[REROUTED, PEER_PROXIED])
+            .map(|name| name.as_str().to_owned())
             .collect();
         let prefixes = config.extra_prefixes.clone();
-        let mut first = [false; 256];
-        for name in names
-            .iter()
-            .map(HeaderName::as_str)
-            .chain(prefixes.iter().map(String::as_str))
-        {
-            if let Some(byte) = name.bytes().next() {
-                first[usize::from(byte)] = true;
-            }
-        }
         Self {
             users: config.username.clone(),
             group: config.group.first().cloned(),
@@ -78,9 +66,7 @@ impl PrivilegedHeaders {
             credential: prefixes
                 .first()
                 .and_then(|prefix| credential::header(prefix)),
-            names,
-            prefixes,
-            first,
+            all: HeaderNames::new(names, prefixes),
         }
     }
 
@@ -92,29 +78,17 @@ impl PrivilegedHeaders {
 
     /// Removes every privileged header. Returns the number of names removed.
     pub fn strip(&self, headers: &mut HeaderMap) -> usize {
-        let forged: Vec<HeaderName> = headers
-            .keys()
-            .filter(|name| self.is_privileged(name.as_str()))
-            .cloned()
-            .collect();
-        for name in &forged {
-            headers.remove(name);
-        }
-        forged.len()
+        self.all.strip(headers, |_| false)
     }
 
-    fn is_privileged(&self, name: &str) -> bool {
-        name.bytes()
-            .next()
-            .is_some_and(|byte| self.first[usize::from(byte)])
-            && (self
-                .names
-                .iter()
-                .any(|known| same(name.as_bytes(), known.as_str().as_bytes()))
-                || self.prefixes.iter().any(|prefix| {
-                    name.len() >= prefix.len()
-                        && same(&name.as_bytes()[..prefix.len()], prefix.as_bytes())
-                }))
+    /// Whether a header of this name is privileged.
+    pub fn contains(&self, name: &str) -> bool {
+        self.all.contains(name)
+    }
+
+    /// Whether all headers whose names begin with `prefix` are privileged.
+    pub fn takes_in(&self, prefix: &str) -> bool {
+        self.all.takes_in(prefix)
     }
 
     /// Writes a certificate user as requestheader values.
@@ -180,12 +154,6 @@ pub fn set(
 ) -> pingora_core::Result<()> {
     let set = headers.try_insert(name, value);
     set.or_err(ErrorType::InvalidHTTPHeader, TOO_MANY).map(drop)
-}
-
-/// Compares names; `_` equals `-`.
-fn same(name: &[u8], known: &[u8]) -> bool {
-    let dashed = |byte: &u8| if *byte == b'_' { b'-' } else { *byte };
-    name.len() == known.len() && name.iter().zip(known).all(|(a, b)| dashed(a) == dashed(b))
 }
 
 /// Removes hop-by-hop headers (RFC 9110 §7.6.1), including the names listed in `Connection`. Keeps the upgrade headers

@@ -2,6 +2,7 @@
 
 pub mod caller;
 pub mod credential;
+pub mod header_names;
 pub mod headers;
 pub mod info;
 pub mod token;

@@ -8,8 +8,7 @@ use kube_interop_proxy::cluster::json;
 use kube_interop_proxy::cluster::keys::Topic;
 use kube_interop_proxy::cluster::record::LiveKey;
 use kube_interop_proxy::cluster::source::{
-    Batch, ChangeStream, EtcdItem, KeyChange, Listing, ListingRest, SourceError,
-    WatchSource,
+    Batch, ChangeStream, EtcdItem, KeyChange, Listing, ListingRest, SourceError, WatchSource,
 };
 use tokio::sync::mpsc;
 
@@ -210,11 +209,7 @@ impl Source {
 
 #[async_trait]
 impl WatchSource for Source {
-    async fn list(
-        &mut self,
-        _: &str,
-        _: Option<ListingRest>,
-    ) -> Result<Listing, SourceError> {
+    async fn list(&mut self, _: &str, _: Option<ListingRest>) -> Result<Listing, SourceError> {
         let mut etcd = self.etcd.lock().expect("a lock");
         etcd.permits(self.topic)?;
         self.cluster = etcd.cluster;
