@@ -28,6 +28,8 @@ for namespace in ${NAMESPACES:-kube-system kube-apiserver-lease}; do
 done
 # Apiservers without a proxy: read.
 grant read "$prefix/masterleases/"
+# The header names by which apiservers recognise users: read, one key.
+etcdctl role grant-permission "$user" read "$prefix/configmaps/kube-system/extension-apiserver-authentication"
 # What proxies tell each other, and apiservers that reroute by themselves: read and written.
 grant readwrite "$prefix/peerserverleases/"
 grant readwrite "/kube-interop-proxy$prefix/"

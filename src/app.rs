@@ -109,6 +109,7 @@ pub fn build(mut config: Config, reload: Option<ReloadInputs>) -> Result<Bound, 
     let local_state = Arc::new(LocalState::default());
     let (published, ends) = Published::new(keys.topics().count());
     let (custom_sender, custom) = watch::channel(None);
+    let (header_names_sender, header_names) = watch::channel(None);
     let (phase_sender, phase) = watch::channel(ShutdownPhase::Serving);
     let registry = Registry::new();
     let certificate_metrics = Arc::new(CertificateMetrics::new(&registry)?);
@@ -123,7 +124,10 @@ pub fn build(mut config: Config, reload: Option<ReloadInputs>) -> Result<Bound, 
         &credentials,
         &maker,
         &local_state,
-        custom.clone(),
+        local::EtcdFacts {
+            custom: custom.clone(),
+            header_names,
+        },
         &mut control,
     );
     let cluster = cluster::start(
@@ -137,6 +141,7 @@ pub fn build(mut config: Config, reload: Option<ReloadInputs>) -> Result<Bound, 
             published: published.clone(),
             ends,
             custom: custom_sender,
+            header_names: header_names_sender,
         },
         &mut control,
     )?;

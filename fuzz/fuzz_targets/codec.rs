@@ -3,7 +3,7 @@
 
 use k8s_pb::apimachinery::pkg::runtime::{TypeMeta, Unknown};
 use kube_interop_proxy::cluster::codec::{
-    encode_endpoints, endpoints, is_aggregated, is_endpoints, lease, storage_version,
+    encode_endpoints, endpoints, header_names, is_aggregated, is_endpoints, lease, served_versions, storage_version,
     stored_resource,
 };
 use libfuzzer_sys::fuzz_target;
@@ -23,6 +23,7 @@ fuzz_target!(|data: &[u8]| {
         let version = "apiregistration.k8s.io/v1";
         let _ = is_aggregated(&enveloped(version, "APIService", content_type, data));
         read_endpoints(&enveloped("v1", "Endpoints", content_type, data));
+        let _ = header_names(&enveloped("v1", "ConfigMap", content_type, data));
     }
     if let Ok(name) = std::str::from_utf8(data)
         && let Some((group, resource)) = stored_resource(name)
@@ -36,6 +37,7 @@ fn read(value: &[u8]) {
     let _ = lease(value);
     let _ = storage_version(value);
     let _ = is_aggregated(value);
+    let _ = header_names(value);
     read_endpoints(value);
 }
 

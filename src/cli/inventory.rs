@@ -56,6 +56,11 @@ impl Inventory {
                     }
                 }
             }
+            Topic::HeaderNames => {
+                let read = |item: &EtcdItem| codec::header_names(&item.value).err();
+                let error = items.first().and_then(read);
+                bad.extend(error.map(|error| (below.to_owned(), error.to_string())));
+            }
             Topic::StorageVersions | Topic::Definitions => {}
         }
     }

@@ -25,6 +25,7 @@ use super::state::{ClusterState, NativePeer};
 use super::watch::{Event, Message};
 use crate::cluster::transitions;
 use crate::kube::gvr::Custom;
+use crate::kube::requestheader::PublishedNames;
 use crate::local::discovery::LocalView;
 use crate::routing::table::Snapshot;
 
@@ -135,6 +136,8 @@ pub struct Catalog {
     pub others_ids: watch::Sender<Option<OthersIds>>,
     /// Identity leases; `None` until they were listed.
     pub leases: watch::Sender<Option<Arc<Vec<Arc<NamedLease>>>>>,
+    /// The header names by which apiservers recognise users; `None` while etcd has none.
+    pub header_names: watch::Sender<Option<Arc<PublishedNames>>>,
     pub published: Published,
     pub state: ClusterState,
 }
@@ -188,7 +191,7 @@ impl Catalog {
     /// Takes a message and those that wait behind it. Returns whether a new snapshot is due.
     fn take(&mut self, first: Message) -> bool {
         let counters = &self.published.counters;
-        let (mut snapshot, mut leases) = (false, false);
+        let (mut snapshot, mut leases, mut header_names) = (false, false, false);
         let waiting = std::iter::from_fn(|| self.messages.try_recv().ok());
         for message in std::iter::once(first).chain(waiting).take(BATCH) {
             match message.1 {
@@ -205,12 +208,16 @@ impl Catalog {
                 .fetch_add(changes.undecodable.into(), Ordering::Relaxed);
             snapshot |= changes.snapshot;
             leases |= changes.leases;
+            header_names |= changes.header_names;
         }
         counters
             .revision
             .store(self.state.revision(), Ordering::Relaxed);
         if leases && let Some(seen) = self.state.named_leases() {
             self.leases.send_replace(Some(Arc::new(seen)));
+        }
+        if header_names {
+            self.header_names.send_replace(self.state.header_names());
         }
         snapshot
     }
@@ -286,6 +293,7 @@ mod tests {
             unreachable_records: watch::channel(BTreeMap::new()).0,
             others_ids: watch::channel(None).0,
             leases: watch::channel(None).0,
+            header_names: watch::channel(None).0,
             published,
             state: ClusterState::new(endpoint, 0, ttl, ttl),
         }

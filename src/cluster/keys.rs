@@ -28,6 +28,8 @@ pub enum Topic {
     Claims,
     /// Advertised addresses of living apiservers, as their keys name them; bound to an etcd lease of 15 s.
     MasterLeases,
+    /// The header names by which apiservers recognise users: one key.
+    HeaderNames,
     /// Leases of one namespace, by its place in `identity.leaseNamespaces`.
     Leases(u8),
 }
@@ -36,7 +38,7 @@ pub enum Topic {
 const UNNAMED: &str = "-";
 
 /// Topics without those of lease namespaces.
-const FIXED: [Topic; 8] = [
+const FIXED: [Topic; 9] = [
     Topic::Servers,
     Topic::Live,
     Topic::PeerEndpoints,
@@ -45,6 +47,7 @@ const FIXED: [Topic; 8] = [
     Topic::ApiServices,
     Topic::Claims,
     Topic::MasterLeases,
+    Topic::HeaderNames,
 ];
 
 impl Topic {
@@ -65,6 +68,7 @@ impl Topic {
             Topic::ApiServices => 5,
             Topic::Claims => 6,
             Topic::MasterLeases => 7,
+            Topic::HeaderNames => 8,
             Topic::Leases(namespace) => FIXED.len() + usize::from(namespace),
         }
     }
@@ -80,12 +84,17 @@ impl Topic {
             Topic::ApiServices => "apiservices",
             Topic::Claims => "claims",
             Topic::MasterLeases => "masterleases",
+            Topic::HeaderNames => "extension-apiserver-authentication",
             Topic::Leases(_) => "leases",
         }
     }
 
-    /// Whether it tells only of apiservers without a proxy. An etcd role from before may not include it: then it is not
-    /// followed.
+    /// Whether it is not followed if etcd's role does not permit to read it: a role from before may not include it.
+    pub fn is_optional(self) -> bool {
+        self.is_of_bare_servers() || self == Topic::HeaderNames
+    }
+
+    /// Whether it tells only of apiservers without a proxy.
     pub fn is_of_bare_servers(self) -> bool {
         self == Topic::MasterLeases
     }
@@ -120,6 +129,9 @@ impl EtcdKeys {
             Topic::ApiServices => format!("{prefix}/apiregistration.k8s.io/apiservices/"),
             Topic::Claims => format!("/kube-interop-proxy{prefix}/claims/"),
             Topic::MasterLeases => format!("{prefix}/masterleases/"),
+            Topic::HeaderNames => {
+                format!("{prefix}/configmaps/kube-system/extension-apiserver-authentication")
+            }
             Topic::Leases(namespace) => {
                 let namespace = self.namespaces.get(usize::from(namespace));
                 format!("{prefix}/leases/{}/", namespace.map_or("", String::as_str))
@@ -200,6 +212,6 @@ mod tests {
     #[test]
     fn topics_are_numbered_in_their_order() {
         let numbers: Vec<_> = Topic::all(2).map(Topic::index).collect();
-        assert_eq!(numbers, (0..10).collect::<Vec<_>>());
+        assert_eq!(numbers, (0..11).collect::<Vec<_>>());
     }
 }

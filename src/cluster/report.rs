@@ -37,19 +37,24 @@ impl ClusterState {
                 "ageSeconds": freshness.age_of(topic.index()).as_secs_f64(),
             })
         });
-        let not_followed = self.bare.is_forbidden().then(|| Topic::MasterLeases.name());
-        let not_followed: Vec<_> = not_followed.into_iter().collect();
         // Proxies that have no server ID yet.
         let unnamed = self.claims().filter(|key| !claims_an_id(key));
         json!({
             "topics": topics.collect::<Vec<_>>(),
             "advertised": self.advertised(),
-            "notFollowed": not_followed,
+            "notFollowed": self.not_followed(),
             "claims": self.claims().filter(|key| claims_an_id(key)).collect::<Vec<_>>(),
             "unnamed": unnamed.filter_map(|key| claimant(key)).collect::<Vec<_>>(),
             "undecodable": self.undecodables.list(),
             "servers": self.named().iter().map(|id| self.facts(id)).collect::<Vec<_>>(),
         })
+    }
+
+    /// Topics that etcd's role does not permit to read.
+    fn not_followed(&self) -> Vec<&'static str> {
+        let leases = self.bare.is_forbidden().then_some(Topic::MasterLeases);
+        let names = self.header_names_forbidden.then_some(Topic::HeaderNames);
+        leases.into_iter().chain(names).map(Topic::name).collect()
     }
 
     /// The addresses that living apiservers advertise, and what those answered that no proxy explains.

@@ -19,6 +19,7 @@ use super::watch::follow;
 use crate::client::MakerError;
 use crate::config::{BareServersMode, Config};
 use crate::kube::gvr::Custom;
+use crate::kube::requestheader::PublishedNames;
 use crate::local::discovery::LocalView;
 use crate::tls::credentials::Current;
 
@@ -35,6 +36,7 @@ pub struct ClusterInputs {
     pub published: Published,
     pub ends: CatalogInputs,
     pub custom: watch::Sender<Option<Arc<Custom>>>,
+    pub header_names: watch::Sender<Option<Arc<PublishedNames>>>,
 }
 
 /// What the catalog tells others besides the snapshot.
@@ -106,6 +108,7 @@ pub fn start(
         unreachable_records: records_sender,
         others_ids: ids_sender,
         leases: leases_sender,
+        header_names: inputs.header_names,
         published: inputs.published,
     };
     control.spawn(catalog.run());

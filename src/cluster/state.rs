@@ -22,6 +22,7 @@ use super::undecodable::Undecodables;
 use super::watch::{Event, Message};
 use crate::cluster::suspended::{Gap, Suspended};
 use crate::kube::gvr::{Custom, Definition, ServedSet};
+use crate::kube::requestheader::PublishedNames;
 use crate::kube::version::KubernetesVersion;
 
 /// A record and its served set, unpacked.
@@ -57,6 +58,8 @@ pub struct StateChanges {
     pub snapshot: bool,
     /// Identity leases.
     pub leases: bool,
+    /// The header names by which apiservers recognise users.
+    pub header_names: bool,
     /// A value could not be decoded.
     pub undecodable: bool,
 }
@@ -88,6 +91,9 @@ pub struct ClusterState {
     pub(super) leases: Leases,
     pub(super) natives: BTreeMap<String, (NativePeer, Instant)>,
     pub(super) bare: BareServers,
+    header_names: PrefixState<PublishedNames>,
+    /// etcd's role does not permit to read them.
+    pub(super) header_names_forbidden: bool,
     pub(super) undecodables: Undecodables,
     /// How far each topic is known, by [`Topic::index`].
     pub(super) positions: Vec<TopicProgress>,
@@ -123,6 +129,8 @@ impl ClusterState {
             leases: Leases::new(namespaces),
             natives: BTreeMap::new(),
             bare: BareServers::new(canonical(own_endpoint), ttl, grace),
+            header_names: PrefixState::default(),
+            header_names_forbidden: false,
             undecodables: Undecodables::default(),
             positions: vec![TopicProgress::default(); Topic::all(namespaces).count()],
             sets: Vec::new(),
@@ -227,6 +235,16 @@ impl ClusterState {
                 let decode = |item: &EtcdItem| decoder.master_lease(item, loopback);
                 self.bare.take_lease(event, now, &self.gap, decode)
             }
+            Topic::HeaderNames => {
+                match event {
+                    Event::Forbidden => self.header_names_forbidden = true,
+                    Event::InitDone(_) => self.header_names_forbidden = false,
+                    _ => {}
+                }
+                let decode = |item: &EtcdItem| decoder.decode(item, codec::header_names);
+                changes.header_names = self.header_names.take(event, now, decode).changed;
+                false
+            }
             Topic::Leases(namespace) => {
                 // It may have been the last missing list.
                 let listed = matches!(event, Event::InitDone(_));
@@ -238,7 +256,13 @@ impl ClusterState {
         changes
     }
 
-    /// Everything was listed at least once.
+    /// The header names by which apiservers recognise users; `None` while there are none in etcd.
+    pub fn header_names(&self) -> Option<Arc<PublishedNames>> {
+        let names = self.header_names.current.values().next();
+        names.map(|at| Arc::new(at.value.clone()))
+    }
+
+    /// Everything that routes depend on was listed at least once.
     pub fn synced(&self) -> bool {
         self.servers.complete
             && self.live.complete

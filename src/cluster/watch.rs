@@ -32,7 +32,7 @@ pub enum Event {
     Progress(i64),
     /// etcd was restored or replaced: earlier events may be void. A new list follows.
     OtherHistory,
-    /// etcd's role does not permit to read it ([`Topic::is_of_bare_servers`] only). It is tried again.
+    /// etcd's role does not permit to read it ([`Topic::is_optional`] only). It is tried again.
     Forbidden,
 }
 
@@ -100,7 +100,7 @@ pub async fn follow(
                 }
                 failures = failures.saturating_add(1);
                 let mut pause = BACKOFF.random_pause(failures);
-                if topic.is_of_bare_servers() && error.is_denied() {
+                if topic.is_optional() && error.is_denied() {
                     position = None;
                     pause = jittered(FORBIDDEN_PAUSE);
                     if sink.send((topic, Event::Forbidden)).await.is_err() {

@@ -5,4 +5,5 @@ pub mod discovery;
 pub mod envelope;
 pub mod gvr;
 pub mod media_type;
+pub mod requestheader;
 pub mod version;

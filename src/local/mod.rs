@@ -9,7 +9,7 @@ pub mod requestheader;
 mod start;
 pub mod state;
 
-pub use self::start::start;
+pub use self::start::{EtcdFacts, start};
 
 use std::time::Duration;
 

@@ -6,6 +6,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::discovery::{self, LocalView};
+use super::requestheader::names::NamesInEtcd;
 use super::state::LocalState;
 use super::{probe, requestheader};
 use crate::client::ClientMaker;
@@ -13,14 +14,22 @@ use crate::config::Config;
 use crate::kube::gvr::Custom;
 use crate::tls::credentials::Current;
 
+/// What etcd says, while it is known.
+pub struct EtcdFacts {
+    /// See [`discovery::run`].
+    pub custom: watch::Receiver<Option<Arc<Custom>>>,
+    /// The header names by which apiservers recognise users.
+    pub header_names: NamesInEtcd,
+}
+
 /// Spawns the probe, discovery and the check of the request header configuration. Returns what discovery reads.
-/// `custom`: see [`discovery::run`].
+/// `etcd`: what the cluster's etcd says.
 pub fn start(
     config: &Config,
     credentials: &Current,
     maker: &Arc<ClientMaker>,
     state: &Arc<LocalState>,
-    custom: watch::Receiver<Option<Arc<Custom>>>,
+    etcd: EtcdFacts,
     control: &mut JoinSet<()>,
 ) -> watch::Receiver<LocalView> {
     let address = config.api_server.address;
@@ -34,12 +43,13 @@ pub fn start(
         maker.client(address),
         state.clone(),
         config.api_server.discovery_interval,
-        custom,
+        etcd.custom,
         view_sender,
     ));
     control.spawn(requestheader::run(
         config.clone(),
         credentials.clone(),
+        etcd.header_names,
         state.clone(),
     ));
     view

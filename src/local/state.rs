@@ -10,6 +10,7 @@ use tokio::sync::{Notify, watch};
 
 use super::requestheader::trust::HeaderTrust;
 use crate::request::credential::{self, CredentialFeatures};
+use crate::request::surplus::SurplusHeaders;
 
 /// State of the local apiserver process.
 #[derive(Debug, Default)]
@@ -27,6 +28,8 @@ pub struct LocalState {
     trust: HeaderTrust,
     /// The last `/readyz` was 401 or 403: it does not accept the identity of this proxy.
     access_denied: AtomicBool,
+    /// Headers by which an apiserver of the cluster may recognise a user, besides the configured ones.
+    surplus_headers: SurplusHeaders,
     /// Notifies of changes.
     changed: watch::Sender<()>,
     /// The last `/readyz` said that the process is shutting down.
@@ -117,6 +120,11 @@ impl LocalState {
     /// The result of the trust check.
     pub fn trust(&self) -> &HeaderTrust {
         &self.trust
+    }
+
+    /// Headers by which an apiserver of the cluster may recognise a user, besides the configured ones.
+    pub fn surplus_headers(&self) -> &SurplusHeaders {
+        &self.surplus_headers
     }
 
     /// Changes whenever the process is found to be gone. To be read before a request whose response is recorded with

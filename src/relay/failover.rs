@@ -374,12 +374,13 @@ impl<'a> ForwardedRequest<'a> {
         let Some(mut header) = upload.header_to_send()? else {
             return Error::e_explain(ErrorType::InternalError, "the answer has begun");
         };
-        upstream_headers::for_server_kind(&mut header.headers, route.server_kind)?;
+        let (caller, kind) = (self.route_request.caller, route.server_kind);
+        upstream_headers::for_server_kind(shared, &mut header.headers, caller, kind)?;
         let merge_request = route
             .overlay
             .as_ref()
             .map(|overlay| overlay.begin(&shared.merge_cache, &mut header.headers));
-        if let Caller::User(user) = self.route_request.caller {
+        if let Caller::User(user) = caller {
             let privileged = &shared.privileged;
             privileged.stamp_details(&mut header.headers, user, route.details)?;
         }
@@ -391,7 +392,7 @@ impl<'a> ForwardedRequest<'a> {
             shared,
             settings: self.route_request.settings,
             info: self.route_request.info,
-            caller: self.route_request.caller,
+            caller,
             downstream: self.downstream,
             token: authentication.token,
             tokens: self.tokens,

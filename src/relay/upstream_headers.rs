@@ -12,6 +12,7 @@ use crate::request::caller::{Caller, ClientConnection};
 use crate::request::headers::{
     FORWARDED_FOR, IF_READY, PEER_PROXIED, REROUTED, set, stamp_address, strip_hop_by_hop,
 };
+use crate::request::surplus::keep_client_headers;
 
 /// Writes the headers that are the same for every server. Returns whether the proxy client certificate is presented.
 pub fn for_any_server(
@@ -50,11 +51,17 @@ pub fn for_any_server(
     Ok(certificate)
 }
 
-/// Writes the marks that limit a request to one reroute.
+/// Removes headers that the server may believe and the configuration does not name, and writes the marks that limit a
+/// request to one reroute.
 pub fn for_server_kind(
+    shared: &Shared,
     headers: &mut HeaderMap,
+    caller: &Caller,
     server_kind: ServerKind,
 ) -> pingora_core::Result<()> {
+    if *caller != Caller::Peer {
+        remove_surplus(shared, headers, caller, server_kind);
+    }
     match server_kind {
         ServerKind::Peer | ServerKind::Native => {
             set(headers, REROUTED, HeaderValue::from_static("true"))?;
@@ -65,5 +72,26 @@ pub fn for_server_kind(
             Some(_) => set(headers, PEER_PROXIED, HeaderValue::from_static("true")),
             None => Ok(()),
         },
+    }
+}
+
+/// As long as it is not known which headers the server believes over a connection that presents the proxy client
+/// certificate, only those that clients need go over one.
+fn remove_surplus(
+    shared: &Shared,
+    headers: &mut HeaderMap,
+    caller: &Caller,
+    server_kind: ServerKind,
+) {
+    let surplus = shared.local.surplus_headers();
+    let certificate = matches!(caller, Caller::User(_)) || server_kind == ServerKind::Peer;
+    // An apiserver publishes its names after it has started.
+    let starting = server_kind == ServerKind::Local && !shared.local.is_initialized();
+    if certificate && (starting || !surplus.is_known()) {
+        return keep_client_headers(headers, &shared.privileged);
+    }
+    let forged = surplus.strip(headers, &shared.privileged);
+    if forged > 0 {
+        shared.metrics.rejected_headers.inc_by(forged as u64);
     }
 }

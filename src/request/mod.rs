@@ -5,4 +5,5 @@ pub mod credential;
 pub mod header_names;
 pub mod headers;
 pub mod info;
+pub mod surplus;
 pub mod token;

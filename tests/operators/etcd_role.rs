@@ -11,6 +11,7 @@ use testkit::pki::LeafOptions;
 use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
 
+const HEADER_NAMES: &str = "/registry/configmaps/kube-system/extension-apiserver-authentication";
 const USER: &str = "kube-interop-proxy";
 
 /// A program that talks to etcd as the one in this certificate; whether it succeeded, and what it said.
@@ -73,10 +74,15 @@ async fn guarded() -> Ground {
 
 /// The role that earlier versions needed: apiservers without a proxy are not seen, and everything else is as before.
 async fn a_role_from_before_is_enough(ground: &Ground, cluster: &Cluster) {
-    let revoke = ["role", "revoke-permission", "--prefix=true", USER];
-    let revoke = [&revoke[..], &["/registry/masterleases/"]].concat();
-    let (good, said) = etcdctl(ground, "etcd-root", &revoke);
-    assert!(good, "{said}");
+    let lacks = [
+        &["--prefix=true", USER, "/registry/masterleases/"][..],
+        &[USER, HEADER_NAMES],
+    ];
+    for arguments in lacks {
+        let revoke = [&["role", "revoke-permission"], arguments].concat();
+        let (good, said) = etcdctl(ground, "etcd-root", &revoke);
+        assert!(good, "{said}");
+    }
     let file = |end: &str| ground.pki.file(&format!("etcd-{USER}.{end}"));
     let options = ground
         .proxy("before", cluster.a.addr())
@@ -92,7 +98,10 @@ async fn a_role_from_before_is_enough(ground: &Ground, cluster: &Cluster) {
     assert_eq!(nowhere.code(), 404, "nothing is unknown");
     let status = proxy.statusz().await;
     let not_followed = &status["facts"]["notFollowed"];
-    assert_eq!(not_followed.to_string(), r#"["masterleases"]"#);
+    assert_eq!(
+        not_followed.to_string(),
+        r#"["masterleases","extension-apiserver-authentication"]"#
+    );
     let age = proxy.metric("kube_interop_proxy_etcd_state_age_seconds", &[]);
     assert!(age.await < 6.0, "what is not followed is not old");
     let log = std::fs::read_to_string(proxy.config_file().with_extension("log")).unwrap();
@@ -107,6 +116,8 @@ async fn a_role_from_before_is_enough(ground: &Ground, cluster: &Cluster) {
     let said =
         "may not read below /registry/masterleases/: apiservers without a proxy are not seen";
     assert!(ended.stdout.contains(said), "{}", ended.stdout);
+    let said = format!("may not read below {HEADER_NAMES}: the header names of other apiservers");
+    assert!(ended.stdout.contains(&said), "{}", ended.stdout);
     assert!(
         !ended.stdout.contains("problem etcd permissions"),
         "{}",
@@ -152,6 +163,7 @@ async fn the_role_is_enough_to_find_each_other_and_for_nothing_else() {
         &["get", "--prefix", "/registry/secrets/"],
         &["get", "--prefix", "/registry/leases/default/"],
         &["get", "/registry/services/endpoints/default/kubernetes"],
+        &["put", HEADER_NAMES, "x"],
         &["put", "/registry/masterleases/10.0.0.1", "x"],
         &["get", "--prefix", "/registry/"],
         &["get", "--prefix", ""],

@@ -84,7 +84,7 @@ impl Etcd {
 
     pub fn permit(&mut self, topic: Topic, permitted: bool) {
         self.forbidden.retain(|forbidden| *forbidden != topic);
-        if !permitted && topic.is_of_bare_servers() {
+        if !permitted && topic.is_optional() {
             self.forbidden.push(topic);
         }
     }

@@ -275,6 +275,7 @@ fn is_decodable(topic: Topic, item: &EtcdItem) -> bool {
         Topic::Definitions => codec::served_versions(value).is_ok(),
         Topic::Claims => true,
         Topic::MasterLeases => usable_address(&item.key, false).is_some(),
+        Topic::HeaderNames => codec::header_names(value).is_ok(),
         Topic::Leases(_) => codec::lease(value).is_ok(),
     }
 }

@@ -6,7 +6,7 @@ use arbitrary::Arbitrary;
 use kube_interop_proxy::cluster::codec::{PeerEndpoint, encode_endpoints};
 use kube_interop_proxy::cluster::keys::{Topic, claim};
 
-pub const TOPICS: usize = 9;
+pub const TOPICS: usize = 10;
 pub const OWN_ID: &str = "a";
 pub const OWN_ENDPOINT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 6443);
 
@@ -89,6 +89,9 @@ impl Write {
                     r#"{{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{{"name":"{key}","labels":{label}}},"spec":{{"holderIdentity":"{choice}"}}}}"#
                 )
             }
+            Topic::HeaderNames => format!(
+                r#"{{"apiVersion":"v1","kind":"ConfigMap","data":{{"requestheader-username-headers":"[\"X-{choice}\"]"}}}}"#
+            ),
             Topic::Definitions => format!(
                 r#"{{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","spec":{{"versions":[{{"name":"v1","served":{flag}}}]}}}}"#
             ),
@@ -110,6 +113,7 @@ pub fn key(topic: Topic, name: u8) -> String {
         Topic::Definitions => &["widgets.example.com", "deployments.apps", "nothing"],
         Topic::ApiServices => &["v1.example.com", "v1.", "v1.apps", "nothing"],
         Topic::MasterLeases => &ADVERTISED,
+        Topic::HeaderNames => &["extension-apiserver-authentication"],
         Topic::Claims => {
             let id = IDS.get(usize::from(name % 8)).copied();
             let endpoint = pick(&ENDPOINTS, name / 8);

@@ -7,6 +7,7 @@
 pub mod frames;
 mod pki;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use kube_interop_proxy::cluster::keys::Topic;
 use kube_interop_proxy::config::settings::{Settings, SharedSettings};
 use kube_interop_proxy::config::{Config, parse};
 use kube_interop_proxy::kube::gvr::{Custom, Definition, Gvr, Pair, ServedSet};
+use kube_interop_proxy::kube::requestheader::{NameList, PublishedNames};
 use kube_interop_proxy::local::state::LocalState;
 use kube_interop_proxy::relay::downstream::Downstream;
 use kube_interop_proxy::relay::metrics::Metrics;
@@ -25,6 +27,7 @@ use kube_interop_proxy::relay::service::RelayService;
 use kube_interop_proxy::relay::shared::{Shared, ShutdownPhase};
 use kube_interop_proxy::relay::{self, RelayInputs};
 use kube_interop_proxy::request::caller::ClientConnection;
+use kube_interop_proxy::request::headers::PrivilegedHeaders;
 use kube_interop_proxy::routing::table::{PeerKind, Server, Snapshot};
 use kube_interop_proxy::server::counted_stream::CountedStream;
 use kube_interop_proxy::server::header_blocks::HeaderBlockWatch;
@@ -147,6 +150,10 @@ impl World {
         local_state.answered(true, 0);
         local_state.is_of_version("v1.36.0", 0);
         local_state.begins_at(100, 0);
+        let names = &self.config.serving.request_headers;
+        local_state
+            .surplus_headers()
+            .set(&PrivilegedHeaders::new(names), &published_names());
         let (published, _) = Published::new(Topic::all(1).count());
         published.snapshot.store(Arc::new(snapshot(peer)));
         let (phase_sender, phase) = watch::channel(ShutdownPhase::Serving);
@@ -260,6 +267,13 @@ impl TlsAccept for Accept {
         let connection = ClientConnection::new(IpAddr::V4(CLIENT), 7, chain);
         Some(Arc::new(Arc::new(Downstream::new(connection))))
     }
+}
+
+/// Those of the configuration.
+fn published_names() -> PublishedNames {
+    let users = r#"["X-Remote-User"]"#.to_owned();
+    let data = BTreeMap::from([(NameList::Username.field().to_owned(), users)]);
+    PublishedNames::read(&data).expect("names")
 }
 
 /// `pods` is served here, `things` by a peer, `deployments` by both, and `widgets` is custom.

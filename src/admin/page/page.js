@@ -90,7 +90,7 @@ function showEtcd() {
     ["Undecodable", undecodable.length ? word("bad", count(undecodable.length, "value")) : "none",
       undecodable.slice(0, ROWS).map((value) => quiet(clip(value.key), `: ${value.error}`))],
     ["Not followed", notFollowed.length ? word("warn", notFollowed.join(", ")) : "none",
-      quiet(notFollowed.length ? "not permitted: apiservers without a proxy are not seen" : "")],
+      quiet(notFollowed.length ? "etcd's role does not permit to read it" : "")],
     ["Without proxy", unexplained.length ? count(unexplained.length, "advertised address", "advertised addresses") : "none",
       unexplained.slice(0, ROWS).map(({ address, withoutProxy }) => quiet(address, `: ${withoutProxy}`))],
     ["Claims", claims.length ? word("bad", "a server ID is used twice") : "none",

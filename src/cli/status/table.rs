@@ -52,7 +52,7 @@ fn this_server(status: &StatusDocument) -> String {
     if !not_followed.is_empty() {
         line(
             "Forbidden",
-            &format!("etcd's role lacks {not_followed}: apiservers without a proxy are not seen"),
+            &format!("etcd's role does not permit to read {not_followed}"),
         );
     }
     if let Some(only_here) = wait::only_here(status) {

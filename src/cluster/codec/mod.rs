@@ -5,6 +5,7 @@
 //! do. Errors repeat nothing of a value except its type.
 
 mod endpoints;
+mod header_names;
 mod lease;
 mod storage_version;
 
@@ -18,12 +19,14 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 pub use endpoints::{PeerEndpoint, encode_endpoints, endpoints, is_endpoints};
+pub use header_names::header_names;
 pub use lease::{Lease, MANAGED_BY, MANAGER, RENEWAL, lease, micro_time, renewal};
 pub use storage_version::{ServerVersions, storage_version, stored_resource};
 
 use super::json::{self, JsonError, JsonObject};
 use crate::kube::envelope::{self, EnvelopeError};
 use crate::kube::media_type;
+use crate::kube::requestheader::MalformedList;
 
 /// Prefix of the values that kube-apiserver encrypts.
 const ENCRYPTED: &[u8] = b"k8s:enc:";
@@ -60,6 +63,9 @@ pub enum Undecodable {
     /// It could be read, but so many are kept already.
     #[error("left out, {0} that were created before are kept")]
     LeftOut(usize),
+    /// A list of header names.
+    #[error(transparent)]
+    Names(#[from] MalformedList),
 }
 
 /// The type that an object must have.

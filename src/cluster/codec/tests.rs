@@ -11,6 +11,7 @@ use k8s_pb::apimachinery::pkg::runtime::Unknown;
 
 use super::*;
 use crate::kube::envelope::MAGIC;
+use crate::kube::requestheader::NameList;
 
 mod properties;
 mod refusals;
@@ -304,6 +305,46 @@ fn what_an_apiserver_says_of_its_address_is_endpoints() {
     assert!(is_endpoints(&leases["10.0.0.11"]).is_ok());
     for value in [&b""[..], b"garbage", b"k8s\0", b"k8s:enc:x", b"{}", b"[]"] {
         assert!(is_endpoints(value).is_err());
+    }
+}
+
+#[test]
+fn header_names_are_read_from_either_form() {
+    let groups = r#"["X-Remote-Group","X-Auth-Group"]"#;
+    let data = [
+        ("requestheader-username-headers", r#"["X-Remote-User"]"#),
+        ("requestheader-group-headers", groups),
+        ("client-ca-file", "-----BEGIN CERTIFICATE-----"),
+    ];
+    let data = data.map(|(field, text)| (field.to_owned(), text.to_owned()));
+    let stored = k8s_pb::api::core::v1::ConfigMap {
+        data: data.clone().into(),
+        ..Default::default()
+    };
+    let protobuf = enveloped("v1", "ConfigMap", "", &stored.encode_to_vec());
+    let data: serde_json::Map<_, _> = data
+        .map(|(field, text)| (field, json!(text)))
+        .into_iter()
+        .collect();
+    let json =
+        |data: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "data": data}).to_string();
+    let plain = json(Value::Object(data)).into_bytes();
+    for value in [&protobuf, &plain] {
+        let names = header_names(value).unwrap();
+        assert!(names.is_complete());
+        let groups: Vec<_> = names.of(NameList::Group).collect();
+        assert_eq!(groups, ["x-auth-group", "x-remote-group"]);
+    }
+    for data in [json!(null), json!({})] {
+        assert!(!header_names(json(data).as_bytes()).unwrap().is_complete());
+    }
+    let garbage = json(json!({"requestheader-group-headers": "garbage"}));
+    let refused = header_names(garbage.as_bytes());
+    assert!(matches!(refused, Err(Undecodable::Names(_))));
+    let encrypted = header_names(b"k8s:enc:aescbc:v1:key1:x");
+    assert!(matches!(encrypted, Err(Undecodable::Encrypted)));
+    for value in [&b""[..], b"garbage", b"k8s\0", b"{}", b"[]"] {
+        assert!(header_names(value).is_err());
     }
 }
 

@@ -1,4 +1,5 @@
-//! Checks whether the apiserver accepts the users that this proxy names: with at most three requests for one ConfigMap.
+//! Checks whether the apiserver accepts the users that this proxy names: with at most three requests for one ConfigMap,
+//! and one more for each name in it that needs to be looked at.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,9 +8,12 @@ use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
 use tokio::time::Instant;
 
-use super::findings::{self, TrustProblem, UserRecognition};
+use super::findings::{
+    self, ConfigMapAnswer, DoubtfulName, TrustProblem, TrustReport, UserRecognition,
+};
 use crate::client::{self, Client, ClientError, ClientResponse, MakerError};
-use crate::config::Config;
+use crate::config::{Config, RequestHeaders};
+use crate::kube::requestheader::NameList;
 use crate::local::maker_as_nobody;
 use crate::tls::credentials::Current;
 
@@ -18,6 +22,7 @@ pub(crate) const PATH: &str =
     "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
 /// Deadline for one request, retries included.
 const PATIENCE: Duration = Duration::from_secs(10);
+const MASTERS: &str = "system:masters";
 
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
@@ -27,38 +32,104 @@ pub enum CheckError {
     Client(#[from] ClientError),
 }
 
-/// Why the apiserver at `apiServer.address` does not trust this proxy; empty if it does.
-pub async fn check(config: &Config, credentials: Current) -> Result<Vec<TrustProblem>, CheckError> {
-    let names = &config.serving.request_headers;
+/// Whether the apiserver at `apiServer.address` accepts the users that this proxy names, and which names it publishes.
+pub async fn check(config: &Config, credentials: Current) -> Result<TrustReport, CheckError> {
     let maker = Arc::new(maker_as_nobody(config, credentials)?);
-    let mut client = maker.client(config.api_server.address);
-
-    let invented = format!("kube-interop-proxy-invented-{:016x}", rand::random::<u64>());
-    let answer = get(&mut client, client::identity(names, &invented, &[])?).await?;
-    match findings::recognised(names, &invented, answer.status, &answer.body) {
-        UserRecognition::Yes => {}
-        UserRecognition::No(finding) => return Ok(vec![finding]),
-        // All users may read it, so the answer names no user. If the apiserver rejects the same request without the
-        // header, it accepted the header.
-        UserRecognition::Unnamed => {
-            let answer = get(&mut client, HeaderMap::new()).await?;
-            if answer.status != StatusCode::UNAUTHORIZED {
-                return Ok(vec![TrustProblem::UserAnyway]);
-            }
-        }
-    }
-    let internal = client::identity(names, &config.api_server.internal_user, &["system:masters"])?;
-    let answer = get(&mut client, internal).await?;
-    Ok(findings::compared(names, answer.status, &answer.body))
+    let mut inquiry = Inquiry {
+        client: maker.client(config.api_server.address),
+        names: &config.serving.request_headers,
+        invented: format!("kube-interop-proxy-invented-{:016x}", rand::random::<u64>()),
+    };
+    inquiry.report(&config.api_server.internal_user).await
 }
 
-async fn get(client: &mut Client, identity: HeaderMap) -> Result<ClientResponse, ClientError> {
-    let headers: Vec<(HeaderName, HeaderValue)> = identity
-        .iter()
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect();
-    let deadline = Instant::now() + PATIENCE;
-    client
-        .call(Method::GET, PATH, &headers, None, deadline)
-        .await
+struct Inquiry<'a> {
+    client: Client,
+    names: &'a RequestHeaders,
+    /// A user whom nobody knows.
+    invented: String,
+}
+
+impl Inquiry<'_> {
+    async fn report(&mut self, internal_user: &str) -> Result<TrustReport, CheckError> {
+        let identity = client::identity(self.names, &self.invented, &[])?;
+        // Whether the answer shows what a user may not do.
+        let telling = match self.recognition(identity).await? {
+            UserRecognition::Yes => true,
+            UserRecognition::No(problem) => return Ok(problem.into()),
+            // All users may read it, so the answer names no user. If the apiserver rejects the same request without the
+            // header, it accepted the header.
+            UserRecognition::Unnamed => {
+                let answer = self.get(HeaderMap::new()).await?;
+                if answer.status != StatusCode::UNAUTHORIZED {
+                    return Ok(TrustProblem::UserAnyway.into());
+                }
+                false
+            }
+        };
+        let internal = client::identity(self.names, internal_user, &[MASTERS])?;
+        let answer = self.get(internal).await?;
+        let published = match findings::published(answer.status, &answer.body) {
+            ConfigMapAnswer::Names(published) => published,
+            ConfigMapAnswer::Unknown(warning) => return Ok(warning.into()),
+            ConfigMapAnswer::Refused(problem) => return Ok(problem.into()),
+        };
+        let mut problems = Vec::new();
+        for doubtful in findings::doubtful(self.names, &published) {
+            let believed = self.believes(&doubtful, telling).await?;
+            problems.extend(findings::judged(doubtful, believed));
+        }
+        Ok(TrustReport {
+            problems,
+            warnings: findings::differences(self.names, &published),
+            names: Some(published),
+        })
+    }
+
+    /// Whether the apiserver takes a header for the name or the group of a user; `None`: it cannot be asked.
+    async fn believes(
+        &mut self,
+        doubtful: &DoubtfulName,
+        telling: bool,
+    ) -> Result<Option<bool>, CheckError> {
+        let name = &doubtful.name;
+        if findings::is_framing(name) || (doubtful.list == NameList::Group && !telling) {
+            return Ok(None);
+        }
+        if doubtful.list == NameList::Username {
+            let identity = HeaderMap::from_iter([(name.clone(), value(&self.invented)?)]);
+            let recognition = self.recognition(identity).await?;
+            return Ok(Some(!matches!(recognition, UserRecognition::No(_))));
+        }
+        let mut identity = client::identity(self.names, &self.invented, &[])?;
+        identity.insert(name, value(MASTERS)?);
+        let answer = self.get(identity).await?;
+        Ok(Some(findings::was_allowed(answer.status)))
+    }
+
+    async fn recognition(&mut self, identity: HeaderMap) -> Result<UserRecognition, ClientError> {
+        let answer = self.get(identity).await?;
+        let (names, invented) = (self.names, &self.invented);
+        Ok(findings::recognised(
+            names,
+            invented,
+            answer.status,
+            &answer.body,
+        ))
+    }
+
+    async fn get(&mut self, identity: HeaderMap) -> Result<ClientResponse, ClientError> {
+        let headers: Vec<(HeaderName, HeaderValue)> = identity
+            .iter()
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        let deadline = Instant::now() + PATIENCE;
+        self.client
+            .call(Method::GET, PATH, &headers, None, deadline)
+            .await
+    }
+}
+
+fn value(text: &str) -> Result<HeaderValue, MakerError> {
+    HeaderValue::try_from(text).map_err(|_| MakerError::Identity(text.to_owned()))
 }

@@ -3,10 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use http::StatusCode;
-use http::header::HeaderName;
+use http::header::{self, HeaderName};
 use serde::Deserialize;
 
 use crate::config::RequestHeaders;
+use crate::kube::client_headers;
+use crate::kube::requestheader::{NameList, PublishedNames};
+
+/// Most bytes of a list of names that are shown.
+const SHOWN: usize = 300;
 
 /// A problem in the configuration of the apiserver or of the proxy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,37 +50,91 @@ pub enum TrustProblem {
          be one of its --requestheader-group-headers"
     )]
     NotInGroup(u16),
+    /// Users whom this proxy or a peer names so are not recognised.
+    #[error(
+        "the apiserver does not believe {name}, which {key} names: make it the same as its --{}", .list.field()
+    )]
+    Lacking {
+        name: HeaderName,
+        list: NameList,
+        /// The configuration's.
+        key: &'static str,
+    },
+    /// A client could name another user, or a group.
+    #[error(
+        "the apiserver takes {name} for what --{} names, and this proxy cannot remove it from requests: start the \
+         apiserver without it", .list.field()
+    )]
+    Believed { name: HeaderName, list: NameList },
+}
+
+/// What the ConfigMap says, and nobody has seen the apiserver do. API users may write it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TrustWarning {
     /// There is no such ConfigMap.
     #[error(
         "ConfigMap kube-system/extension-apiserver-authentication is not there, which kube-apiserver writes after its \
-         start"
+         start: see who deletes it, if it stays so"
     )]
     NoConfigMap,
     /// The ConfigMap cannot be parsed.
     #[error("ConfigMap kube-system/extension-apiserver-authentication cannot be understood: {0}")]
     Malformed(String),
-    /// No `--requestheader-…` flags.
+    /// No names.
     #[error(
-        "ConfigMap kube-system/extension-apiserver-authentication names no header: start the apiserver with \
-         --requestheader-client-ca-file, --requestheader-username-headers, --requestheader-group-headers and \
-         --requestheader-extra-headers-prefix"
+        "ConfigMap kube-system/extension-apiserver-authentication names no header by which users are recognised: see \
+         who removes what kube-apiserver writes into it"
     )]
     NoNames,
+    /// More names than are kept.
+    #[error(
+        "ConfigMap kube-system/extension-apiserver-authentication names too many headers: remove what no apiserver is \
+         started with"
+    )]
+    TooManyNames,
     /// One list of names differs.
     #[error(
-        "{key} is {ours}, but {theirs} under {field} of ConfigMap kube-system/extension-apiserver-authentication: make \
-         it the same; what no apiserver is started with any more stays there until somebody removes it"
+        "{key} is {ours}, but {theirs} under {} of ConfigMap kube-system/extension-apiserver-authentication, and what \
+         is only there is removed from requests unless clients need it: make it the same; what no apiserver is started \
+         with any more stays there until somebody removes it", .list.field()
     )]
     Differs {
+        list: NameList,
         /// The configuration's.
         key: &'static str,
-        /// The ConfigMap's.
-        field: &'static str,
         /// Names in the configuration.
         ours: String,
         /// Names in the ConfigMap.
         theirs: String,
     },
+}
+
+/// The result of a check.
+#[derive(Debug, Default)]
+pub struct TrustReport {
+    /// Why the apiserver does not accept the users that this proxy names; empty if it does.
+    pub problems: Vec<TrustProblem>,
+    pub warnings: Vec<TrustWarning>,
+    /// The names that the ConfigMap has.
+    pub names: Option<PublishedNames>,
+}
+
+impl From<TrustProblem> for TrustReport {
+    fn from(problem: TrustProblem) -> Self {
+        Self {
+            problems: vec![problem],
+            ..Self::default()
+        }
+    }
+}
+
+impl From<TrustWarning> for TrustReport {
+    fn from(warning: TrustWarning) -> Self {
+        Self {
+            warnings: vec![warning],
+            ..Self::default()
+        }
+    }
 }
 
 /// Whether an invented user was recognised.
@@ -130,75 +189,166 @@ struct ConfigMap {
     data: BTreeMap<String, String>,
 }
 
-const USERNAME: &str = "requestheader-username-headers";
-const UID: &str = "requestheader-uid-headers";
-const GROUP: &str = "requestheader-group-headers";
-const EXTRA: &str = "requestheader-extra-headers-prefix";
+/// The ConfigMap, as `apiServer.internalUser` got it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum ConfigMapAnswer {
+    Names(PublishedNames),
+    /// It tells no names.
+    Unknown(TrustWarning),
+    Refused(TrustProblem),
+}
 
-/// Compares the configured names with those of the ConfigMap, as `apiServer.internalUser` got it.
-pub fn compared(names: &RequestHeaders, status: StatusCode, body: &[u8]) -> Vec<TrustProblem> {
+pub fn published(status: StatusCode, body: &[u8]) -> ConfigMapAnswer {
     match status {
         StatusCode::OK => {}
-        StatusCode::NOT_FOUND => return vec![TrustProblem::NoConfigMap],
+        StatusCode::NOT_FOUND => return ConfigMapAnswer::Unknown(TrustWarning::NoConfigMap),
         StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => {
-            return vec![TrustProblem::NotInGroup(status.as_u16())];
+            return ConfigMapAnswer::Refused(TrustProblem::NotInGroup(status.as_u16()));
         }
-        status => return vec![TrustProblem::Unclear(status.as_u16())],
+        status => return ConfigMapAnswer::Refused(TrustProblem::Unclear(status.as_u16())),
     }
+    let malformed = |why| ConfigMapAnswer::Unknown(TrustWarning::Malformed(why));
     let map: ConfigMap = match serde_json::from_slice(body) {
         Ok(map) => map,
-        Err(error) => return vec![TrustProblem::Malformed(error.to_string())],
+        Err(error) => return malformed(error.to_string()),
     };
-    if !map.data.contains_key(USERNAME) {
-        return vec![TrustProblem::NoNames];
+    match PublishedNames::read(&map.data) {
+        Ok(names) => ConfigMapAnswer::Names(names),
+        Err(error) => malformed(error.to_string()),
     }
-    let plain = |names: &[HeaderName]| names.iter().map(|name| name.as_str().to_owned()).collect();
-    let lists = [
-        (
-            "serving.requestHeaderUsernameHeaders",
-            USERNAME,
-            plain(&names.username),
-        ),
-        ("serving.requestHeaderUidHeaders", UID, plain(&names.uid)),
-        (
-            "serving.requestHeaderGroupHeaders",
-            GROUP,
-            plain(&names.group),
-        ),
-        (
-            "serving.requestHeaderExtraHeaderPrefixes",
-            EXTRA,
-            names.extra_prefixes.iter().cloned().collect(),
-        ),
-    ];
-    lists
-        .into_iter()
-        .filter_map(|(key, field, ours)| {
-            match list(map.data.get(field)) {
-                // Apiservers before 1.32, and those without the flag, ignore the UID.
-                Ok(theirs) if theirs == ours || (field == UID && theirs.is_empty()) => None,
-                Ok(theirs) => Some(TrustProblem::Differs {
-                    key,
-                    field,
-                    ours: shown(&ours),
-                    theirs: shown(&theirs),
-                }),
-                Err(error) => Some(TrustProblem::Malformed(format!("{field}: {error}"))),
-            }
+}
+
+/// A name that only the configuration has, or only the ConfigMap: the apiserver itself is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DoubtfulName {
+    pub name: HeaderName,
+    /// `Username` or `Group`: no answer shows the others.
+    pub list: NameList,
+    configured: bool,
+}
+
+/// The names that decide whether users are recognised: those that the configuration has besides the first, which was
+/// believed already, and those of the ConfigMap that are not removed from requests.
+pub fn doubtful(names: &RequestHeaders, published: &PublishedNames) -> Vec<DoubtfulName> {
+    // What the proxy writes itself is a user's name or group too, and must not be taken for the other one.
+    let written = [&names.username, &names.uid, &names.group];
+    let written = written.into_iter().flatten().map(HeaderName::as_str);
+    let passes = |name: &str| client_headers::is_one(name) || written.clone().any(|it| it == name);
+    let mut doubtful = Vec::new();
+    for (list, ours) in [
+        (NameList::Username, &names.username),
+        (NameList::Group, &names.group),
+    ] {
+        let theirs: BTreeSet<_> = published.of(list).collect();
+        let lacking = ours.iter().skip(1);
+        let lacking = lacking.filter(|name| !theirs.contains(name.as_str()));
+        doubtful.extend(lacking.map(|name| DoubtfulName {
+            name: name.clone(),
+            list,
+            configured: true,
+        }));
+        let surplus = theirs.iter().filter(|name| passes(name));
+        let surplus = surplus.filter_map(|name| HeaderName::from_bytes(name.as_bytes()).ok());
+        let surplus = surplus.filter(|name| !ours.contains(name));
+        doubtful.extend(surplus.map(|name| DoubtfulName {
+            name,
+            list,
+            configured: false,
+        }));
+    }
+    doubtful
+}
+
+/// `believed`: by the apiserver; `None`: it could not be asked.
+pub fn judged(doubtful: DoubtfulName, believed: Option<bool>) -> Option<TrustProblem> {
+    let DoubtfulName {
+        name,
+        list,
+        configured,
+    } = doubtful;
+    match (configured, believed) {
+        (true, Some(false)) => Some(TrustProblem::Lacking {
+            name,
+            list,
+            key: key(list),
+        }),
+        (false, Some(true)) => Some(TrustProblem::Believed { name, list }),
+        _ => None,
+    }
+}
+
+/// Whether a header says how a message is framed: it cannot have any value.
+pub fn is_framing(name: &HeaderName) -> bool {
+    [
+        header::CONNECTION,
+        header::CONTENT_LENGTH,
+        header::EXPECT,
+        header::HOST,
+        header::TE,
+        header::TRAILER,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+    ]
+    .contains(name)
+}
+
+/// Whether an answer shows that its user may read the ConfigMap.
+pub fn was_allowed(status: StatusCode) -> bool {
+    // 406: in another form than an invented `Accept` names.
+    let others = [StatusCode::NOT_FOUND, StatusCode::NOT_ACCEPTABLE];
+    status.is_success() || others.contains(&status)
+}
+
+/// What the ConfigMap says else than the configuration.
+pub fn differences(names: &RequestHeaders, published: &PublishedNames) -> Vec<TrustWarning> {
+    if published.overflow {
+        return vec![TrustWarning::TooManyNames];
+    }
+    if !published.is_complete() {
+        return vec![TrustWarning::NoNames];
+    }
+    let differs = |list| {
+        let theirs: BTreeSet<_> = published.of(list).collect();
+        let ours = ours(names, list);
+        // Apiservers before 1.32, and those without the flag, ignore the UID.
+        let same = theirs == ours || (list == NameList::Uid && theirs.is_empty());
+        (!same).then(|| TrustWarning::Differs {
+            list,
+            key: key(list),
+            ours: shown(&ours),
+            theirs: shown(&theirs),
         })
-        .collect()
+    };
+    NameList::ALL.into_iter().filter_map(differs).collect()
 }
 
-/// Compares names without order and case: only the set of names matters for security.
-fn list(value: Option<&String>) -> Result<BTreeSet<String>, serde_json::Error> {
-    let text = value.filter(|text| !text.is_empty());
-    let names: Vec<String> = text.map_or(Ok(Vec::new()), |text| serde_json::from_str(text))?;
-    Ok(names.iter().map(|name| name.to_ascii_lowercase()).collect())
+fn ours(names: &RequestHeaders, list: NameList) -> BTreeSet<&str> {
+    let headers = match list {
+        NameList::Username => &names.username,
+        NameList::Uid => &names.uid,
+        NameList::Group => &names.group,
+        NameList::Extra => return names.extra_prefixes.iter().map(String::as_str).collect(),
+    };
+    headers.iter().map(HeaderName::as_str).collect()
 }
 
-fn shown(names: &BTreeSet<String>) -> String {
-    let names: Vec<_> = names.iter().map(String::as_str).collect();
-    format!("[{}]", names.join(", "))
+/// The configuration's key of a list.
+fn key(list: NameList) -> &'static str {
+    match list {
+        NameList::Username => "serving.requestHeaderUsernameHeaders",
+        NameList::Uid => "serving.requestHeaderUidHeaders",
+        NameList::Group => "serving.requestHeaderGroupHeaders",
+        NameList::Extra => "serving.requestHeaderExtraHeaderPrefixes",
+    }
+}
+
+fn shown(names: &BTreeSet<&str>) -> String {
+    let names: Vec<_> = names.iter().copied().collect();
+    let names = names.join(", ");
+    match names.get(..SHOWN) {
+        Some(begin) => format!("[{begin}…]"),
+        None => format!("[{names}]"),
+    }
 }
 
 #[cfg(test)]

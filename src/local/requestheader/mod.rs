@@ -1,11 +1,13 @@
 //! Checks whether the local apiserver accepts the users that this proxy names in request headers, before `/readyz` is 200.
 //!
 //! The check runs when a process of the apiserver is initialized, or refuses `/readyz` to this proxy, and when certificate
-//! files have changed. Until it succeeds it is repeated with backoff. [`run`] writes [`trust::HeaderTrust`];
-//! [`check`](check::check) can be used by itself.
+//! files have changed. Until it succeeds without warnings it is repeated with backoff, and from time to time while etcd
+//! does not tell which names apiservers publish. [`run`] writes [`trust::HeaderTrust`]; [`check`](check::check) can be
+//! used by itself; [`names`] gives requests the names that the configuration lacks.
 
 pub mod check;
 pub mod findings;
+pub mod names;
 pub mod trust;
 
 use std::sync::Arc;
@@ -13,11 +15,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use self::findings::TrustProblem;
+use self::check::CheckError;
+use self::findings::TrustReport;
+use self::names::{NameCollector, NamesInEtcd};
 use super::state::LocalState;
 use crate::config::Config;
 use crate::log_throttle::chain;
-use crate::retry::Backoff;
+use crate::retry::{Backoff, jittered};
 use crate::tls::credentials::Current;
 
 /// After a failed check.
@@ -27,11 +31,16 @@ const BACKOFF: Backoff = Backoff {
     jitter: 0.5,
 };
 
+/// Between two readings of the names while etcd does not tell them.
+const REREAD: Duration = Duration::from_secs(60);
+
 /// Runs until dropped, with the current credentials.
-pub async fn run(config: Config, credentials: Current, state: Arc<LocalState>) {
+pub async fn run(config: Config, credentials: Current, etcd: NamesInEtcd, state: Arc<LocalState>) {
+    let names = &config.serving.request_headers;
+    let mut names = NameCollector::new(names, etcd, state.clone());
     let mut changes = state.changes();
-    // The epoch of the last successful check, if nothing changed since.
-    let mut good = None;
+    // The epoch of the last check that leaves nothing to do, if nothing changed since.
+    let mut done = None;
     let (mut failures, mut asked_in, mut next) = (0, state.epoch(), Instant::now());
     loop {
         changes.mark_unchanged();
@@ -39,43 +48,60 @@ pub async fn run(config: Config, credentials: Current, state: Arc<LocalState>) {
         if epoch != asked_in {
             (failures, asked_in, next) = (0, epoch, Instant::now());
         }
-        let due = state.can_be_asked() && good != Some(epoch);
+        let due = state.can_be_asked() && done != Some(epoch);
         if due && next <= Instant::now() {
-            if is_good(&config, &credentials, &state, epoch).await {
-                good = Some(epoch);
-            } else {
+            let report = tokio::select! {
+                report = check::check(&config, credentials.clone()) => report,
+                never = names.follow_etcd() => match never {},
+            };
+            if let Ok(TrustReport {
+                names: Some(read), ..
+            }) = &report
+            {
+                names.add(read);
+            }
+            if !is_good(&state, epoch, report) {
                 failures += 1;
                 next = Instant::now() + BACKOFF.random_pause(failures);
+            } else if names.etcd_tells() {
+                done = Some(epoch);
+            } else {
+                next = Instant::now() + jittered(REREAD);
             }
             continue;
         }
         tokio::select! {
             changed = changes.changed() => if changed.is_err() { return },
             () = state.trust().recheck_requested() => {
-                (failures, good, next) = (0, None, Instant::now());
+                (failures, done, next) = (0, None, Instant::now());
             }
             () = sleep_until(next), if due => {}
+            never = names.follow_etcd() => match never {},
         }
     }
 }
 
-async fn is_good(config: &Config, credentials: &Current, state: &LocalState, epoch: u64) -> bool {
-    let problems = match check::check(config, credentials.clone()).await {
-        Ok(findings) => said(&findings),
+/// Whether there is nothing to say against the process of `epoch`, and no warning.
+fn is_good(state: &LocalState, epoch: u64, report: Result<TrustReport, CheckError>) -> bool {
+    let (problems, warnings) = match report {
+        Ok(report) => (said(&report.problems), said(&report.warnings)),
         // A failed request does not revoke the trust of an earlier check.
         Err(_) if state.trust().is_trusted(epoch) => return false,
-        Err(error) => format!("the apiserver cannot be asked: {}", chain(&error)),
+        Err(error) => {
+            let problem = format!("the apiserver cannot be asked: {}", chain(&error));
+            (problem, String::new())
+        }
     };
-    let good = problems.is_empty();
+    let good = problems.is_empty() && warnings.is_empty();
     // A verdict on the process before a restart does not count.
     if state.epoch() == epoch {
-        state.trust().set(epoch, problems);
+        state.trust().set(epoch, problems, warnings);
     }
     good
 }
 
-fn said(findings: &[TrustProblem]) -> String {
-    let said: Vec<_> = findings.iter().map(TrustProblem::to_string).collect();
+fn said(findings: &[impl ToString]) -> String {
+    let said: Vec<_> = findings.iter().map(ToString::to_string).collect();
     said.join("; ")
 }
 

@@ -18,6 +18,8 @@ struct Verdict {
     epoch: u64,
     /// Why it does not accept them; empty if it does.
     problems: String,
+    /// What the ConfigMap says else than the configuration; may be empty.
+    warnings: String,
 }
 
 impl HeaderTrust {
@@ -44,17 +46,27 @@ impl HeaderTrust {
         self.recheck.notify_one();
     }
 
-    pub(super) fn set(&self, epoch: u64, problems: String) {
-        let verdict = Verdict { epoch, problems };
-        if self.verdict.load().as_deref() == Some(&verdict) {
+    pub(super) fn set(&self, epoch: u64, problems: String, warnings: String) {
+        let verdict = Verdict {
+            epoch,
+            problems,
+            warnings,
+        };
+        let before = self.verdict.load();
+        let before = before.as_deref();
+        if before == Some(&verdict) {
             return;
         }
-        match verdict.problems.as_str() {
-            "" => tracing::info!("the apiserver believes what this proxy says about users"),
-            problems => tracing::error!(
-                doubts = problems,
-                "the apiserver may not believe this proxy"
-            ),
+        if before
+            .is_none_or(|before| (before.epoch, &before.problems) != (epoch, &verdict.problems))
+        {
+            log_problems(&verdict.problems);
+        }
+        if !verdict.warnings.is_empty()
+            && before.is_none_or(|before| before.warnings != verdict.warnings)
+        {
+            let differs = &verdict.warnings;
+            tracing::warn!(differs, "apiservers may recognise users by other headers");
         }
         self.verdict.store(Some(Arc::new(verdict)));
     }
@@ -62,6 +74,16 @@ impl HeaderTrust {
     /// Resolves when [`HeaderTrust::recheck`] was called. One waiter.
     pub(super) async fn recheck_requested(&self) {
         self.recheck.notified().await;
+    }
+}
+
+fn log_problems(problems: &str) {
+    match problems {
+        "" => tracing::info!("the apiserver believes what this proxy says about users"),
+        problems => tracing::error!(
+            doubts = problems,
+            "the apiserver may not believe this proxy"
+        ),
     }
 }
 
@@ -73,10 +95,10 @@ mod tests {
     fn nothing_is_known_of_a_process_that_was_not_asked() {
         let trust = HeaderTrust::default();
         assert!(!trust.is_trusted(0) && trust.problems(0).is_some());
-        trust.set(0, String::new());
+        trust.set(0, String::new(), "more names".to_owned());
         assert!(trust.is_trusted(0) && trust.problems(0).is_none());
         assert!(!trust.is_trusted(1) && trust.problems(1).is_some());
-        trust.set(1, "another name".to_owned());
+        trust.set(1, "another name".to_owned(), String::new());
         assert!(!trust.is_trusted(1));
         assert_eq!(trust.problems(1).as_deref(), Some("another name"));
     }

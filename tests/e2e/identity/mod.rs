@@ -4,6 +4,7 @@ pub mod ca_bundles;
 pub mod certificates;
 pub mod credentials;
 pub mod crowd;
+pub mod header_names;
 pub mod real_apiservers;
 pub mod rotation;
 pub mod rotation_twice;

@@ -160,25 +160,41 @@ async fn other_header_names_are_used_and_compared() {
         200
     );
 
-    // One list wrong at a time, then all as they are by default.
+    // One list wrong at a time.
     let user = ("serving.requestHeaderUsernameHeaders", "[X-Remote-User]");
-    let fewer = ("serving.requestHeaderUsernameHeaders", "[X-Foo-User]");
-    let group = ("serving.requestHeaderGroupHeaders", "[X-Remote-Group]");
-    let extra = (
-        "serving.requestHeaderExtraHeaderPrefixes",
-        "[X-Remote-Extra-]",
+    let more = (
+        "serving.requestHeaderUsernameHeaders",
+        "[X-Foo-User, X-Bar-User, X-Other-User]",
     );
+    let group = ("serving.requestHeaderGroupHeaders", "[X-Remote-Group]");
     for (number, ((key, value), told)) in [
         (user, "401"),
-        (fewer, "[x-bar-user, x-foo-user]"),
+        (more, "does not believe x-other-user"),
         (group, "403"),
-        (extra, "[x-foo-extra-]"),
     ]
     .into_iter()
     .enumerate()
     {
         let options = named(&format!("wrong-{number}")).set(key, value);
         is_not_ready(options, &[key, told]).await;
+    }
+
+    // What only the apiserver has is removed.
+    for (number, (key, value)) in [
+        ("serving.requestHeaderUsernameHeaders", "[X-Foo-User]"),
+        (
+            "serving.requestHeaderExtraHeaderPrefixes",
+            "[X-Remote-Extra-]",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let options = named(&format!("fewer-{number}")).set(key, value);
+        let proxy = Proxy::start(options.until(Until::Ready)).await;
+        let alice = proxy.client(&ground.pki).cert("alice");
+        let alice = alice.header("X-Bar-User", "kubernetes-admin");
+        assert_eq!(name_of(&alice).await, "alice");
     }
 
     // After a restart it is believed anew.

@@ -128,33 +128,48 @@ async fn other_names_work_when_both_have_them() {
 async fn names_that_differ_keep_it_from_being_ready_and_the_list_is_named() {
     let foo = || vec!["X-Foo".to_owned()];
     let ground = Ground::new().await;
-    let [user, group, extra, more] = [
+    let [user, group, needed] = [
         double(&ground, |headers| headers.username = foo()).await,
         double(&ground, |headers| headers.group = foo()).await,
-        double(&ground, |headers| headers.extra_prefix = foo()).await,
-        // What the apiserver believes besides: users could send it.
-        double(&ground, |headers| headers.group.push("X-Foo".to_owned())).await,
+        // What the apiserver believes besides, and cannot be taken from clients.
+        double(&ground, |headers| headers.group.push("Accept".to_owned())).await,
     ];
     for (double, words) in [
         (user, ["serving.requestHeaderUsernameHeaders", "401"]),
         (group, ["serving.requestHeaderGroupHeaders", "403"]),
-        (
-            extra,
-            ["serving.requestHeaderExtraHeaderPrefixes", "[x-foo]"],
-        ),
-        (
-            more,
-            [
-                "serving.requestHeaderGroupHeaders",
-                "[x-foo, x-remote-group]",
-            ],
-        ),
+        (needed, ["requestheader-group-headers", "takes accept for"]),
     ] {
         let proxy = Proxy::start(ground.proxy("a", double.addr())).await;
         is_not_ready(&proxy, &ground, &words).await;
         // Those whom it says nothing about are served all the same.
         let bob = proxy.client(&ground.pki).token("tok-bob");
         assert_eq!(bob.get(ECHO).await.json()["user"]["name"], "bob");
+    }
+}
+
+#[tokio::test]
+async fn names_that_only_the_apiserver_has_are_removed_and_told() {
+    let ground = Ground::new().await;
+    let [group, extra] = [
+        double(&ground, |headers| headers.group.push("X-Foo".to_owned())).await,
+        double(&ground, |headers| {
+            headers.extra_prefix = vec!["X-Foo".to_owned()]
+        })
+        .await,
+    ];
+    for (double, id, list) in [
+        (group, "a", "[x-foo, x-remote-group]"),
+        (extra, "b", "[x-foo]"),
+    ] {
+        let mut proxy = Proxy::start(ground.proxy(id, double.addr())).await;
+        is_ready(&proxy, &ground).await;
+        let alice = proxy.client(&ground.pki).cert("alice");
+        let alice = alice.header("X-Foo", "system:masters");
+        let user: Value = alice.get(ECHO).await.json()["user"].clone();
+        assert_eq!(user["groups"].as_array().unwrap().len(), 3, "{user}");
+        assert_eq!(user["extra"], serde_json::json!({}));
+        let log = std::fs::read_to_string(proxy.process().log()).unwrap();
+        assert_eq!(log.matches(list).count(), 1, "{log}");
     }
 }
 
@@ -197,18 +212,27 @@ async fn it_is_checked_anew_when_the_apiserver_was_restarted() {
 }
 
 #[tokio::test]
-async fn a_config_map_that_is_not_there_yet_is_waited_for() {
+async fn a_config_map_that_is_not_there_yet_is_read_when_it_is() {
     let ground = Ground::new().await;
     let double = double(&ground, |_| {}).await;
     let admin = testkit::client::Client::new(double.addr(), &ground.pki).cert("admin");
     let map = admin.get(MAP).await.text();
     assert_eq!(admin.request("DELETE", MAP, "").await.code(), 200);
     let proxy = Proxy::start(ground.proxy("a", double.addr())).await;
-    is_not_ready(&proxy, &ground, &["is not there"]).await;
+    is_ready(&proxy, &ground).await;
+    let alice = proxy
+        .client(&ground.pki)
+        .cert("alice")
+        .header("X-Custom", "1");
+    let passes = async || {
+        let echo = alice.get(ECHO).await.json();
+        echo["headers"].to_string().contains("x-custom")
+    };
+    assert!(!passes().await, "it may be what the apiserver believes");
     let maps = MAP.rsplit_once('/').unwrap().0;
     let created = admin.request("POST", maps, map).await;
     assert_eq!(created.code(), 201, "{}", created.text());
-    is_ready(&proxy, &ground).await;
+    eventually("the names are known", LONG, passes).await;
 }
 
 #[tokio::test]
@@ -239,7 +263,7 @@ async fn a_certificate_that_is_a_users_is_not_enough() {
 }
 
 #[tokio::test]
-async fn a_server_that_believes_uids_is_compared_in_that_too() {
+async fn a_server_that_believes_uids_is_told_no_other() {
     let ground = Ground::new().await;
     let modern = Double::start(DoubleOptions::new(ground.pki.dir(), v1_36())).await;
     let proxy_a = Proxy::start(ground.proxy("a", modern.addr())).await;
@@ -248,10 +272,10 @@ async fn a_server_that_believes_uids_is_compared_in_that_too() {
         .proxy("b", modern.addr())
         .set("serving.requestHeaderUidHeaders", "[]");
     let proxy_b = Proxy::start(options).await;
-    is_not_ready(
-        &proxy_b,
-        &ground,
-        &["serving.requestHeaderUidHeaders", "[x-remote-uid]"],
-    )
-    .await;
+    is_ready(&proxy_b, &ground).await;
+    for proxy in [&proxy_a, &proxy_b] {
+        let alice = proxy.client(&ground.pki).cert("alice");
+        let alice = alice.header("X-Remote-Uid", "42");
+        assert_eq!(alice.get(ECHO).await.json()["user"]["uid"], "");
+    }
 }

@@ -33,11 +33,19 @@ pub struct ApiServerObservations {
     pub version: Option<String>,
     /// Response to each discovery path.
     pub discovery: Vec<(&'static str, Result<StatusCode, ConnectionFailure>)>,
-    /// Why it does not trust this proxy, in sentences; or why that is unknown.
-    pub doubts: Result<Vec<String>, String>,
+    /// Why it does not trust this proxy, and what else differs, in sentences; or why that is unknown.
+    pub trust: Result<Trust, String>,
     /// Endpoints of the Service `kubernetes`.
     pub endpoints: Vec<SocketAddr>,
     pub authorities: PublishedAuthorities,
+}
+
+/// Sentences about whether it trusts this proxy.
+#[derive(Debug, Default)]
+pub struct Trust {
+    /// Why it does not; empty if it does.
+    pub problems: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 /// Subject of the findings.
@@ -62,14 +70,11 @@ pub fn findings(
             "make apiServer.address the kube-apiserver's own (--bind-address and --secure-port)",
         )];
     }
-    let believes = observed.doubts.as_ref().is_ok_and(Vec::is_empty);
+    let trust = observed.trust.as_ref();
+    let believes = trust.is_ok_and(|trust| trust.problems.is_empty());
     let mut findings = vec![readiness(&about, observed, believes)];
-    match &observed.doubts {
-        Ok(doubts) if doubts.is_empty() => findings.push(Finding::ok(
-            &about,
-            "takes this proxy's word about users, and has the same header names",
-        )),
-        Ok(doubts) => findings.extend(doubts.iter().map(|doubt| doubt_finding(&about, doubt))),
+    match trust {
+        Ok(trust) => findings.extend(trust_findings(&about, trust)),
         Err(why) => findings.push(Finding::problem(
             &about,
             format!("could not be asked whether it believes this proxy: {why}"),
@@ -110,12 +115,30 @@ fn readiness(about: &str, observed: &ApiServerObservations, believes: bool) -> F
     )
 }
 
+fn trust_findings(about: &str, trust: &Trust) -> Vec<Finding> {
+    let same = match trust.warnings.is_empty() {
+        true => ", and has the same header names",
+        false => "",
+    };
+    let word = format!("takes this proxy's word about users{same}");
+    let problems = trust.problems.iter().map(|problem| {
+        let (what, advice) = advised(problem);
+        Finding::problem(about, what, advice)
+    });
+    let warnings = trust.warnings.iter().map(|warning| {
+        let (what, advice) = advised(warning);
+        Finding::warning(about, what, advice)
+    });
+    let ok = trust.problems.is_empty();
+    let ok = ok.then(|| Finding::ok(about, word));
+    ok.into_iter().chain(problems).chain(warnings).collect()
+}
+
 /// The advice follows the colon of a sentence.
-fn doubt_finding(about: &str, doubt: &str) -> Finding {
-    match doubt.split_once(": ") {
-        Some((what, advice)) => Finding::problem(about, what, advice),
-        None => Finding::problem(about, doubt, "read its log"),
-    }
+fn advised(sentence: &str) -> (&str, &str) {
+    sentence
+        .split_once(": ")
+        .unwrap_or((sentence, "read its log"))
 }
 
 fn discovery(about: &str, observed: &ApiServerObservations) -> Finding {
@@ -190,7 +213,7 @@ mod tests {
             },
             version: Some("v1.20.2".to_owned()),
             discovery: vec![("/apis", Ok(StatusCode::OK))],
-            doubts: Ok(Vec::new()),
+            trust: Ok(Trust::default()),
             endpoints: Vec::new(),
             authorities: PublishedAuthorities::default(),
         }
@@ -218,10 +241,13 @@ mod tests {
             status: StatusCode::UNAUTHORIZED,
             ..observed().ready
         };
-        let doubts = Ok(vec!["it answers 401: do something".to_owned()]);
+        let trust = Ok(Trust {
+            problems: vec!["it answers 401: do something".to_owned()],
+            ..Trust::default()
+        });
         let lines = said(ApiServerObservations {
             ready,
-            doubts,
+            trust,
             discovery: vec![("/apis", Ok(StatusCode::UNAUTHORIZED))],
             ..observed()
         });

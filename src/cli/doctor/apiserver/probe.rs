@@ -7,8 +7,8 @@ use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use super::ApiServerObservations;
 use super::authorities::PublishedAuthorities;
+use super::{ApiServerObservations, Trust};
 use crate::cli::doctor::connection_failure::ConnectionFailure;
 use crate::cli::doctor::http_probe::{self, PATIENCE};
 use crate::client::Client;
@@ -34,8 +34,11 @@ pub async fn probe(
         timeout(PATIENCE, check(config, credentials)),
         timeout(PATIENCE, optional(&mut client)),
     );
-    let doubts = match belief {
-        Ok(Ok(found)) => Ok(found.iter().map(ToString::to_string).collect()),
+    let trust = match belief {
+        Ok(Ok(report)) => Ok(Trust {
+            problems: report.problems.iter().map(ToString::to_string).collect(),
+            warnings: report.warnings.iter().map(ToString::to_string).collect(),
+        }),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err("no answer in time".to_owned()),
     };
@@ -48,7 +51,7 @@ pub async fn probe(
         ready,
         version: optional.version,
         discovery: optional.discovery,
-        doubts,
+        trust,
         endpoints: optional.endpoints,
         authorities: optional.authorities,
     })

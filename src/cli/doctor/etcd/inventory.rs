@@ -24,6 +24,8 @@ pub struct EtcdInventory {
     pub unreadable: Vec<String>,
     /// What tells only of apiservers without a proxy: it works without.
     pub unreadable_of_bare_servers: Vec<String>,
+    /// The key with the header names by which apiservers recognise users: they are asked for it.
+    pub unreadable_header_names: Vec<String>,
     /// Prefixes that this proxy may not write.
     pub unwritable: Vec<String>,
     /// Requests that failed for other reasons.
@@ -78,6 +80,9 @@ pub async fn read(config: &Config, connector: &Connector, client: &Client) -> Et
             Ok(items) => inventory.stored.take(topic, &below, &items),
             Err(error) if error.is_denied() && topic.is_of_bare_servers() => {
                 inventory.unreadable_of_bare_servers.push(below);
+            }
+            Err(error) if error.is_denied() && topic == Topic::HeaderNames => {
+                inventory.unreadable_header_names.push(below);
             }
             Err(error) if error.is_denied() => inventory.unreadable.push(below),
             Err(error) => inventory.failed("read", below, &error),

@@ -181,16 +181,25 @@ pub fn stored(config: &EtcdConfig, user: Option<&str>, inventory: &EtcdInventory
             ));
         }
     }
-    let unseen = &inventory.unreadable_of_bare_servers;
-    if !unseen.is_empty() {
-        findings.push(Finding::warning(
-            "etcd permissions",
-            format!(
-                "{subject} may not read below {}: apiservers without a proxy are not seen",
-                unseen.join(", ")
-            ),
-            "grant it a role that may read there (deploy/etcd-role.sh), or set rerouting.bareServers: Ignore",
-        ));
+    for (denied, so, or) in [
+        (
+            &inventory.unreadable_of_bare_servers,
+            "apiservers without a proxy are not seen",
+            ", or set rerouting.bareServers: Ignore",
+        ),
+        (
+            &inventory.unreadable_header_names,
+            "the header names of other apiservers are known later",
+            "",
+        ),
+    ] {
+        if !denied.is_empty() {
+            findings.push(Finding::warning(
+                "etcd permissions",
+                format!("{subject} may not read below {}: {so}", denied.join(", ")),
+                format!("grant it a role that may read there (deploy/etcd-role.sh){or}"),
+            ));
+        }
     }
     if inventory.unreadable.is_empty()
         && inventory.unwritable.is_empty()

@@ -60,10 +60,22 @@ fn who_may_read_it_is_not_named() {
     }
 }
 
-fn compare(data: &serde_json::Value) -> Vec<TrustProblem> {
+fn read(data: &serde_json::Value) -> ConfigMapAnswer {
     let body = json!({"kind": "ConfigMap", "data": data}).to_string();
-    compared(&names(), StatusCode::OK, body.as_bytes())
+    published(StatusCode::OK, body.as_bytes())
 }
+
+fn compare(data: &serde_json::Value) -> Vec<TrustWarning> {
+    match read(data) {
+        ConfigMapAnswer::Names(published) => differences(&names(), &published),
+        other => panic!("{other:?}"),
+    }
+}
+
+const USERNAME: &str = "requestheader-username-headers";
+const UID: &str = "requestheader-uid-headers";
+const GROUP: &str = "requestheader-group-headers";
+const EXTRA: &str = "requestheader-extra-headers-prefix";
 
 fn good() -> serde_json::Value {
     json!({
@@ -106,9 +118,9 @@ fn each_list_that_differs_is_named() {
         for value in ["[\"X-Foo\"]", "[\"X-Remote-User\", \"X-Remote-Uid\"]"] {
             let mut data = good();
             data[field] = json!(value);
-            let findings = compare(&data);
-            assert_eq!(findings.len(), 1, "{findings:?}");
-            let said = findings[0].to_string();
+            let warnings = compare(&data);
+            assert_eq!(warnings.len(), 1, "{warnings:?}");
+            let said = warnings[0].to_string();
             assert!(said.contains(key) && said.contains(field), "{said}");
         }
     }
@@ -121,31 +133,125 @@ fn each_list_that_differs_is_named() {
         ),
         "{said}"
     );
+    data[GROUP] = json!(format!("[\"{}\"]", "x".repeat(10_000)));
+    assert!(compare(&data)[0].to_string().len() < 1000);
 }
 
 #[test]
-fn a_config_map_without_names_is_not_good() {
+fn whoever_writes_the_config_map_can_only_cause_warnings() {
+    let mut many = good();
+    let names: Vec<_> = (0..100).map(|number| format!("X-{number}")).collect();
+    many[GROUP] = json!(json!(names).to_string());
+    assert_eq!(compare(&many), [TrustWarning::TooManyNames]);
+    for data in [json!({"client-ca-file": "…"}), json!({})] {
+        assert_eq!(compare(&data), [TrustWarning::NoNames]);
+    }
+    let mut nonsense = good();
+    nonsense[GROUP] = json!("nonsense");
+    let malformed = |answer| matches!(answer, ConfigMapAnswer::Unknown(TrustWarning::Malformed(_)));
+    assert!(malformed(read(&nonsense)));
+    assert!(malformed(read(&json!({"x": 1}))));
+    assert!(malformed(published(StatusCode::OK, b"nonsense")));
     assert_eq!(
-        compare(&json!({"client-ca-file": "…"})),
-        [TrustProblem::NoNames]
+        published(StatusCode::NOT_FOUND, b"{}"),
+        ConfigMapAnswer::Unknown(TrustWarning::NoConfigMap)
     );
-    assert_eq!(compare(&json!({})), [TrustProblem::NoNames]);
-    let mut data = good();
-    data[GROUP] = json!("nonsense");
-    assert!(matches!(compare(&data)[..], [TrustProblem::Malformed(_)]));
-    let nonsense = compared(&names(), StatusCode::OK, b"nonsense");
-    assert!(matches!(nonsense[..], [TrustProblem::Malformed(_)]));
 }
 
 #[test]
 fn a_config_map_that_cannot_be_read_is_not_good() {
-    for (status, finding) in [
-        (404, TrustProblem::NoConfigMap),
+    for (status, problem) in [
         (403, TrustProblem::NotInGroup(403)),
         (401, TrustProblem::NotInGroup(401)),
         (500, TrustProblem::Unclear(500)),
     ] {
         let status = StatusCode::from_u16(status).unwrap();
-        assert_eq!(compared(&names(), status, b"{}"), [finding]);
+        assert_eq!(published(status, b"{}"), ConfigMapAnswer::Refused(problem));
+    }
+}
+
+fn doubted(ours: &RequestHeaders, data: &serde_json::Value) -> Vec<DoubtfulName> {
+    match read(data) {
+        ConfigMapAnswer::Names(published) => doubtful(ours, &published),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn named(name: &'static str, list: NameList, configured: bool) -> DoubtfulName {
+    DoubtfulName {
+        name: HeaderName::from_static(name),
+        list,
+        configured,
+    }
+}
+
+#[test]
+fn only_names_that_decide_who_users_are_and_stay_in_requests_are_asked_for() {
+    assert_eq!(doubted(&names(), &good()), []);
+    let mut data = good();
+    data[USERNAME] = json!("[\"Accept\", \"X-Who\", \"X-Remote-Group\", \"X-Remote-User\"]");
+    data[GROUP] = json!("[\"Impersonate-Group\", \"X-Team\", \"X-Remote-Extra-Team\"]");
+    data[UID] = json!("[\"Authorization\"]");
+    data[EXTRA] = json!("[\"\", \"Acc\"]");
+    assert_eq!(
+        doubted(&names(), &data),
+        [
+            named("accept", NameList::Username, false),
+            // Who is in a group would be taken for a user of its name.
+            named("x-remote-group", NameList::Username, false),
+            named("impersonate-group", NameList::Group, false),
+        ]
+    );
+}
+
+#[test]
+fn what_the_configuration_has_besides_is_asked_for_but_the_first_that_was_believed() {
+    let mut ours = names();
+    ours.username.push(HeaderName::from_static("x-who"));
+    ours.group.insert(0, HeaderName::from_static("x-team"));
+    let expected = [
+        named("x-who", NameList::Username, true),
+        named("x-remote-group", NameList::Group, true),
+    ];
+    let mut data = good();
+    data[GROUP] = json!("[\"X-Team\"]");
+    assert_eq!(doubted(&ours, &data), expected);
+    assert_eq!(doubted(&ours, &json!({})), expected);
+}
+
+#[test]
+fn only_what_was_seen_of_the_apiserver_is_a_problem() {
+    let surplus = || named("accept", NameList::Group, false);
+    let lacking = || named("x-who", NameList::Username, true);
+    for (name, believed, words) in [
+        (surplus(), Some(true), "takes accept for"),
+        (lacking(), Some(false), "does not believe x-who"),
+    ] {
+        let said = judged(name, believed).unwrap().to_string();
+        assert!(said.contains(words), "{said}");
+    }
+    for (name, believed) in [
+        (surplus(), Some(false)),
+        (surplus(), None),
+        (lacking(), Some(true)),
+        (lacking(), None),
+    ] {
+        assert_eq!(judged(name, believed), None);
+    }
+    for (status, allowed) in [
+        (200, true),
+        (404, true),
+        (406, true),
+        (400, false),
+        (401, false),
+        (403, false),
+        (417, false),
+        (500, false),
+    ] {
+        assert_eq!(
+            was_allowed(StatusCode::from_u16(status).unwrap()),
+            allowed,
+            "{status}"
+        );
     }
 }
