@@ -189,7 +189,10 @@ async fn a_server_whose_id_is_found_later_is_never_gone_in_between() {
         .await;
     }
     for key in [registry.live(found), entry(found)] {
-        assert!(registry.get(&key).await.is_some(), "{key}");
+        eventually(&format!("{key} is there"), LONG, async || {
+            registry.get(&key).await.is_some()
+        })
+        .await;
     }
     eventually("so is its Lease", LONG, async || {
         !leases(&api).await.contains(&made_up)
