@@ -15,7 +15,7 @@ use kube_interop_proxy::cluster::queue::{Queue, queue};
 use kube_interop_proxy::cluster::record::LiveKey;
 use kube_interop_proxy::cluster::source::EtcdItem;
 use kube_interop_proxy::cluster::state::{ClusterState, canonical};
-use kube_interop_proxy::cluster::watch::{Event, Message, follow};
+use kube_interop_proxy::cluster::watch::{Event, follow};
 use kube_interop_proxy::cluster::{json, record};
 use kube_interop_proxy::local::discovery::LocalView;
 use kube_interop_proxy::routing::table::{PeerKind, Snapshot};

@@ -241,7 +241,7 @@ fn only_so_many_are_asked_and_of_the_others_nothing_is_certain() {
 #[test]
 fn where_etcd_does_not_permit_to_read_them_there_are_none() {
     let mut state = ClusterState::new(OWN.parse().unwrap(), 0, TTL, GRACE);
-    let required = Topic::all(0).filter(|topic| !topic.is_of_bare_servers());
+    let required = Topic::all(0).filter(|topic| !topic.is_optional());
     for topic in required {
         take(&mut state, topic, Event::Init);
         take(&mut state, topic, Event::InitDone(1));
