@@ -182,7 +182,11 @@ impl BareServers {
         let before = self.asked.remove(&address);
         let changed = read.is_some() || before.as_ref().map(|it| it.state) != Some(state);
         let before = before.filter(|_| state != BareState::Proxy);
-        let read = read.or(before.and_then(|before| before.read));
+        let before = before.and_then(|before| before.read);
+        let read = match read {
+            Some(read) => Some(read.after(before.as_ref())),
+            None => before,
+        };
         self.asked
             .insert(address, AskedAddress { state, read, until });
         changed

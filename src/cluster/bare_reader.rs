@@ -216,13 +216,15 @@ async fn read(
     let ready = reader.check_ready().await;
     *answered |= !matches!(ready, Err(ReadError::Client(_) | ReadError::Proxy));
     ready?;
+    let begun = Instant::now();
     let (served, versions) = reader.read(custom).await?;
     Ok(NativePeer {
         address,
         served: Arc::new(served),
         binary_version: versions.binary,
         version: versions.compatibility,
-        read: Instant::now(),
+        read: begun,
+        since: begun,
     })
 }
 
@@ -238,6 +240,7 @@ mod tests {
             binary_version: "v1.20.2".to_owned(),
             version: None,
             read: Instant::now(),
+            since: Instant::now(),
         })
     }
 

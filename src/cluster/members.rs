@@ -16,6 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use hashbrown::HashMap;
+
 use super::codec::{PeerEndpoint, stored_resource};
 use super::keys::claimant;
 use super::prefix::Versioned;
@@ -23,7 +25,7 @@ use super::record::LiveKey;
 use super::state::{ClusterState, UnpackedRecord, canonical};
 use crate::kube::gvr::{Gvr, ServedSet};
 use crate::local::discovery::LocalView;
-use crate::routing::table::{PeerKind, Server, Snapshot};
+use crate::routing::table::{DiscoveryReads, PeerKind, Server, Snapshot};
 
 impl ClusterState {
     /// The snapshot for requests. `own`: our server ID, once it is known.
@@ -42,8 +44,26 @@ impl ClusterState {
         let own_record = own_record.and_then(|id| self.servers.current.get(id));
         snapshot.own_record = own_record.map(|at| at.value.served.clone());
         snapshot.peer_unknown |= self.has_unpublished_server() || self.has_unknown_bare_server();
+        snapshot.set_scopes(&view.scopes);
+        snapshot.local_read = view.read.map(|begun| (view.epoch, begun));
+        snapshot.reads = self.reads();
         snapshot.local_version = view.versions.as_ref().and_then(|it| it.compatibility);
         snapshot
+    }
+
+    /// When discovery of servers without a proxy was read.
+    fn reads(&self) -> HashMap<SocketAddr, DiscoveryReads> {
+        let natives = self.natives.values().map(|(native, _)| native);
+        let bare = self.bare.asked().filter_map(|(_, it)| it.read.as_ref());
+        let read = natives.chain(bare);
+        let reads = read.map(|native| {
+            let reads = DiscoveryReads {
+                first: Some(native.since),
+                last: native.read,
+            };
+            (native.address, reads)
+        });
+        reads.collect()
     }
 
     /// Whether a live proxy does not publish what it serves, because another one has its ID. A proxy at the address of

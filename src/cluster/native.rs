@@ -115,6 +115,7 @@ async fn ask(
     tracing::info!(id, %address, "asking a native peer for its discovery");
     loop {
         let known = custom.borrow().clone().unwrap_or_default();
+        let begun = Instant::now();
         match reader.read(&known).await {
             Ok((served, versions)) => {
                 if let Some(after) = throttle.recovered(&()) {
@@ -125,7 +126,8 @@ async fn ask(
                     served: Arc::new(served),
                     binary_version: versions.binary,
                     version: versions.compatibility,
-                    read: Instant::now(),
+                    read: begun,
+                    since: begun,
                 };
                 if found.send((id.clone(), native)).await.is_err() {
                     return;

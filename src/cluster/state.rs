@@ -48,7 +48,19 @@ pub struct NativePeer {
     pub binary_version: String,
     /// Emulated version, where known.
     pub version: Option<KubernetesVersion>,
+    /// When the last read began.
     pub read: Instant,
+    /// When the first of those reads began that have all found just this.
+    pub since: Instant,
+}
+
+impl NativePeer {
+    /// Read after `before`.
+    pub(super) fn after(mut self, before: Option<&Self>) -> Self {
+        let same = before.filter(|before| before.served == self.served);
+        self.since = same.map_or(self.since, |same| same.since);
+        self
+    }
 }
 
 /// What an event changed.
@@ -315,6 +327,7 @@ impl ClusterState {
     /// A native server's discovery was read.
     pub fn native_read(&mut self, id: String, mut native: NativePeer, now: Instant) {
         native.served = shared(native.served, &mut self.sets);
+        let native = native.after(self.natives.get(&id).map(|(before, _)| before));
         self.natives.insert(id, (native, now + self.grace));
     }
 

@@ -1,6 +1,6 @@
 //! Names of API resources: group, version, resource, subresource. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hashbrown::{Equivalent, HashMap, HashSet};
@@ -104,6 +104,17 @@ impl Equivalent<Pair> for PairRef<'_> {
 
 /// A set of resources served, grouped as discovery groups them.
 pub type ServedSet = BTreeSet<Gvr>;
+
+/// Where the objects of a resource are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// In namespaces.
+    Namespaced,
+    Cluster,
+}
+
+/// The scopes of resources and their subresources, as far as they are known.
+pub type Scopes = BTreeMap<Gvr, Scope>;
 
 /// What a CustomResourceDefinition says of the resource that it names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use super::groups::ServedGroups;
 use super::reader::{ReadError, Reader};
 use super::state::LocalState;
 use crate::client::{Client, ClientError};
-use crate::kube::gvr::{Custom, ServedSet};
+use crate::kube::gvr::{Custom, Scopes, ServedSet};
 use crate::kube::version::Versions;
 use crate::log_throttle::{LogThrottle, chain};
 
@@ -26,8 +26,12 @@ pub struct LocalView {
     pub groups: Arc<ServedGroups>,
     /// The epoch of the apiserver process that was read ([`LocalState::epoch`]).
     pub epoch: u64,
+    /// The scopes of what it lists, custom resources left out.
+    pub scopes: Arc<Scopes>,
     /// How often discovery was read successfully.
     pub reads: u64,
+    /// When the last successful read began.
+    pub read: Option<std::time::Instant>,
     pub versions: Option<Versions>,
 }
 
@@ -55,6 +59,7 @@ pub async fn run(
         }
         if state.is_initialized() {
             let known = custom.borrow_and_update().clone();
+            let begun = std::time::Instant::now();
             match read(&mut reader, known.as_deref()).await {
                 Ok((served, versions)) if state.epoch() == epoch => {
                     state.is_of_version(&versions.binary, epoch);
@@ -68,11 +73,15 @@ pub async fn run(
                             return;
                         };
                         view.reads += 1;
+                        view.read = Some(begun);
                         if view.served.as_deref() != Some(&served) {
                             view.served = Some(Arc::new(served));
                         }
                         if *view.groups != groups {
                             view.groups = Arc::new(groups);
+                        }
+                        if *view.scopes != *reader.scopes() {
+                            view.scopes = Arc::new(reader.scopes().clone());
                         }
                     });
                 }

@@ -15,7 +15,8 @@ use super::groups::{ServedGroups, arrange, listed_nowhere};
 use super::own::{self, Answer, OwnResources};
 use crate::client::{Client, ClientError, ClientResponse};
 use crate::kube::discovery::documents;
-use crate::kube::gvr::{Custom, GroupVersion, Gvr, ServedSet};
+use crate::kube::discovery::model::{Group, scopes};
+use crate::kube::gvr::{Custom, GroupVersion, Gvr, Scopes, ServedSet};
 use crate::kube::media_type;
 use crate::kube::version::{self, Versions};
 use crate::log_throttle::{LogThrottle, chain};
@@ -49,6 +50,8 @@ pub struct Reader {
     own: OwnResources,
     /// A proxy's answers are errors.
     no_proxy: bool,
+    /// Of what was read last, without custom resources.
+    scopes: Scopes,
     /// Resources of each group version, as last read from its own document.
     known: BTreeMap<GroupVersion, BTreeSet<Gvr>>,
     /// ETag and contents of the aggregated documents.
@@ -74,6 +77,7 @@ impl Reader {
             lister: None,
             own: OwnResources::default(),
             no_proxy: false,
+            scopes: Scopes::new(),
             known: BTreeMap::new(),
             aggregated: BTreeMap::new(),
             aggregated_type: None,
@@ -114,6 +118,7 @@ impl Reader {
     /// Clears the cache: the server may be another process now.
     pub fn forget(&mut self) {
         self.own = OwnResources::default();
+        self.scopes.clear();
         self.known.clear();
         self.aggregated.clear();
         self.is_index_due = true;
@@ -130,7 +135,7 @@ impl Reader {
     /// Everything that the server serves itself, and its versions. `custom`: documents of aggregated APIs are not read.
     pub async fn read(&mut self, custom: &Custom) -> Result<(ServedSet, Versions), ReadError> {
         let versions = self.versions().await?;
-        let listed = match self.read_aggregated().await? {
+        let listed = match self.read_aggregated(custom).await? {
             Some(served) => self.read_unlisted(served, custom).await?,
             None => {
                 self.unlisted.clear();
@@ -146,7 +151,26 @@ impl Reader {
             self.own
                 .answered(question, Answer::of(listing.await?.status));
         }
-        Ok((self.own.update(&listed, custom).clone(), versions))
+        let own = self.own.update(&listed, custom).clone();
+        self.scopes.retain(|gvr, _| own.contains(gvr));
+        Ok((own, versions))
+    }
+
+    /// The scopes of what was read last, without custom resources.
+    pub fn scopes(&self) -> &Scopes {
+        &self.scopes
+    }
+
+    /// What groups list.
+    fn take(&mut self, groups: &[Group], skipped: &Custom) -> BTreeSet<Gvr> {
+        let mut set = BTreeSet::new();
+        for (gvr, scope) in scopes(groups) {
+            if let Some(scope) = scope.filter(|_| !skipped.contains(gvr.borrow())) {
+                self.scopes.insert(gvr.clone(), scope);
+            }
+            set.insert(gvr);
+        }
+        set
     }
 
     /// The groups that the server serves itself, as last read, whatever its list of groups says. `served`: what it serves
@@ -171,7 +195,7 @@ impl Reader {
     }
 
     /// `/apis` comes first: without aggregated discovery it is the list of groups.
-    async fn read_aggregated(&mut self) -> Result<Option<ServedSet>, ReadError> {
+    async fn read_aggregated(&mut self, skipped: &Custom) -> Result<Option<ServedSet>, ReadError> {
         let mut served = ServedSet::new();
         for path in ["/apis", "/api"] {
             let accept = HeaderValue::from_static(media_type::ACCEPT_AGGREGATED);
@@ -207,7 +231,8 @@ impl Reader {
             if aggregated_type.is_none() {
                 return Ok(None);
             }
-            let set = parse(path, documents::aggregated(&answer.body))?;
+            let groups = parse(path, documents::aggregated(&answer.body))?;
+            let set = self.take(&groups, skipped);
             served.extend(set.iter().cloned());
             if let Some(etag) = answer.headers.get(ETAG) {
                 self.aggregated.insert(path, (etag.clone(), set));
@@ -222,7 +247,7 @@ impl Reader {
             .retain(|group_version, _| listed.contains(group_version));
         let mut served = ServedSet::new();
         for group_version in listed {
-            if let Err(error) = self.read_one(&group_version).await {
+            if let Err(error) = self.read_one(&group_version, skipped).await {
                 // Never read before: an error is better than a set without this group version.
                 if !self.known.contains_key(&group_version) {
                     return Err(error);
@@ -262,7 +287,7 @@ impl Reader {
         self.known.retain(|of, _| unlisted.contains(of));
         self.unlisted.retain(|of, _| unlisted.contains(of));
         for group_version in unlisted {
-            match self.read_one(&group_version).await {
+            match self.read_one(&group_version, skipped).await {
                 Ok(document) => drop(self.unlisted.insert(group_version.clone(), document)),
                 Err(error) if !self.known.contains_key(&group_version) => {
                     self.is_index_due = true;
@@ -300,12 +325,12 @@ impl Reader {
     }
 
     /// Reads the document of a group version into what is known.
-    async fn read_one(&mut self, of: &GroupVersion) -> Result<Bytes, ReadError> {
+    async fn read_one(&mut self, of: &GroupVersion, skipped: &Custom) -> Result<Bytes, ReadError> {
         let path = of.path();
         let (document, set) = match self.get(&path).await {
             Ok(document) => {
-                let set = parse(&path, documents::resources(of, &document))?;
-                (document, set)
+                let group = parse(&path, documents::resources(of, &document))?;
+                (document, self.take(&[group], skipped))
             }
             // Gone between the index and now.
             Err(ReadError::Status {

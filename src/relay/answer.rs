@@ -28,6 +28,11 @@ pub enum Refusal {
     Unsynced,
     /// Only servers that cannot be reached serve the resource.
     Unreachable,
+    /// To the document of one group version: no server that has it can be asked. Clients go on without it: those that
+    /// would repeat the request ask for it before every command.
+    NoDocument,
+    /// A discovery document could not be merged. To ask again would not help.
+    Unmerged,
     /// The connection or the request to the chosen server failed.
     Failed {
         /// A write that may have been executed. client-go repeats any request whose answer has `Retry-After`, so this
@@ -91,12 +96,14 @@ impl ResponseOptions {
 }
 
 impl Refusal {
-    pub const ALL: [Refusal; 18] = [
+    pub const ALL: [Refusal; 20] = [
         Refusal::NotInitialized,
         Refusal::PeerNotInitialized,
         Refusal::Terminating,
         Refusal::Unsynced,
         Refusal::Unreachable,
+        Refusal::NoDocument,
+        Refusal::Unmerged,
         Refusal::Failed {
             maybe_executed: false,
         },
@@ -134,6 +141,8 @@ impl Refusal {
             Refusal::Terminating => "terminating",
             Refusal::Unsynced => "unsynced",
             Refusal::Unreachable => "unreachable",
+            Refusal::NoDocument => "no_document",
+            Refusal::Unmerged => "unmerged",
             Refusal::Failed {
                 maybe_executed: false,
             } => "failed",
@@ -171,6 +180,10 @@ impl Refusal {
             Refusal::Unreachable => {
                 "no apiserver that serves the requested resource can be reached at the moment"
             }
+            Refusal::NoDocument => {
+                "no apiserver that serves the requested group version can be reached at the moment"
+            }
+            Refusal::Unmerged => "the documents of the apiservers cannot be merged",
             Refusal::Failed { .. } => "Error while proxying request to destination apiserver",
             Refusal::DoubtfulNotFound | Refusal::NotServed => {
                 "it is not known at the moment which apiserver serves the requested resource"
@@ -208,7 +221,8 @@ impl Refusal {
     }
 
     fn retry_after(self, seconds: u32) -> Option<u32> {
-        let retry = self.code() == 503 && !self.forbids_repetition();
+        let is_final = matches!(self, Refusal::NoDocument | Refusal::Unmerged);
+        let retry = self.code() == 503 && !self.forbids_repetition() && !is_final;
         retry.then_some(seconds)
     }
 
@@ -314,6 +328,19 @@ mod tests {
         );
         assert_eq!(status["reason"], "ServiceUnavailable");
         assert_eq!(status["details"]["retryAfterSeconds"], 7);
+    }
+
+    #[test]
+    fn nobody_repeats_what_would_be_answered_the_same() {
+        for refusal in [Refusal::NoDocument, Refusal::Unmerged] {
+            let (header, body) = refusal
+                .response(7, None, StatusFormat::Json, false)
+                .unwrap();
+            assert_eq!(header.status, 503);
+            assert!(!header.headers.contains_key(RETRY_AFTER));
+            let status: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            assert!(status.get("details").is_none(), "{status}");
+        }
     }
 
     #[test]

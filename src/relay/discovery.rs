@@ -7,13 +7,14 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::Method;
 
 use super::answer::Refusal;
 use super::overlay::Overlay;
 use super::overlay::cache::UNKEPT;
-use super::route::{Action, Candidates, Route, RouteRequest};
+use super::route::{Action, Candidates, Patience, Route, RouteRequest};
 use super::shared::Shared;
 use crate::config::settings::Settings;
 use crate::config::{DiscoveryMode, Unsynced};
@@ -27,6 +28,18 @@ use crate::request::info::Target;
 use crate::routing::decide::{NoSuchResource, Row};
 use crate::routing::documents::{DocumentRequest, RouteStop, merged, newest};
 use crate::routing::table::Snapshot;
+
+/// How long a peer may take to begin the list of resources of a group version that the local apiserver lacks. A client
+/// asks for all of them before a command, and goes on without one. A peer that has failed and not answered since gets
+/// less time.
+const PATIENCE: Patience = Patience {
+    least: Duration::from_millis(500),
+    most: Duration::from_secs(3),
+};
+const SUSPECTS_PATIENCE: Patience = Patience {
+    least: Duration::from_millis(100),
+    most: Duration::from_millis(100),
+};
 
 /// The requested document, if other servers may serve it or add to it.
 fn requested_document(request: &RouteRequest<'_>) -> Option<DocumentRequest> {
@@ -133,11 +146,15 @@ pub fn next(
     let document = requested_document(request)?;
     let peer_discovery = shared.peer_discovery.load();
     let stale = is_stale(&document, &peer_discovery);
+    let of_one = document.group_version().is_some();
     let action = action(shared, request, initialized, snapshot, document, tried)?;
     Some(match action {
-        Action::Answer(_) if stale => {
-            shared.metrics.documents.count(DocumentOutcome::Stale);
-            Action::Answer(Refusal::Unreachable)
+        // The apiserver's own answer passes.
+        Action::Answer(_) if of_one && last != Refusal::Terminating => {
+            if stale {
+                shared.metrics.documents.count(DocumentOutcome::Stale);
+            }
+            Action::Answer(Refusal::NoDocument)
         }
         Action::Answer(_) => Action::Answer(last),
         action => action,
@@ -161,6 +178,10 @@ fn action(
     let accept = request.accept.as_ref();
     let adds_own = !is_newest && sure && peer_discovery.own.may_add_to(&document, accept);
     let of = document.group_version();
+    let refusal = match of {
+        Some(_) => Refusal::NoDocument,
+        None => Refusal::Unreachable,
+    };
     let holders = of.filter(|_| !is_newest && (adds || !sure));
     let holders = holders.map(|of| targets_of(snapshot, &of.group, &of.version));
     let holders = holders.unwrap_or_default();
@@ -190,7 +211,7 @@ fn action(
         peer_discovery,
     };
     let route = stops.iter().find_map(|stop| routes.to(stop));
-    Some(route.map_or(Action::Answer(Refusal::Unreachable), Action::forward))
+    Some(route.map_or(Action::Answer(refusal), Action::forward))
 }
 
 fn candidates<'a>(
@@ -262,7 +283,17 @@ impl DocumentRoutes<'_> {
                 .added(lacking(server, snapshot, &self.peer_discovery))
                 .filter(|_| self.document.is_merged()),
         };
-        Some(self.route(self.candidates.to(server), added, self.is_gone))
+        let health = &self.candidates.shared.health;
+        let patience = match health.is_suspect(server.endpoint) {
+            true => SUSPECTS_PATIENCE,
+            false => PATIENCE,
+        };
+        let of_one = matches!(self.document, DocumentRequest::Resources(_));
+        let route = Route {
+            patience: (self.sure && !self.is_newest && of_one).then_some(patience),
+            ..self.candidates.to(server)
+        };
+        Some(self.route(route, added, self.is_gone))
     }
 
     fn route(&self, route: Route, added: Option<Arc<PeerDiscovery>>, is_gone: bool) -> Route {

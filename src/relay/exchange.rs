@@ -13,10 +13,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, StatusCode};
+use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
 
 use super::boxed::rare;
 use super::client_session::ClientSession;
+use super::denials;
 use super::destination::Destination;
 use super::downstream::{Downstream, VerificationPermit};
 use super::expired::Expiry;
@@ -37,7 +39,7 @@ use crate::config::settings::Settings;
 use crate::relay::final_bookmark::{FinalBookmark, Watch};
 use crate::relay::kept_answer::KeptAnswer;
 use crate::relay::revalidate::Revalidation;
-use crate::relay::route::ServerKind;
+use crate::relay::route::{Patience, ServerKind};
 use crate::request::caller::Caller;
 use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE};
 use crate::request::info::RequestInfo;
@@ -71,6 +73,10 @@ pub struct Exchange<'a> {
     pub names_server: bool,
     /// What becomes of "no such resource".
     pub no_such_resource: NoSuchResource,
+    /// A 404 that is passed on is marked as one that is not in doubt: a peer's proxy gets it.
+    pub marks_404: bool,
+    /// How long the answer may take to begin.
+    pub patience: Option<Patience>,
     /// What becomes of a 410.
     pub expiry: Expiry<'a>,
     /// Set if something is to be added to a discovery document.
@@ -104,7 +110,7 @@ impl Exchange<'_> {
         let asked = tokio::select! {
             biased;
             asked = self.ask(down, header, upload) => asked?,
-            () = self.expiry.answer_timeout() => return Err(ExchangeFailure::NotContinued),
+            failure = self.answer_timeout() => return Err(failure),
         };
         let Some(Asked {
             mut up,
@@ -141,7 +147,9 @@ impl Exchange<'_> {
             return rare(|| self.send_merged(merge_request, down, up, response, &method, upload))
                 .await;
         }
-        if response.status == StatusCode::NOT_FOUND && self.no_such_resource != NoSuchResource::Pass
+        if response.status == StatusCode::NOT_FOUND
+            && self.no_such_resource != NoSuchResource::Pass
+            && !denials::is_no_path_of_it(self.shared, self.info)
         {
             return rare(|| self.check_not_found(down, up, response, &method, upload)).await;
         }
@@ -168,6 +176,19 @@ impl Exchange<'_> {
         }
         self.stream(down, up, upload, code, &final_bookmark, answer_start)
             .await
+    }
+
+    /// Resolves when the answer is not waited for any longer.
+    async fn answer_timeout(&self) -> ExchangeFailure {
+        let Some(patience) = self.patience else {
+            self.expiry.answer_timeout().await;
+            return ExchangeFailure::NotContinued;
+        };
+        tokio::time::sleep(patience.after(self.meter.started.elapsed())).await;
+        ExchangeFailure::BrokeOff {
+            error: Error::explain(ErrorType::ReadTimedout, "its answer takes too long"),
+            reused: false,
+        }
     }
 
     /// Sends the request and reads the header of its answer. `None`: the client went away.
@@ -316,22 +337,23 @@ impl Exchange<'_> {
         let prefix = self
             .read_prefix(&mut up, not_found::LIMIT, NOT_FOUND_TIMEOUT)
             .await;
-        let prefix = prefix.ok_or(ExchangeFailure::DoubtfulNotFound)?;
+        let prefix = prefix.ok_or(ExchangeFailure::DoubtfulNotFound(None))?;
         let BodyPrefix { body, complete } = &prefix;
         let timed_out = !complete && body.len() <= not_found::LIMIT;
         if timed_out {
-            return Err(ExchangeFailure::DoubtfulNotFound);
+            return Err(ExchangeFailure::DoubtfulNotFound(None));
         }
         // HEAD has no body to judge by. A missing object is rare, and a false 404 must not pass.
         let unknown = *method == Method::HEAD && body.is_empty();
-        if *complete && (unknown || not_found::is_no_such_resource(&response.headers, body)) {
+        let writes = !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+        let denies = || not_found::is_no_such_resource(&response.headers, body, writes);
+        if *complete && (unknown || denies()) {
             self.release(up, upload).await;
             let body = prefix.body.into();
+            let answer = Arc::new(KeptAnswer { response, body });
             return Err(match self.no_such_resource {
-                NoSuchResource::IfUnanimous => {
-                    ExchangeFailure::NoSuchResource(Arc::new(KeptAnswer { response, body }))
-                }
-                _ => ExchangeFailure::DoubtfulNotFound,
+                NoSuchResource::IfUnanimous => ExchangeFailure::NoSuchResource(answer),
+                _ => ExchangeFailure::DoubtfulNotFound(Some(answer)),
             });
         }
         self.pass(down, up, response, prefix, method, upload).await

@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use super::answer::Refusal;
 use super::boxed::rare;
 use super::client_session::ClientSession;
+use super::denials;
 use super::downstream::{Downstream, VerificationPermit};
 use super::expired::{Expiry, FirstExpiry};
 use super::framing::RedactedError;
@@ -40,6 +41,7 @@ use crate::relay::recent::RequestEvent;
 use crate::relay::route::{Action, Plan, Route, RouteRequest, ServerKind};
 use crate::relay::upstream_headers;
 use crate::request::caller::Caller;
+use crate::routing::decide::Row;
 
 /// How long a request with a token waits until other callers of the same connection are verified, and how much longer
 /// for each request that waits before it.
@@ -204,12 +206,21 @@ impl<'a> ForwardedRequest<'a> {
             self.meter.attempt_failed(&failure);
             let custom = self.is_custom(shared);
             exclusive = failure.is_of_the_connection() && !exclusive;
-            if !exclusive {
+            let denial = match &failure {
+                ExchangeFailure::DoubtfulNotFound(Some(answer)) => Some(answer).filter(|answer| {
+                    denials::counts(shared, self.route_request, route, &answer.response)
+                }),
+                _ => None,
+            };
+            if let Some(answer) = denial {
+                tried.push(route.address);
+                kept.add_denial(route, answer);
+            } else if !exclusive {
                 report(shared, route, &failure, custom);
                 tried.push(route.address);
                 kept.add(route, &failure);
             }
-            if route.server_kind != ServerKind::Local {
+            if route.server_kind != ServerKind::Local && denial.is_none() {
                 self.failed_reroute = Some(FailedReroute(route.rerouted_as.clone()));
             }
             if kept.asks_for_another_opinion() && another_opinion.is_none() {
@@ -245,6 +256,12 @@ impl<'a> ForwardedRequest<'a> {
             // A peer's proxy tries other servers itself.
             RouteEnd::Exhausted(Refusal::Terminating) | RouteEnd::Refused(Refusal::Terminating) => {
                 kept.terminating.filter(|_| !self.route_request.rerouted)
+            }
+            RouteEnd::Exhausted(Refusal::DoubtfulNotFound)
+            | RouteEnd::Refused(Refusal::DoubtfulNotFound)
+                if denials::are_all(shared, self.route_request, &kept.denying) =>
+            {
+                kept.denial
             }
             RouteEnd::Exhausted(_) => kept.unanimous(),
             RouteEnd::Refused(_) => None,
@@ -411,6 +428,8 @@ impl<'a> ForwardedRequest<'a> {
             ready: self.ready,
             names_server: self.route_request.may_seek_a_proxy(),
             no_such_resource: route.no_such_resource,
+            marks_404: route.row == Row::Rerouted,
+            patience: route.patience,
             expiry: Expiry::Pass,
             merge_request: merge_request.transpose()?.flatten().map(Box::new),
             meter: self.meter,
@@ -496,10 +515,9 @@ impl<'a> ForwardedRequest<'a> {
             failure if failure.is_no_such_resource() && self.route_request.rerouted && custom => {
                 Refusal::NotServed
             }
-            ExchangeFailure::DoubtfulNotFound | ExchangeFailure::NoSuchResource(_) => {
-                Refusal::DoubtfulNotFound
-            }
+            failure if failure.is_no_such_resource() => Refusal::DoubtfulNotFound,
             ExchangeFailure::Terminating(_) => Refusal::Terminating,
+            ExchangeFailure::Unmerged => Refusal::Unmerged,
             _ => Refusal::Failed {
                 maybe_executed: failure.maybe_executed() && !self.is_safe(),
             },
@@ -545,9 +563,11 @@ pub(super) fn report(shared: &Shared, route: &Route, failure: &ExchangeFailure, 
         // It may not know a new CRD yet. Its discovery of built-in resources is as it was.
         (_, failure) if custom && failure.is_no_such_resource() => None,
         // The server was not expected to have this document; other servers have it.
-        (ServerKind::Local, ExchangeFailure::DoubtfulNotFound) if route.overlay.is_some() => None,
+        (ServerKind::Local, ExchangeFailure::DoubtfulNotFound(_)) if route.overlay.is_some() => {
+            None
+        }
         // The server responds, but serves something else than expected.
-        (_, ExchangeFailure::DoubtfulNotFound) => {
+        (_, ExchangeFailure::DoubtfulNotFound(_)) => {
             shared.local.doubt();
             PACE.admit()
         }

@@ -23,7 +23,9 @@ use super::client_session::ClientSession;
 use super::shared::{DRAIN_TURNS, Shared, ShutdownPhase};
 use crate::config::settings::Settings;
 use crate::metrics::Open;
-use crate::request::info::{RequestInfo, ResourceRequest, Target, Verb, is_set, query_values};
+use crate::request::info::{
+    PathForm, RequestInfo, ResourceRequest, Target, Verb, is_set, query_values,
+};
 use crate::watches::bookmark;
 use crate::watches::follower::{Follower, ObjectType};
 use crate::watches::frames::{FrameBoundary, FrameFormat};
@@ -367,6 +369,7 @@ impl BookmarkRequest {
             subresource: "".into(),
             namespace: (&*self.namespace).into(),
             name: "".into(),
+            form: PathForm::default(),
         }
     }
 

@@ -49,6 +49,11 @@ impl Health {
         suspects.iter().any(|suspect| suspect.address == address)
     }
 
+    /// Whether any peer has.
+    pub fn has_suspects(&self) -> bool {
+        !self.suspects.load().is_empty()
+    }
+
     /// The peer could not answer. Many requests may notice that at the same time: within a pause they count once.
     /// Returns whether this is the first failure.
     pub fn failed(&self, address: SocketAddr) -> bool {

@@ -4,6 +4,7 @@
 //! CustomResourceDefinition, or of a version of one, later than others: its "no such resource" counts when every target
 //! has answered the same. Neither request was executed, so any verb may be sent again.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -30,6 +31,9 @@ pub(super) struct KeptAnswers {
     pub(super) terminating: Option<Box<(Route, Arc<KeptAnswer>)>>,
     /// "No such resource", of the local apiserver.
     no_such_resource: Option<Box<(Route, Arc<KeptAnswer>)>>,
+    /// "No such resource" that counts ([`super::denials`]), the first one, and all servers that it came from.
+    pub(super) denial: Option<Box<(Route, Arc<KeptAnswer>)>>,
+    pub(super) denying: Vec<SocketAddr>,
     /// A server failed for another reason, so it may serve the resource.
     contradicted: bool,
 }
@@ -46,6 +50,13 @@ impl KeptAnswers {
             _ => {}
         }
         self.contradicted |= !failure.is_no_such_resource();
+    }
+
+    /// "No such resource" that counts.
+    pub(super) fn add_denial(&mut self, route: &Route, answer: &Arc<KeptAnswer>) {
+        self.denying.push(route.address);
+        self.denial
+            .get_or_insert_with(|| Box::new((route.clone(), answer.clone())));
     }
 
     /// Whether the next server is asked only because one has answered "no such resource".

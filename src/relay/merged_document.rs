@@ -31,7 +31,7 @@ const MAX_DOCUMENT: usize = 64 << 20;
 const MAX_INLINE_MERGE: usize = 32 << 10;
 /// Longest time to read a document. Only a few are read at the same time.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
-/// Longest wait of the first client for peers' OpenAPI documents.
+/// Longest wait of the first client for peers' OpenAPI documents, while no peer has failed.
 const OPENAPI_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Exchange<'_> {
@@ -75,7 +75,7 @@ impl Exchange<'_> {
 
     fn unmerged(&self, error: &OverlayError) -> ExchangeFailure {
         if matches!(error, OverlayError::Nobody) {
-            return ExchangeFailure::DoubtfulNotFound;
+            return ExchangeFailure::DoubtfulNotFound(None);
         }
         let destination = &self.destination;
         static PACE: LogRateLimit = LogRateLimit::new();
@@ -132,11 +132,11 @@ impl Exchange<'_> {
         let form = openapi::OpenApiFormat::of_v2(content_type?.to_str().ok()?);
         let is_known = merge_request.peer_discovery.openapi.of(form).is_some();
         (!is_known).then_some(())?;
-        let peer_discovery = self
-            .shared
-            .peer_discovery
-            .wait_for(form, OPENAPI_TIMEOUT)
-            .await;
+        let most = match self.shared.health.has_suspects() {
+            true => Duration::ZERO,
+            false => OPENAPI_TIMEOUT,
+        };
+        let peer_discovery = self.shared.peer_discovery.wait_for(form, most).await;
         Some(MergeRequest {
             peer_discovery,
             ..merge_request.clone()

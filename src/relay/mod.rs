@@ -12,6 +12,7 @@ pub mod answer;
 pub mod boxed;
 pub mod client_session;
 pub mod connection;
+pub mod denials;
 pub mod destination;
 pub mod dial;
 pub mod discovery;

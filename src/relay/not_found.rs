@@ -32,23 +32,29 @@ const CBOR_MESSAGES: [&[u8]; 4] = [
     b"\x47message\x58\x30the server could not find the requested resource",
 ];
 
-/// Whether a 404 with these headers and this body may mean that the server does not know the resource.
-pub fn is_no_such_resource(headers: &HeaderMap, body: &[u8]) -> bool {
+/// Whether a 404 with these headers and this body may mean that the server does not know the resource. `exactly`: it
+/// must say just what kube-apiserver says then. For writes, which are sent to another server after that: an aggregated
+/// API may have executed what it answers with other words.
+pub fn is_no_such_resource(headers: &HeaderMap, body: &[u8], exactly: bool) -> bool {
     let Some(body) = decoded(headers, body) else {
-        return true;
+        return !exactly;
     };
     let status: Option<Status> = match media_type(headers).as_slice() {
         b"application/json" => serde_json::from_slice(&body).ok(),
         // JSON is YAML, but reading it as such is slow.
         b"application/yaml" => serde_yaml::from_slice(&body).ok(),
         b"application/vnd.kubernetes.protobuf" => from_protobuf(&body),
-        b"application/cbor" => return is_said_in_cbor(&body),
+        b"application/cbor" => return is_said_in_cbor(&body, exactly),
         _ => {
             let text = body.trim_ascii();
-            return text.is_empty() || text == TEXT || contains(text, MESSAGE.as_bytes());
+            let similar = text.is_empty() || contains(text, MESSAGE.as_bytes());
+            return text == TEXT || (similar && !exactly);
         }
     };
-    status.is_none_or(|status| status.is_about_no_object())
+    match exactly {
+        true => status.is_some_and(|status| status.is_kube_apiservers()),
+        false => status.is_none_or(|status| status.is_about_no_object()),
+    }
 }
 
 /// The decisive fields of a `metav1.Status`.
@@ -64,6 +70,16 @@ struct Status {
 struct Details {
     #[serde(default)]
     name: String,
+    #[serde(default)]
+    group: String,
+    #[serde(default)]
+    kind: String,
+}
+
+impl Details {
+    fn names_nothing(&self) -> bool {
+        self.name.is_empty() && self.group.is_empty() && self.kind.is_empty()
+    }
 }
 
 impl Status {
@@ -80,6 +96,14 @@ impl Status {
             .is_some_and(|rest| rest.is_empty() || rest.starts_with(" ("));
         self.kind != "Status" || (unknown && !named)
     }
+
+    /// Exactly as kube-apiserver says it.
+    fn is_kube_apiservers(&self) -> bool {
+        let details = self.details.as_ref();
+        self.kind == "Status"
+            && self.message == MESSAGE
+            && details.is_none_or(Details::names_nothing)
+    }
 }
 
 fn from_protobuf(body: &[u8]) -> Option<Status> {
@@ -90,13 +114,18 @@ fn from_protobuf(body: &[u8]) -> Option<Status> {
         message: status.message?,
         details: status.details.map(|details| Details {
             name: details.name.unwrap_or_default(),
+            group: details.group.unwrap_or_default(),
+            kind: details.kind.unwrap_or_default(),
         }),
     })
 }
 
 /// CBOR is searched, not parsed. A name that imitates the message only causes a 503.
-fn is_said_in_cbor(body: &[u8]) -> bool {
-    !body.starts_with(CBOR) || CBOR_MESSAGES.iter().any(|said| contains(body, said))
+fn is_said_in_cbor(body: &[u8], exactly: bool) -> bool {
+    match body.starts_with(CBOR) {
+        true => CBOR_MESSAGES.iter().any(|said| contains(body, said)),
+        false => !exactly,
+    }
 }
 
 /// The decoded body; `None` if it cannot be decoded. A long body is cut.

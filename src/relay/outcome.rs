@@ -49,8 +49,8 @@ pub enum ExchangeFailure {
     Terminating(Arc<KeptAnswer>),
     /// "No such resource", from an apiserver that may not know a new custom resource yet.
     NoSuchResource(Arc<KeptAnswer>),
-    /// "No such resource", from a server that is listed as serving it.
-    DoubtfulNotFound,
+    /// "No such resource", from a server that is listed as serving it; with the answer, if that could be read.
+    DoubtfulNotFound(Option<Arc<KeptAnswer>>),
     /// A discovery document could not be merged.
     Unmerged,
     /// The watch begins at a revision that is too old for this server.
@@ -76,7 +76,7 @@ impl ExchangeFailure {
         matches!(
             self,
             ExchangeFailure::NoSuchResource(_)
-                | ExchangeFailure::DoubtfulNotFound
+                | ExchangeFailure::DoubtfulNotFound(_)
                 | ExchangeFailure::NotExecuted { of_resource: true }
         )
     }
@@ -102,7 +102,7 @@ impl ExchangeFailure {
             ExchangeFailure::NotExecuted { .. } => "not_executed",
             ExchangeFailure::Terminating(_) => "terminating",
             ExchangeFailure::NoSuchResource(_) => "no_such_resource",
-            ExchangeFailure::DoubtfulNotFound => "doubtful_not_found",
+            ExchangeFailure::DoubtfulNotFound(_) => "doubtful_not_found",
             ExchangeFailure::Unmerged => "unmerged",
             ExchangeFailure::Expired(_) => "expired",
             ExchangeFailure::NotContinued => "not_continued",
@@ -119,7 +119,7 @@ impl ExchangeFailure {
             ExchangeFailure::NotExecuted { .. }
             | ExchangeFailure::Terminating(_)
             | ExchangeFailure::NoSuchResource(_)
-            | ExchangeFailure::DoubtfulNotFound
+            | ExchangeFailure::DoubtfulNotFound(_)
             | ExchangeFailure::Unmerged
             | ExchangeFailure::Expired(_)
             | ExchangeFailure::NotContinued => None,

@@ -6,6 +6,7 @@
 use std::cmp::Reverse;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderValue, Method};
 
@@ -104,6 +105,22 @@ pub struct Route {
     pub details: CredentialFeatures,
     /// The row of the routing table that led there.
     pub row: Row,
+    /// How long the answer may take to begin; `None`: for ever.
+    pub patience: Option<Patience>,
+}
+
+/// How long an answer may take to begin: longer if everything is slow.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    pub least: Duration,
+    pub most: Duration,
+}
+
+impl Patience {
+    /// The request has taken `so_far`.
+    pub fn after(self, so_far: Duration) -> Duration {
+        (4 * so_far).clamp(self.least, self.most)
+    }
 }
 
 /// The servers that a request may still be sent to.
@@ -176,6 +193,7 @@ impl<'a> Candidates<'a> {
             overlay: None,
             details,
             row: self.row,
+            patience: None,
         }
     }
 }

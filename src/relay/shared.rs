@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use super::answer::Refusal;
+use super::denials::Denials;
 use super::health::Health;
 use super::overlay::cache::Cache;
 use super::unread::UnreadBudget;
@@ -51,6 +52,8 @@ pub struct Shared {
     pub local: Arc<LocalState>,
     pub announcement: Arc<Announcement>,
     pub health: Arc<Health>,
+    /// What servers deny although they list it.
+    pub denials: Denials,
     /// Merged discovery documents.
     pub merge_cache: Cache,
     /// Changes in etcd, for the final bookmarks of watches.

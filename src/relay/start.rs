@@ -6,6 +6,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
+use super::denials::Denials;
 use super::health;
 use super::metrics::Metrics;
 use super::overlay::cache::Cache;
@@ -69,6 +70,7 @@ pub fn start(
         control_panicked: Arc::default(),
         recent: RecentEvents::default(),
         unread: Arc::new(UnreadBudget::new(inputs.metrics.unread.clone())),
+        denials: Denials::default(),
         other_opinions: Semaphore::new(OTHER_OPINIONS),
         expired_watches: Arc::new(Semaphore::new(EXPIRED_WATCHES)),
         metrics: inputs.metrics,

@@ -26,7 +26,7 @@ use crate::relay::expired::{AnswerStart, PieceError};
 use crate::relay::final_bookmark::FinalBookmark;
 use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::request::caller::Caller;
-use crate::request::headers::{NOT_EXECUTED, READY, SERVER_ID};
+use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE, READY, SERVER_ID};
 
 const SWITCHING: u16 = 101;
 /// The largest frame that most clients accept.
@@ -55,8 +55,14 @@ impl Exchange<'_> {
             return Error::e_explain(ErrorType::InvalidHTTPHeader, "101 to what is no upgrade");
         }
         // Only for peers' proxies: an apiserver must not forge it.
-        if response.status == StatusCode::SERVICE_UNAVAILABLE {
+        if matches!(
+            response.status,
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::NOT_FOUND
+        ) {
             response.remove_header(&NOT_EXECUTED);
+        }
+        if self.marks_404 && response.status == StatusCode::NOT_FOUND {
+            response.insert_header(NOT_EXECUTED, OF_RESOURCE)?;
         }
         // The same.
         if response.headers.contains_key(SERVER_ID) {

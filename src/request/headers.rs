@@ -23,7 +23,8 @@ pub const PEER_PROXIED: HeaderName = HeaderName::from_static("x-kubernetes-peer-
 pub const IF_READY: HeaderName = HeaderName::from_static("x-kubernetes-if-ready");
 /// KEP-3028: whether the apiserver that answered was initialized.
 pub const READY: HeaderName = HeaderName::from_static("x-kubernetes-ready");
-/// Between proxies, on a 503: nothing was executed, so any request may be sent to another server.
+/// Between proxies, on a 503: nothing was executed, so any request may be sent to another server. On a 404: it is not in
+/// doubt.
 pub const NOT_EXECUTED: HeaderName = HeaderName::from_static("x-kube-interop-proxy-not-executed");
 /// Its value if only the requested resource is the reason; the server may execute other requests.
 pub const OF_RESOURCE: HeaderValue = HeaderValue::from_static("resource");

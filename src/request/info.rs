@@ -106,6 +106,22 @@ pub struct ResourceRequest<'a> {
     /// Object name; empty if there is none. Lists and watches take it from the field selector
     /// `metadata.name=`.
     pub name: Cow<'a, str>,
+    /// How the path is put together.
+    pub form: PathForm,
+}
+
+/// How a resource's path is put together, whatever the names in it. For one resource an apiserver serves all paths of a
+/// form, or none of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct PathForm {
+    /// It begins with the deprecated `/watch/` or `/proxy/`.
+    pub prefixed: bool,
+    /// The resource is in a namespace. The name of a namespace object is not meant.
+    pub in_namespace: bool,
+    /// It names an object, not a collection.
+    pub named: bool,
+    /// It goes on after the subresource.
+    pub longer: bool,
 }
 
 impl<'a> From<&'a ResourceRequest<'_>> for GvrRef<'a> {

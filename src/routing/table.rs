@@ -3,14 +3,18 @@
 //! Written by [`crate::cluster::catalog`] as a whole and published atomically; never changed afterwards. A request
 //! takes it once and reads it without locks.
 
-use crate::kube::gvr::{Custom, Gvr, GvrRef, ResourceKind, ServedSet, may_be_built_in};
+use crate::kube::gvr::{
+    Custom, Gvr, GvrRef, ResourceKind, Scope, Scopes, ServedSet, may_be_built_in,
+};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use hashbrown::HashMap;
 
 use crate::kube::version::KubernetesVersion;
+use crate::request::info::PathForm;
 use crate::routing::fit::Fit;
 
 /// What is known of a server because of where it was found.
@@ -123,6 +127,28 @@ pub struct Holders {
     pub targets: Vec<usize>,
     /// A known server that is not a target lists it.
     pub absent: bool,
+    /// By the local apiserver's discovery, if that lists it.
+    pub scope: Option<Scope>,
+}
+
+impl Holders {
+    /// Whether a path of this form cannot be one of the resource.
+    pub fn excludes(&self, form: PathForm) -> bool {
+        form.longer
+            || match self.scope {
+                Some(Scope::Cluster) => form.in_namespace,
+                Some(Scope::Namespaced) => form.named && !form.in_namespace,
+                None => false,
+            }
+    }
+}
+
+/// When the reads of a server's discovery began that have all found the same.
+#[derive(Debug, Clone, Copy)]
+pub struct DiscoveryReads {
+    /// `None`: all reads of this process.
+    pub first: Option<Instant>,
+    pub last: Instant,
 }
 
 /// The known state of the cluster.
@@ -140,6 +166,10 @@ pub struct Snapshot {
     pub own_record: Option<Arc<ServedSet>>,
     /// The version that the local apiserver emulates, where known.
     pub local_version: Option<KubernetesVersion>,
+    /// The local apiserver's run (its epoch) whose discovery was read last, and when the last read began.
+    pub local_read: Option<(u64, Instant)>,
+    /// The reads of servers without a proxy, by their addresses.
+    pub reads: HashMap<SocketAddr, DiscoveryReads>,
     /// Some live server's served set is unknown.
     pub peer_unknown: bool,
     /// CRDs and aggregated APIs ([`Snapshot::is_custom`]).
@@ -177,9 +207,18 @@ impl Snapshot {
             local_known: local.is_some(),
             own_record: None,
             local_version: None,
+            local_read: None,
+            reads: HashMap::new(),
             servers,
             custom,
             holders,
+        }
+    }
+
+    /// The scopes that the local apiserver's discovery says.
+    pub fn set_scopes(&mut self, scopes: &Scopes) {
+        for (gvr, holders) in self.holders.iter_mut().filter(|(_, it)| it.local) {
+            holders.scope = scopes.get(&**gvr).copied();
         }
     }
 
@@ -290,4 +329,54 @@ fn indices(servers: &[Server], wanted: impl Fn(&Server) -> bool) -> Vec<usize> {
         .filter(|(_, server)| wanted(server))
         .map(|(index, _)| index)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_of_another_scope_or_longer_than_a_subresource_is_none_of_the_resource() {
+        let form = |in_namespace, named, longer| PathForm {
+            in_namespace,
+            named,
+            longer,
+            ..PathForm::default()
+        };
+        let excludes = |scope, form| {
+            let holders = Holders {
+                scope,
+                ..Holders::default()
+            };
+            holders.excludes(form)
+        };
+        let (namespaced, cluster) = (Some(Scope::Namespaced), Some(Scope::Cluster));
+        for (in_namespace, named, by_namespaced, by_cluster) in [
+            (false, false, false, false),
+            (false, true, true, false),
+            (true, false, false, true),
+            (true, true, false, true),
+        ] {
+            let form_of = |longer| form(in_namespace, named, longer);
+            assert_eq!(excludes(namespaced, form_of(false)), by_namespaced);
+            assert_eq!(excludes(cluster, form_of(false)), by_cluster);
+            assert!(!excludes(None, form_of(false)));
+            for scope in [namespaced, cluster, None] {
+                assert!(excludes(scope, form_of(true)));
+            }
+        }
+    }
+
+    #[test]
+    fn only_the_local_apiservers_discovery_says_scopes() {
+        let local = things(&[("a", "v1"), ("b", "v1")]);
+        let peer = Server::listing("b", None, true, &[("a", "v1"), ("c", "v1")]);
+        let mut snapshot = Snapshot::new(true, vec![peer], Some(&local), Arc::default());
+        let of = |group: &str| things(&[(group, "v1")]).pop_first().unwrap();
+        let scopes = ["a", "c"].map(|group| (of(group), Scope::Cluster));
+        snapshot.set_scopes(&scopes.into());
+        let scope = |group: &str| snapshot.holders(of(group).borrow()).unwrap().1.scope;
+        assert_eq!(scope("a"), Some(Scope::Cluster));
+        assert_eq!((scope("b"), scope("c")), (None, None));
+    }
 }

@@ -254,7 +254,19 @@ pub fn assert_refused(answer: &crate::streaming::Response, message: &str) {
     assert!(said.contains(message), "{said}");
 }
 
-/// The same in protobuf.
+/// The same without `Retry-After`: client-go does not repeat the request.
+#[track_caller]
+pub fn assert_refused_for_good(answer: &crate::streaming::Response, message: &str) {
+    assert_eq!(answer.code(), 503, "{}", answer.text());
+    assert_eq!(answer.header("retry-after"), "");
+    let status = answer.json();
+    assert_eq!(status["reason"], "ServiceUnavailable");
+    assert!(status.get("details").is_none(), "{status}");
+    let said = status["message"].as_str().unwrap();
+    assert!(said.contains(message), "{said}");
+}
+
+/// A `Status` in protobuf.
 pub fn decode_status(answer: &crate::streaming::Response) -> Status {
     let kind = "application/vnd.kubernetes.protobuf";
     assert_eq!(answer.header("content-type"), kind);

@@ -369,6 +369,7 @@ fn an_endpoint_without_a_lease_is_a_native_peer() {
         binary_version: "v1.36.0".into(),
         version: "1.35".parse().ok(),
         read: Instant::now(),
+        since: Instant::now(),
     };
     state.native_read("c".into(), native, Instant::now());
     let snapshot = state.compile(Some("a"), &view(&[]));
@@ -493,6 +494,7 @@ fn what_a_native_peers_discovery_lacks_is_not_added_by_storage_versions() {
         binary_version: "v1.37.0".into(),
         version: None,
         read: Instant::now(),
+        since: Instant::now(),
     };
     state.native_read("c".into(), native, Instant::now());
     let snapshot = state.compile(Some("a"), &view(&[]));

@@ -1,4 +1,4 @@
-//! Reads discovery documents into a served set. Pure.
+//! Reads discovery documents. Pure.
 //!
 //! There are two formats: aggregated discovery (KEP-3352) is two documents. Legacy discovery is the path index `/`,
 //! which names exactly the served group versions, and one document per group version. The list of groups `/apis` is read
@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
-use crate::kube::discovery::model::{self, Group, served};
+use crate::kube::discovery::model::{self, Group};
 use crate::kube::discovery::pool::Pool;
 use crate::kube::discovery::read;
-use crate::kube::gvr::{GroupVersion, ServedSet};
+use crate::kube::gvr::GroupVersion;
 
 #[derive(Deserialize)]
 struct Index {
@@ -89,23 +89,22 @@ fn group_version(path: &str) -> Option<GroupVersion> {
     })
 }
 
-/// The resources of a group version's own document (`APIResourceList`).
-pub fn resources(of: &GroupVersion, document: &[u8]) -> Result<ServedSet, serde_json::Error> {
+/// A group version's own document (`APIResourceList`).
+pub fn resources(of: &GroupVersion, document: &[u8]) -> Result<Group, serde_json::Error> {
     let version = model::Version {
         name: of.version.as_str().into(),
         resources: read::resources(&mut Pool::default(), of, document)?,
         ..model::Version::default()
     };
-    let group = Group {
+    Ok(Group {
         name: of.group.as_str().into(),
         versions: vec![version],
-    };
-    Ok(served([&group]))
+    })
 }
 
-/// The resources of an aggregated discovery document.
-pub fn aggregated(document: &[u8]) -> Result<ServedSet, serde_json::Error> {
-    Ok(served(&read::groups(&mut Pool::default(), document)?))
+/// An aggregated discovery document.
+pub fn aggregated(document: &[u8]) -> Result<Vec<Group>, serde_json::Error> {
+    read::groups(&mut Pool::default(), document)
 }
 
 #[cfg(test)]

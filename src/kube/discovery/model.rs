@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::kube::gvr::{Gvr, ServedSet};
+use crate::kube::gvr::{Gvr, Scope, ServedSet};
 
 /// A text, shared.
 pub type Text = Arc<str>;
@@ -90,25 +90,42 @@ impl Document {
 
 /// The resources and subresources that groups list.
 pub fn served<'a>(groups: impl IntoIterator<Item = &'a Group>) -> ServedSet {
-    let mut served = ServedSet::new();
-    for group in groups {
-        for version in &group.versions {
-            for resource in &version.resources {
-                let name = |subresource: &str| Gvr {
-                    group: (*group.name).to_owned(),
-                    version: (*version.name).to_owned(),
-                    resource: (*resource.name).to_owned(),
-                    subresource: subresource.to_owned(),
-                };
-                served.extend(resource.kind.as_ref().map(|_| name("")));
-                served.extend(resource.subresources.iter().map(|sub| name(&sub.name)));
-            }
-        }
-    }
-    served
+    scopes(groups).map(|(gvr, _)| gvr).collect()
+}
+
+/// The resources and subresources that groups list, each with its scope, if that is said.
+pub fn scopes<'a>(
+    groups: impl IntoIterator<Item = &'a Group>,
+) -> impl Iterator<Item = (Gvr, Option<Scope>)> {
+    let groups = groups.into_iter();
+    let versions = groups.flat_map(|group| group.versions.iter().map(move |it| (group, it)));
+    versions.flat_map(|(group, version)| {
+        let resources = version.resources.iter();
+        resources.flat_map(move |resource| {
+            let scope = resource.scope();
+            let name = move |subresource: &str| Gvr {
+                group: (*group.name).to_owned(),
+                version: (*version.name).to_owned(),
+                resource: (*resource.name).to_owned(),
+                subresource: subresource.to_owned(),
+            };
+            let own = resource.kind.as_ref().map(|_| "");
+            let subresources = resource.subresources.iter().map(|sub| &*sub.name);
+            let names = own.into_iter().chain(subresources);
+            names.map(move |subresource| (name(subresource), scope))
+        })
+    })
 }
 
 impl Resource {
+    /// Where its objects are. Aggregated discovery does not say so of a resource of which only subresources are served.
+    fn scope(&self) -> Option<Scope> {
+        self.kind.as_ref().map(|_| match self.namespaced {
+            true => Scope::Namespaced,
+            false => Scope::Cluster,
+        })
+    }
+
     /// Whether its kind is known; `None` where only subresources of it are served.
     pub fn kind_known(&self) -> Option<bool> {
         self.kind.as_ref().map(|kind| !kind.kind.is_empty())

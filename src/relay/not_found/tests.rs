@@ -15,7 +15,7 @@ const CBOR_TYPE: &str = "application/cbor";
 fn ask(content_type: &'static str, body: &[u8]) -> bool {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    is_no_such_resource(&headers, body)
+    is_no_such_resource(&headers, body, false)
 }
 
 /// A `Status` in each form, with its content type.
@@ -144,7 +144,7 @@ fn gzip_is_looked_into() {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         headers.insert(CONTENT_ENCODING, HeaderValue::from_static(encoding));
-        is_no_such_resource(&headers, body)
+        is_no_such_resource(&headers, body, false)
     };
     for (content_type, body) in in_each_form(MESSAGE, "") {
         assert!(ask(content_type, "gzip", &pack(&body)), "{content_type}");
@@ -179,6 +179,33 @@ fn what_says_nothing_proves_nothing() {
     for content_type in ["text/plain", "application/octet-stream", ""] {
         assert!(ask(content_type, b""));
         assert!(ask(content_type, b" \n"));
+    }
+}
+
+#[test]
+fn a_write_is_sent_elsewhere_only_after_just_what_kube_apiserver_says() {
+    let exactly = |content_type: &'static str, body: &[u8]| {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        is_no_such_resource(&headers, body, true)
+    };
+    assert!(exactly(
+        "text/plain; charset=utf-8",
+        b"404 page not found\n"
+    ));
+    for (content_type, body) in in_each_form(MESSAGE, "") {
+        assert!(exactly(content_type, &body), "{content_type}");
+    }
+    let longer = format!("{MESSAGE} (post things.example.com)");
+    for (content_type, body) in in_each_form(&longer, "") {
+        assert!(!exactly(content_type, &body), "{content_type}");
+    }
+    let of_kind = br#"{"kind":"Status","message":"the server could not find the requested resource","details":{"kind":"things"}}"#;
+    assert!(!exactly(JSON, of_kind));
+    for body in [&b""[..], b"{", b"{}", MESSAGE.as_bytes()] {
+        for content_type in [JSON, YAML, PROTOBUF, CBOR_TYPE, "text/plain"] {
+            assert!(!exactly(content_type, body), "{content_type} {body:?}");
+        }
     }
 }
 

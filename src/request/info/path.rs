@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{DiscoveryTarget, GroupVersionRef, ResourceRequest, Verb};
+use super::{DiscoveryTarget, GroupVersionRef, PathForm, ResourceRequest, Verb};
 
 /// What `read_path` can find, and the verb that the path itself brings.
 pub(super) enum ParsedPath<'a> {
@@ -64,6 +64,10 @@ fn read_resource<'a>(
         subresource: Cow::default(),
         namespace: Cow::default(),
         name: Cow::default(),
+        form: PathForm {
+            prefixed: special.is_some(),
+            ..PathForm::default()
+        },
     };
     if request.resource == "namespaces" {
         read_namespace(&mut request, &mut segments)?;
@@ -73,6 +77,7 @@ fn read_resource<'a>(
     if special.is_some() && is_dots(&request.name) {
         return Err(AmbiguousPath);
     }
+    request.form.named = !request.name.is_empty();
     if special == Some(Verb::Proxy) {
         request.subresource = Cow::default();
         return Ok(ParsedPath::Resource(special, request));
@@ -85,6 +90,7 @@ fn read_resource<'a>(
     // `services/proxy` as `/proxy/` is. The tails of all other subresources are names to the
     // apiserver, or to the aggregated API that invented them.
     if request.subresource != "proxy" {
+        request.form.longer = segments.next()?.is_some();
         segments.finish()?;
     } else if is_dots(&request.name) {
         return Err(AmbiguousPath);
@@ -100,6 +106,7 @@ fn read_namespace<'a>(
     request.namespace = segments.next()?.unwrap_or_default();
     match segments.next()? {
         Some(inside) if inside != "status" && inside != "finalize" => {
+            request.form.in_namespace = true;
             request.resource = inside;
             request.name = segments.next_name()?.unwrap_or_default();
         }

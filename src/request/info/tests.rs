@@ -415,6 +415,51 @@ fn very_long_paths_are_read_to_their_end() {
 }
 
 #[test]
+fn the_form_of_a_path_is_independent_of_its_names() {
+    let form = |path: &str| match read_target("GET", path).target {
+        Target::Resource(resource) => resource.form,
+        other => panic!("{path}: {other:?}"),
+    };
+    for (path, [prefixed, in_namespace, named, longer]) in [
+        ("/api/v1/pods", [false, false, false, false]),
+        ("/api/v1/pods?fieldSelector=metadata.name%3Dx", [false; 4]),
+        ("/api/v1/pods?watch=true", [false; 4]),
+        ("/api/v1/pods/x", [false, false, true, false]),
+        ("/api/v1/namespaces", [false; 4]),
+        ("/api/v1/namespaces/x", [false, false, true, false]),
+        ("/api/v1/namespaces/x/status", [false, false, true, false]),
+        ("/api/v1/namespaces/x/status/y", [false, false, true, true]),
+        ("/api/v1/namespaces/x/nodes", [false, true, false, false]),
+        (
+            "/api/v1/namespaces/x/namespaces/x",
+            [false, true, true, false],
+        ),
+        ("/apis/a/v1/namespaces/x/b/c/d", [false, true, true, false]),
+        (
+            "/apis/a/v1/namespaces/x/b/c/d/e/f/",
+            [false, true, true, true],
+        ),
+        (
+            "/api/v1/namespaces/x/pods/y/proxy/a/b",
+            [false, true, true, false],
+        ),
+        ("/api/v1/watch/pods", [true, false, false, false]),
+        (
+            "/api/v1/watch/namespaces/x/pods/y",
+            [true, true, true, false],
+        ),
+    ] {
+        let expected = PathForm {
+            prefixed,
+            in_namespace,
+            named,
+            longer,
+        };
+        assert_eq!(form(path), expected, "{path}");
+    }
+}
+
+#[test]
 fn nothing_is_copied_unless_it_is_encoded() {
     let info = read_target(
         "GET",
@@ -430,6 +475,7 @@ fn nothing_is_copied_unless_it_is_encoded() {
         subresource,
         namespace,
         name,
+        form: _,
     } = resource;
     for part in [group, version, resource, subresource, namespace, name] {
         assert!(
@@ -592,7 +638,13 @@ proptest! {
             path.push('/');
         }
         let verb = if name.is_some() { Verb::Get } else { Verb::List };
+        let form = PathForm {
+            in_namespace: namespace.is_some(),
+            named: name.is_some(),
+            ..PathForm::default()
+        };
         let expected = ResourceRequest {
+            form,
             group: group.unwrap_or_default().into(),
             version: version.into(),
             resource: resource.into(),

@@ -1,6 +1,7 @@
 //! Merged discovery and OpenAPI (KEP-4020).
 
 pub mod documents;
+pub mod half_dead;
 pub mod hidden;
 pub mod hidden_by_real_apiservers;
 pub mod openapi;

@@ -11,7 +11,7 @@ use crate::discovery::documents::{BETA, V2, groups};
 use crate::discovery::walk::legacy_lists;
 use crate::routing::real_apiservers::{LONGER, options, without_autoscaling};
 use testkit::client::Client;
-use testkit::cluster::{Ground, REROUTED, assert_refused};
+use testkit::cluster::{Ground, REROUTED, assert_refused_for_good};
 use testkit::kube::{self, KubeApiServer, Need};
 use testkit::kubectl::Kubectl;
 use testkit::proxy::{Proxy, Until};
@@ -306,7 +306,7 @@ async fn a_dead_peers_group_is_refused(world: &mut World) {
     let admin = world.admin();
     for path in [VERSION, VERSION] {
         let answer = admin.get(path).await;
-        assert_refused(&answer, "");
+        assert_refused_for_good(&answer, "");
     }
     eventually("B's apiserver is known to be gone", LONGER, async || {
         let version = admin.get(VERSION).await;

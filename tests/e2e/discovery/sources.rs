@@ -3,7 +3,7 @@
 
 use crate::discovery::documents::{DISCOVERY, Mixed, V2, groups};
 use testkit::client::Client;
-use testkit::cluster::{Ground, LONG, assert_refused};
+use testkit::cluster::{Ground, LONG, assert_refused, assert_refused_for_good};
 use testkit::double::{Fault, Phase, ServedResource, v1_20, v1_36};
 use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
@@ -214,7 +214,7 @@ async fn what_only_a_starting_apiserver_has_stays_listed_as_stale() {
     // There is only the starting apiserver itself to ask; that it does not know it yet means nothing.
     assert_eq!(client.get("/apis/only.a/v1").await.code(), 200);
     mixed.a.remove_group("only.a");
-    assert_refused(&client.get("/apis/only.a/v1").await, "");
+    assert_refused_for_good(&client.get("/apis/only.a/v1").await, "");
 }
 
 #[tokio::test]
@@ -225,7 +225,7 @@ async fn what_only_a_dead_peer_has_stays_listed_and_is_refused() {
     mixed.b.stop().await;
     // Nobody knows of its death yet.
     for path in ["/apis/autoscaling/v1", "/openapi/v3/apis/autoscaling/v1"] {
-        assert_refused(&client.get(path).await, "");
+        assert_refused_for_good(&client.get(path).await, "");
     }
     assert!(groups(&client.get("/apis").await.json()).contains(&"autoscaling".to_owned()));
 
@@ -241,7 +241,7 @@ async fn what_only_a_dead_peer_has_stays_listed_and_is_refused() {
     assert!(groups(&client.get("/apis").await.json()).contains(&"autoscaling".to_owned()));
     assert_eq!(client.get("/apis/autoscaling").await.code(), 200);
     for path in ["/apis/autoscaling/v1", "/openapi/v3/apis/autoscaling/v1"] {
-        assert_refused(&client.get(path).await, "can be reached");
+        assert_refused_for_good(&client.get(path).await, "can be reached");
     }
     let stale = mixed.proxy_a.metric(DISCOVERY, &[("how", "stale")]).await;
     assert!(stale >= 2.0, "{stale}");
@@ -302,7 +302,7 @@ async fn what_is_dead_is_listed_and_refused(client: &Client) {
         assert!(names.contains(&"apps".to_owned()), "{names:?}");
     }
     assert_eq!(client.get("/apis/autoscaling").await.code(), 200);
-    assert_refused(&client.get("/apis/autoscaling/v1").await, "");
+    assert_refused_for_good(&client.get("/apis/autoscaling/v1").await, "");
 
     // Whoever deletes all that is in a namespace is told that this cannot be done now.
     let apps = client.get("/apis/apps/v1").await.json();
@@ -323,7 +323,7 @@ async fn a_document_that_cannot_be_read_is_refused_and_not_passed_on_with_less()
     let garbled = testkit::double::Fault::Stream(1 << 10);
     mixed.a.set_fault("/apis", Some(garbled));
     let answer = mixed.admin().get("/apis").await;
-    assert_refused(&answer, "Error while proxying");
+    assert_refused_for_good(&answer, "cannot be merged");
     mixed.a.set_fault("/apis", Some(Fault::Status(500, None)));
     assert_eq!(
         mixed.admin().get("/apis").await.code(),
@@ -347,7 +347,7 @@ async fn a_document_that_is_encoded_or_never_ends_is_refused() {
     let client = mixed.admin().timeout(2 * LONG);
     for accept in [V2.to_owned(), format!("{V2};profile=nopeer")] {
         let refused = client.header("accept", &accept).get("/apis").await;
-        assert_refused(&refused, "Error while proxying");
+        assert_refused_for_good(&refused, "cannot be merged");
     }
 
     // More than are read at a time, and each for as long as a test may last.
@@ -358,7 +358,7 @@ async fn a_document_that_is_encoded_or_never_ends_is_refused() {
         tokio::spawn(async move { client.get("/apis").await })
     });
     for refused in asking.collect::<Vec<_>>() {
-        assert_refused(&refused.await.unwrap(), "Error while proxying");
+        assert_refused_for_good(&refused.await.unwrap(), "cannot be merged");
     }
     mixed.a.set_fault("/apis", None);
     assert_eq!(client.get("/apis").await.code(), 200);

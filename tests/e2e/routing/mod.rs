@@ -10,5 +10,6 @@ pub mod named_like_built_in;
 pub mod real_apiservers;
 pub mod refusals;
 pub mod rerouting;
+pub mod true_404;
 pub mod unsynced;
 pub mod versions;

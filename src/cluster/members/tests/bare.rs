@@ -21,6 +21,7 @@ fn read() -> BareAnswer {
         binary_version: "v1.20.2".into(),
         version: Some("1.20".parse().unwrap()),
         read: Instant::now(),
+        since: Instant::now(),
     })
 }
 

@@ -1,5 +1,6 @@
 use super::*;
-use crate::kube::gvr::Gvr;
+use crate::kube::discovery::model::{scopes, served};
+use crate::kube::gvr::{Gvr, Scope};
 use crate::kube::media_type::is_aggregated;
 
 fn core() -> GroupVersion {
@@ -37,7 +38,7 @@ fn a_group_versions_document_lists_subresources_by_their_path() {
     let document = br#"{"kind":"APIResourceList","groupVersion":"v1","resources":[
         {"name":"pods","kind":"Pod"},{"name":"pods/exec","kind":"PodExecOptions"}]}"#;
     assert_eq!(
-        names(&resources(&core(), document).unwrap()),
+        names(&served([&resources(&core(), document).unwrap()])),
         ["/v1/pods/", "/v1/pods/exec"]
     );
 }
@@ -74,7 +75,7 @@ fn real_documents_of_v1_20_are_read() {
         group: "apps".into(),
         version: "v1".into(),
     };
-    let set = resources(&apps, document).unwrap();
+    let set = served([&resources(&apps, document).unwrap()]);
     assert_eq!(set.len(), 12, "{:?}", names(&set));
     assert!(names(&set).contains(&"apps/v1/deployments/scale".to_owned()));
 }
@@ -83,19 +84,19 @@ fn real_documents_of_v1_20_are_read() {
 fn real_documents_of_v1_36_are_read() {
     let document =
         include_bytes!("../../../../tests/data/kube-apiserver-v1.36/discovery/apis.v2.json");
-    let served = names(&aggregated(document).unwrap());
+    let listed = names(&served(&aggregated(document).unwrap()));
     for name in [
         "apps/v1/deployments/scale",
         "autoscaling/v2/horizontalpodautoscalers/",
         "batch/v1/cronjobs/status",
     ] {
-        assert!(served.contains(&name.to_owned()), "{name} in {served:?}");
+        assert!(listed.contains(&name.to_owned()), "{name} in {listed:?}");
     }
     let document =
         include_bytes!("../../../../tests/data/kube-apiserver-v1.36/discovery/api.v2.json");
-    let served = names(&aggregated(document).unwrap());
+    let listed = names(&served(&aggregated(document).unwrap()));
     assert!(
-        served.contains(&"/v1/pods/resize".to_owned()) && served.contains(&"/v1/pods/".to_owned())
+        listed.contains(&"/v1/pods/resize".to_owned()) && listed.contains(&"/v1/pods/".to_owned())
     );
 }
 
@@ -103,10 +104,9 @@ fn real_documents_of_v1_36_are_read() {
 fn both_forms_say_the_same_of_v1_36() {
     let document =
         include_bytes!("../../../../tests/data/kube-apiserver-v1.36/discovery/apis.v2.json");
-    let of_apps = |set: BTreeSet<Gvr>| {
-        set.into_iter()
-            .filter(|gvr| gvr.group == "apps")
-            .collect::<BTreeSet<_>>()
+    let of_apps = |groups: Vec<Group>| {
+        let listed = scopes(&groups).filter(|(gvr, _)| gvr.group == "apps");
+        listed.collect::<Vec<_>>()
     };
     let legacy = include_bytes!(
         "../../../../tests/data/kube-apiserver-v1.36/discovery/apis.apps_v1.legacy.json"
@@ -115,9 +115,14 @@ fn both_forms_say_the_same_of_v1_36() {
         group: "apps".into(),
         version: "v1".into(),
     };
-    assert_eq!(
-        of_apps(aggregated(document).unwrap()),
-        resources(&apps, legacy).unwrap()
+    let mut one = of_apps(aggregated(document).unwrap());
+    let mut other = of_apps(vec![resources(&apps, legacy).unwrap()]);
+    one.sort_by(|one, other| one.0.cmp(&other.0));
+    other.sort_by(|one, other| one.0.cmp(&other.0));
+    assert_eq!(one, other);
+    assert!(
+        one.iter()
+            .all(|(_, scope)| *scope == Some(Scope::Namespaced))
     );
 }
 
@@ -125,10 +130,25 @@ fn both_forms_say_the_same_of_v1_36() {
 fn a_resource_that_has_only_subresources_is_not_served_itself() {
     let document = br#"{"items":[{"metadata":{"name":"g"},"versions":[{"version":"v1","resources":[
         {"resource":"ghosts","responseKind":{"group":"","version":"","kind":""},"subresources":[{"subresource":"status"}]}]}]}]}"#;
-    assert_eq!(
-        names(&aggregated(document).unwrap()),
-        ["g/v1/ghosts/status"]
-    );
+    let groups = aggregated(document).unwrap();
+    assert_eq!(names(&served(&groups)), ["g/v1/ghosts/status"]);
+    assert!(scopes(&groups).all(|(_, scope)| scope.is_none()));
+}
+
+#[test]
+fn the_core_group_of_v1_36_has_both_scopes() {
+    let document =
+        include_bytes!("../../../../tests/data/kube-apiserver-v1.36/discovery/api.v2.json");
+    let groups = aggregated(document).unwrap();
+    let of = |resource: &str, subresource: &str| {
+        let mut all = scopes(&groups);
+        let found = all.find(|(gvr, _)| gvr.resource == resource && gvr.subresource == subresource);
+        found.unwrap().1
+    };
+    assert_eq!(of("pods", ""), Some(Scope::Namespaced));
+    assert_eq!(of("pods", "status"), Some(Scope::Namespaced));
+    assert_eq!(of("nodes", ""), Some(Scope::Cluster));
+    assert_eq!(of("namespaces", "finalize"), Some(Scope::Cluster));
 }
 
 #[test]

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::routing::true_404::{denied, until_404};
 use testkit::client::Client;
 use testkit::cluster::{Ground, HPAS, HPAS_IN_DEFAULT, LONG};
-use testkit::double::{Double, ServedResource, v1_20, v1_36};
+use testkit::double::{Double, Fault, ServedResource, v1_20, v1_36};
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::registry::Registry;
 use testkit::steady::Steady;
@@ -335,4 +336,26 @@ async fn they_can_be_ignored() {
     })
     .await;
     assert_eq!(b.accepted_connections(), 0);
+}
+
+#[tokio::test]
+async fn what_a_bare_apiserver_denies_is_a_404_after_another_look() {
+    let ground = Ground::new().await;
+    let b = ground.double(v1_20()).await;
+    let world = changed(&[b.addr()], ground, |options| {
+        options.set("apiServer.discoveryInterval", "1s")
+    })
+    .await;
+    let admin = &world.admin;
+    until(admin, HPAS_IN_DEFAULT, 200).await;
+    b.set_fault("/version", Some(Fault::Status(500, None)));
+    b.set_fault(HPAS_IN_DEFAULT, denied());
+    for _ in 0..10 {
+        let answer = admin.get(HPAS_IN_DEFAULT).await;
+        assert_eq!(answer.code(), 503, "{}", answer.text());
+    }
+    b.set_fault("/version", None);
+    until_404(admin).await;
+    b.set_fault(HPAS_IN_DEFAULT, None);
+    assert_eq!(admin.get(HPAS_IN_DEFAULT).await.code(), 200);
 }

@@ -1,0 +1,197 @@
+//! When an apiserver's "no such resource" about what its discovery lists is true.
+//!
+//! An apiserver serves a resource at some forms of paths only: nobody can read a TokenReview. What it denies is in doubt
+//! at first, because it may be another process than the one whose discovery was read. So its first denial of a form is
+//! remembered. Once its discovery was read again since and still lists the resource, its denials of that form count.
+//! A peer's proxy decides that about its own apiserver, and marks the answer.
+//!
+//! The client gets the answer when all initialized servers that list the resource deny it like this.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use hashbrown::HashMap;
+use pingora_http::ResponseHeader;
+
+use super::plan;
+use super::route::{Route, RouteRequest, ServerKind};
+use super::shared::Shared;
+use crate::kube::gvr::Gvr;
+use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE};
+use crate::request::info::{PathForm, RequestInfo, Target};
+use crate::routing::table::DiscoveryReads;
+
+/// Most denials that are remembered: more than there are resources times forms. Then all are forgotten.
+const MOST: usize = 4096;
+
+/// What servers have denied.
+#[derive(Debug, Default)]
+pub struct Denials(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// The run of the local apiserver in which all of them were.
+    epoch: u64,
+    /// When each began.
+    since: HashMap<Denial, Instant>,
+}
+
+/// A server denies all paths of one form of a resource.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Denial {
+    server: SocketAddr,
+    resource: Arc<Gvr>,
+    form: PathForm,
+}
+
+impl Denials {
+    /// A denial at `now`. `reads`: of the server's discovery, which lists the resource. Returns whether the denial counts.
+    fn add(&self, denial: Denial, epoch: u64, reads: Option<DiscoveryReads>, now: Instant) -> bool {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.epoch != epoch || known.since.len() >= MOST {
+            known.since.clear();
+            known.epoch = epoch;
+        }
+        let since = known.since.entry(denial).or_insert(now);
+        // What listed something else meanwhile may have been another process, which did not have the resource.
+        if reads.and_then(|reads| reads.first) > Some(*since) {
+            *since = now;
+        }
+        reads.is_some_and(|reads| reads.last > *since)
+    }
+}
+
+/// Whether the path cannot be one of the listed resource, so that no server serves it.
+pub(super) fn is_no_path_of_it(shared: &Shared, info: &RequestInfo<'_>) -> bool {
+    let snapshot = shared.published.snapshot.load();
+    let Target::Resource(resource) = &info.target else {
+        return false;
+    };
+    let listed = snapshot.holders(resource.into());
+    listed.is_some_and(|(_, holders)| holders.excludes(resource.form))
+}
+
+/// Whether the denial that `route` has led to counts. `answer`: its header.
+pub(super) fn counts(
+    shared: &Shared,
+    request: &RouteRequest<'_>,
+    route: &Route,
+    answer: &ResponseHeader,
+) -> bool {
+    let snapshot = shared.published.snapshot.load();
+    let Target::Resource(resource) = &request.info.target else {
+        return false;
+    };
+    let Some((name, holders)) = snapshot.holders(resource.into()) else {
+        return false;
+    };
+    let epoch = shared.local.epoch();
+    let reads = match route.server_kind {
+        ServerKind::Peer => return answer.headers.get(NOT_EXECUTED) == Some(&OF_RESOURCE),
+        ServerKind::Native => snapshot.reads.get(&route.address).copied(),
+        ServerKind::Local if holders.local && shared.local.is_initialized() => {
+            let read = snapshot.local_read.filter(|(run, _)| *run == epoch);
+            read.map(|(_, last)| DiscoveryReads { first: None, last })
+        }
+        ServerKind::Local => None,
+    };
+    let denial = Denial {
+        server: route.address,
+        resource: name.clone(),
+        form: resource.form,
+    };
+    shared.denials.add(denial, epoch, reads, Instant::now())
+}
+
+/// Whether `denying`, whose denials count, are all initialized servers that list the resource. The proxy that a request
+/// was rerouted by asks the others.
+pub(super) fn are_all(shared: &Shared, request: &RouteRequest<'_>, denying: &[SocketAddr]) -> bool {
+    let snapshot = shared.published.snapshot.load();
+    let listed = plan::gvr(request.info).and_then(|gvr| snapshot.holders(gvr));
+    let Some((_, holders)) = listed.filter(|_| !denying.is_empty()) else {
+        return false;
+    };
+    let local = !holders.local
+        || !shared.local.is_initialized()
+        || denying.contains(&shared.config.api_server.address);
+    let mut targets = holders.targets.iter();
+    let mut targets = targets.by_ref().filter_map(|it| snapshot.servers.get(*it));
+    let everything_known = snapshot.synced && snapshot.local_known && !snapshot.peer_unknown;
+    local
+        && (request.rerouted
+            || everything_known && targets.all(|server| denying.contains(&server.endpoint)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::kube::gvr::GvrRef;
+
+    fn denial(resource: &str, named: bool) -> Denial {
+        let name = GvrRef {
+            group: "authentication.k8s.io",
+            version: "v1",
+            resource,
+            subresource: "",
+        };
+        Denial {
+            server: ([10, 0, 0, 1], 6443).into(),
+            resource: Arc::new(name.owned()),
+            form: PathForm {
+                named,
+                ..PathForm::default()
+            },
+        }
+    }
+
+    #[test]
+    fn a_denial_counts_when_discovery_was_read_after_the_first_of_its_form_and_process() {
+        let (denials, start) = (Denials::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let add = |resource, named, epoch, read: Option<u64>, now| {
+            let reads = read.map(|last| DiscoveryReads {
+                first: None,
+                last: at(last),
+            });
+            denials.add(denial(resource, named), epoch, reads, at(now))
+        };
+        assert!(!add("tokenreviews", true, 1, Some(0), 10), "read before");
+        assert!(!add("tokenreviews", true, 1, Some(10), 11));
+        assert!(!add("tokenreviews", true, 1, None, 12), "unknown");
+        assert!(add("tokenreviews", true, 1, Some(11), 13));
+        assert!(!add("tokenreviews", false, 1, Some(11), 13), "another form");
+        assert!(!add("others", true, 1, Some(11), 13), "another resource");
+        assert!(!add("tokenreviews", true, 2, Some(13), 14), "restarted");
+        assert!(add("tokenreviews", true, 2, Some(15), 16));
+    }
+
+    #[test]
+    fn a_denial_does_not_count_for_a_process_that_lists_something_else() {
+        let (denials, start) = (Denials::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let add = |first, last, now| {
+            let reads = DiscoveryReads {
+                first: Some(at(first)),
+                last: at(last),
+            };
+            denials.add(denial("things", false), 1, Some(reads), at(now))
+        };
+        assert!(!add(0, 5, 10));
+        // It had restarted without the resource, and then with it again.
+        assert!(!add(20, 25, 30));
+        assert!(!add(20, 29, 31));
+        assert!(add(20, 35, 36));
+    }
+
+    #[test]
+    fn what_is_remembered_has_a_limit() {
+        let (denials, now) = (Denials::default(), Instant::now());
+        for number in 0..3 * MOST {
+            denials.add(denial(&number.to_string(), false), 1, None, now);
+            assert!(denials.0.lock().unwrap().since.len() <= MOST);
+        }
+    }
+}
