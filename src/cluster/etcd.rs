@@ -139,7 +139,11 @@ async fn list_part(
     });
     let mut page = loop {
         match page(kv, prefix, keys_only, &wanted).await {
-            Err(error) if error.is_too_large() && wanted.limit > 1 => {
+            // Over a slow link it may be too large, too.
+            Err(error)
+                if (error.is_too_large() || matches!(error, SourceError::Timeout))
+                    && wanted.limit > 1 =>
+            {
                 wanted.limit = smaller(wanted.limit);
             }
             page => break page?,

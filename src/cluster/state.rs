@@ -213,15 +213,8 @@ impl ClusterState {
                 self.storage.take(event, now, decode).changed
             }
             Topic::Definitions => {
-                let known = event
-                    .key()
-                    .and_then(|key| self.definitions.current.get(key));
-                // Its name is in its key.
-                let unknown = known.is_none().then_some(None);
-                let decode = |item: &EtcdItem| {
-                    let versions = decoder.decode(item, codec::served_versions);
-                    versions.map(Some).or_else(|| unknown.clone())
-                };
+                // Its name is in its key. What it served before says nothing of what it serves now.
+                let decode = |item: &EtcdItem| Some(decoder.decode(item, codec::served_versions));
                 let asked_again = match &event {
                     Event::Apply(item) => custom::revision_counts(&item.key),
                     event => matches!(event, Event::InitDone(_)),

@@ -36,16 +36,6 @@ pub enum Event {
     Forbidden,
 }
 
-impl Event {
-    /// The key that was listed or written.
-    pub fn key(&self) -> Option<&str> {
-        match self {
-            Self::InitApply(item) | Self::Apply(item) => Some(&item.key),
-            _ => None,
-        }
-    }
-}
-
 /// An event and its topic.
 pub type Message = (Topic, Event);
 

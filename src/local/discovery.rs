@@ -37,6 +37,8 @@ pub struct LocalView {
 
 /// Shortest pause between two reads: changes often come in bursts.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
+/// Until the apiserver is asked again what it could not say.
+const DOUBT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs until all receivers of `view` are dropped. `custom`: `None` until etcd was read. Aggregated APIs are not read,
 /// because their servers may hang.
@@ -102,7 +104,11 @@ pub async fn run(
         if view.is_closed() {
             return;
         }
-        let due = last + every;
+        // What is in doubt is in our record until then.
+        let due = match reader.is_in_doubt() {
+            true => last + every.min(DOUBT_PAUSE),
+            false => last + every,
+        };
         tokio::select! {
             () = sleep_until(due) => {}
             () = state.reread() => sleep_until(last + SHORTEST_PAUSE).await,

@@ -25,10 +25,12 @@ impl Answer {
     /// What the status of an answer to [`path`] means.
     pub(super) fn of(status: StatusCode) -> Self {
         match status {
-            StatusCode::NOT_ACCEPTABLE | StatusCode::NOT_FOUND => Self::Custom,
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS => {
-                Self::Doubt
-            }
+            StatusCode::NOT_ACCEPTABLE => Self::Custom,
+            // A resource may be listed that is gone already, or that nobody can list.
+            StatusCode::NOT_FOUND
+            | StatusCode::UNAUTHORIZED
+            | StatusCode::FORBIDDEN
+            | StatusCode::TOO_MANY_REQUESTS => Self::Doubt,
             status if status.is_server_error() => Self::Doubt,
             _ => Self::BuiltIn,
         }
@@ -57,7 +59,8 @@ pub(super) struct OwnResources {
 }
 
 impl OwnResources {
-    /// The resources that the server is to be asked about, with the revisions of their CRDs.
+    /// The resources that the server is to be asked about, with the revisions of their CRDs. Those that it was never asked
+    /// about come first.
     pub(super) fn questions(&self, listed: &ServedSet, custom: &Custom) -> Vec<(Gvr, i64)> {
         let names = listed.iter().filter(|gvr| {
             gvr.subresource.is_empty()
@@ -71,7 +74,16 @@ impl OwnResources {
                 known.is_some_and(|(of, answer)| *of == revision && *answer != Answer::Doubt);
             (!known).then(|| (gvr.clone(), revision))
         };
-        names.filter_map(question).take(MOST_QUESTIONS).collect()
+        let mut questions: Vec<_> = names.filter_map(question).collect();
+        questions.sort_by_key(|(gvr, _)| self.answers.contains_key(gvr));
+        questions.truncate(MOST_QUESTIONS);
+        questions
+    }
+
+    /// Whether the server could not say of a resource whether it serves it itself.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        let mut answers = self.answers.values();
+        answers.any(|(_, answer)| *answer == Answer::Doubt)
     }
 
     pub(super) fn answered(&mut self, (gvr, revision): (Gvr, i64), answer: Answer) {
@@ -113,7 +125,7 @@ impl OwnResources {
         before.is_none_or(|before| before.contains(gvr)) || self.own.contains(gvr)
     }
 
-    /// Of a resource that a CRD serves under the same name.
+    /// Of a resource that a CRD serves under the same name. Without an answer it is in doubt.
     fn is_built_in(&self, gvr: GvrRef<'_>) -> bool {
         let resource = GvrRef {
             subresource: "",
@@ -121,7 +133,7 @@ impl OwnResources {
         };
         match self.answers.get(&resource) {
             Some((_, answer)) => *answer != Answer::Custom,
-            None => may_be_built_in(gvr.group) && self.own.contains(&gvr.owned()),
+            None => may_be_built_in(gvr.group),
         }
     }
 }
@@ -298,8 +310,17 @@ mod tests {
             .iter()
             .map(|name| gvr(&format!("k8s.io/v1/{name}/")))
             .collect();
-        let own = OwnResources::default();
-        assert_eq!(own.questions(&listed, &custom).len(), MOST_QUESTIONS);
+        let mut own = OwnResources::default();
+        for (left, custom_ones) in [(MOST_QUESTIONS, MOST_QUESTIONS), (0, 2 * MOST_QUESTIONS)] {
+            let questions = own.questions(&listed, &custom);
+            assert_eq!(questions.len(), MOST_QUESTIONS);
+            for question in questions {
+                own.answered(question, Answer::Custom);
+            }
+            // The others are in doubt.
+            let known = own.update(&listed, &custom).len();
+            assert_eq!((known, listed.len() - known), (left, custom_ones));
+        }
     }
 
     #[test]
@@ -308,7 +329,7 @@ mod tests {
             (200, Answer::BuiltIn),
             (405, Answer::BuiltIn),
             (406, Answer::Custom),
-            (404, Answer::Custom),
+            (404, Answer::Doubt),
             (403, Answer::Doubt),
             (429, Answer::Doubt),
             (503, Answer::Doubt),

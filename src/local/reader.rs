@@ -24,6 +24,8 @@ use crate::request::headers::SERVER_ID;
 
 /// Deadline for one document, retries included.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// For all questions about namesakes of CRDs after one read: whoever may create CRDs must not make a read last.
+const NAMESAKES_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why discovery could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +50,8 @@ pub struct Reader {
     /// Asks for lists of resources; `None`: as `client`.
     lister: Option<Client>,
     own: OwnResources,
+    /// As last read.
+    versions: Option<Versions>,
     /// A proxy's answers are errors.
     no_proxy: bool,
     /// Of what was read last, without custom resources.
@@ -76,6 +80,7 @@ impl Reader {
             client,
             lister: None,
             own: OwnResources::default(),
+            versions: None,
             no_proxy: false,
             scopes: Scopes::new(),
             known: BTreeMap::new(),
@@ -135,6 +140,11 @@ impl Reader {
     /// Everything that the server serves itself, and its versions. `custom`: documents of aggregated APIs are not read.
     pub async fn read(&mut self, custom: &Custom) -> Result<(ServedSet, Versions), ReadError> {
         let versions = self.versions().await?;
+        if self.versions.as_ref() != Some(&versions) {
+            // Another process of a peer.
+            self.forget();
+            self.versions = Some(versions.clone());
+        }
         let listed = match self.read_aggregated(custom).await? {
             Some(served) => self.read_unlisted(served, custom).await?,
             None => {
@@ -142,18 +152,41 @@ impl Reader {
                 self.read_each(custom).await?
             }
         };
-        for question in self.own.questions(&listed, custom) {
-            let path = own::path(&question.0);
-            let deadline = Instant::now() + PATIENCE;
-            let accept = [(ACCEPT, HeaderValue::from_static(media_type::PROTOBUF))];
-            let client = self.lister.as_mut().unwrap_or(&mut self.client);
-            let listing = client.call(Method::GET, &path, &accept, None, deadline);
-            self.own
-                .answered(question, Answer::of(listing.await?.status));
-        }
+        self.ask_about_namesakes(&listed, custom).await?;
         let own = self.own.update(&listed, custom).clone();
         self.scopes.retain(|gvr, _| own.contains(gvr));
         Ok((own, versions))
+    }
+
+    /// Asks whether the server itself serves what CRDs are named like. A server that is slow is in doubt.
+    async fn ask_about_namesakes(
+        &mut self,
+        listed: &ServedSet,
+        custom: &Custom,
+    ) -> Result<(), ReadError> {
+        let deadline = Instant::now() + NAMESAKES_TIMEOUT;
+        for question in self.own.questions(listed, custom) {
+            let path = own::path(&question.0);
+            let accept = [(ACCEPT, HeaderValue::from_static(media_type::PROTOBUF))];
+            let client = self.lister.as_mut().unwrap_or(&mut self.client);
+            let listing = client.call(Method::GET, &path, &accept, None, deadline);
+            match listing.await {
+                Ok(answer) => self.own.answered(question, Answer::of(answer.status)),
+                Err(error @ (ClientError::Refused | ClientError::Connect(_))) => {
+                    return Err(error.into());
+                }
+                Err(_) => {
+                    self.own.answered(question, Answer::Doubt);
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the server could not say of a resource whether it serves it itself: it is to be read again soon.
+    pub fn is_in_doubt(&self) -> bool {
+        self.own.is_in_doubt()
     }
 
     /// The scopes of what was read last, without custom resources.

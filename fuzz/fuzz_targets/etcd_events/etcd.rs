@@ -130,10 +130,7 @@ impl Etcd {
     }
 
     fn learn(&mut self, topic: Topic, item: &EtcdItem) {
-        let known = self.known.contains_key(&(topic, item.key.clone()));
-        // The key alone names a resource.
-        let named = topic == Topic::Definitions && !known;
-        if is_decodable(topic, item) || named {
+        if is_decodable(topic, item) {
             self.known.insert((topic, item.key.clone()), item.clone());
         }
     }

@@ -271,6 +271,8 @@ fn a_resource_is_a_crds_by_its_exact_group_version_and_plural() {
     let state = state(vec![
         definition("widgets.example.com", "v1"),
         definition("horizontalpodautoscalers.autoscaling", "v9"),
+        definition("gadgets.example.com", "v1"),
+        // It serves other versions now, and nobody can read which.
         (
             Topic::Definitions,
             item("gadgets.example.com", "k8s:enc:…", 3),
