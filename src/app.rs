@@ -20,7 +20,7 @@ use crate::cluster::catalog::{OwnServer, Published};
 use crate::cluster::connector::{Connector, EtcdTls};
 use crate::cluster::keys::EtcdKeys;
 use crate::config::Config;
-use crate::config::settings::{Settings, SharedSettings};
+use crate::config::settings::SharedSettings;
 use crate::discovery::metrics::PeerDiscoveryMetrics;
 use crate::local::state::LocalState;
 use crate::otlp::Tracer;
@@ -114,7 +114,7 @@ pub fn build(mut config: Config, reload: Option<ReloadInputs>) -> Result<Bound, 
     let registry = Registry::new();
     let certificate_metrics = Arc::new(CertificateMetrics::new(&registry)?);
     let lease_metrics = LeaseMetrics::new(&registry)?;
-    let settings = Arc::new(SharedSettings::new(Settings::of(&config)));
+    let settings = Arc::new(SharedSettings::new(&config));
     let reload_metrics = Arc::new(ReloadMetrics::new(&registry)?);
     let mut control = JoinSet::new();
 
@@ -142,6 +142,7 @@ pub fn build(mut config: Config, reload: Option<ReloadInputs>) -> Result<Bound, 
             ends,
             custom: custom_sender,
             header_names: header_names_sender,
+            ignored_addresses: settings.ignored_addresses(),
         },
         &mut control,
     )?;

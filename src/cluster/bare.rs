@@ -4,13 +4,14 @@
 //! users cannot write there. Its port is taken for that of our own advertised address: the apiservers of a cluster share
 //! one, and what else names it, the Endpoints of the `kubernetes` Service, API users can write. An address that no proxy,
 //! no native peer and not this server explains is a candidate: it is asked for its discovery, and until it has answered
-//! nobody knows what it serves. It is no bare server if nobody with an apiserver's certificate answers for a while, or a
-//! proxy.
+//! nobody knows what it serves, however long that takes: its key proves that it lives. It is no bare server if a proxy
+//! answers.
 //!
 //! What a bare server served is remembered for `rerouting.absentServerGrace` after it was last there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::prefix::{PrefixState, Versioned};
@@ -72,6 +73,8 @@ impl BareState {
 #[derive(Debug)]
 pub struct AskedAddress {
     pub state: BareState,
+    /// A proxy answered there, and no apiserver has taken its place.
+    pub led_to_proxy: bool,
     /// The discovery that was read last.
     pub read: Option<NativePeer>,
     /// Until when it is remembered.
@@ -87,6 +90,8 @@ pub struct BareServers {
     suspended: Suspended<IpAddr>,
     /// `rerouting.bareServers` is `Ignore`.
     ignored: bool,
+    /// `rerouting.ignoredAddresses`
+    ignored_addresses: Arc<BTreeSet<IpAddr>>,
     /// etcd's role does not permit to read the keys.
     forbidden: bool,
     asked: BTreeMap<SocketAddr, AskedAddress>,
@@ -101,6 +106,7 @@ impl BareServers {
             leases: PrefixState::default(),
             suspended: Suspended::new(ttl.max(MASTER_LEASE_TTL)),
             ignored: false,
+            ignored_addresses: Arc::default(),
             forbidden: false,
             asked: BTreeMap::new(),
         }
@@ -109,6 +115,11 @@ impl BareServers {
     /// Nothing is followed: there are no bare servers.
     pub fn ignore(&mut self) {
         self.ignored = true;
+    }
+
+    /// These addresses lead to no server of their own.
+    pub fn ignore_addresses(&mut self, addresses: Arc<BTreeSet<IpAddr>>) {
+        self.ignored_addresses = addresses;
     }
 
     /// The keys were listed, or cannot be.
@@ -165,7 +176,9 @@ impl BareServers {
         let leases = self.leases();
         leases
             .map(|(_, at)| SocketAddr::new(at.value, self.own.port()))
-            .filter(|address| address.ip() != self.own.ip())
+            .filter(|address| {
+                address.ip() != self.own.ip() && !self.ignored_addresses.contains(&address.ip())
+            })
             .collect()
     }
 
@@ -181,14 +194,24 @@ impl BareServers {
         let until = now + self.grace;
         let before = self.asked.remove(&address);
         let changed = read.is_some() || before.as_ref().map(|it| it.state) != Some(state);
+        let led_to_proxy = match state {
+            BareState::Proxy => true,
+            BareState::Read => false,
+            _ => before.as_ref().is_some_and(|before| before.led_to_proxy),
+        };
         let before = before.filter(|_| state != BareState::Proxy);
         let before = before.and_then(|before| before.read);
         let read = match read {
             Some(read) => Some(read.after(before.as_ref())),
             None => before,
         };
-        self.asked
-            .insert(address, AskedAddress { state, read, until });
+        let asked = AskedAddress {
+            state,
+            led_to_proxy,
+            read,
+            until,
+        };
+        self.asked.insert(address, asked);
         changed
     }
 
@@ -240,7 +263,8 @@ impl BareServers {
         let before = self.asked.len();
         self.asked.retain(|address, asked| {
             let remembered = current.contains(address) || asked.read.is_some();
-            remembered && asked.until > now && !taken(*address)
+            let ignored = self.ignored_addresses.contains(&address.ip());
+            remembered && asked.until > now && !ignored && !taken(*address)
         });
         suspended || self.asked.len() != before
     }

@@ -3,8 +3,8 @@
 //! Readers ([`crate::relay`], the status page) load the snapshot without locks. A new one is compiled after a change, once
 //! for all waiting messages, up to a limit, so that no burst delays a change for long.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
@@ -120,6 +120,8 @@ pub struct Catalog {
     pub natives: mpsc::Receiver<(String, NativePeer)>,
     /// What may be bare servers answered.
     pub bare_answers: mpsc::Receiver<(SocketAddr, BareAnswer)>,
+    /// `rerouting.ignoredAddresses`
+    pub ignored_addresses: watch::Receiver<Arc<BTreeSet<IpAddr>>>,
     /// See [`Published::refused`].
     pub refused: mpsc::Receiver<SocketAddr>,
     /// See [`Published::reports`].
@@ -164,6 +166,7 @@ impl Catalog {
                     true
                 }
                 Ok(()) = self.own.id.changed() => true,
+                Ok(()) = self.ignored_addresses.changed() => true,
                 Some((id, native)) = self.natives.recv() => {
                     self.state.native_read(id, native, Instant::now());
                     true
@@ -226,6 +229,8 @@ impl Catalog {
         let view = self.local.borrow_and_update().clone();
         let own = self.own.id.borrow_and_update().clone();
         self.state.settle(view.reads);
+        let ignored = self.ignored_addresses.borrow_and_update().clone();
+        self.state.ignore_addresses(ignored);
         self.state.expire_bare(Instant::now());
         let custom = self.state.synced().then(|| self.state.custom().clone());
         send_if_changed(&self.custom, custom);
@@ -285,6 +290,7 @@ mod tests {
             local: watch::channel(LocalView::default()).1,
             natives: mpsc::channel(1).1,
             bare_answers: mpsc::channel(1).1,
+            ignored_addresses: watch::channel(Arc::default()).1,
             refused: ends.refused,
             reports: ends.reports,
             custom: watch::channel(None).0,

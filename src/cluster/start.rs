@@ -1,6 +1,7 @@
 //! Starts what follows etcd and native peers, and the catalog that reads both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
@@ -37,6 +38,8 @@ pub struct ClusterInputs {
     pub ends: CatalogInputs,
     pub custom: watch::Sender<Option<Arc<Custom>>>,
     pub header_names: watch::Sender<Option<Arc<PublishedNames>>>,
+    /// `rerouting.ignoredAddresses`
+    pub ignored_addresses: watch::Receiver<Arc<BTreeSet<IpAddr>>>,
 }
 
 /// What the catalog tells others besides the snapshot.
@@ -100,6 +103,7 @@ pub fn start(
         local: inputs.local,
         natives,
         bare_answers,
+        ignored_addresses: inputs.ignored_addresses,
         refused: inputs.ends.refused,
         reports: inputs.ends.reports,
         custom: inputs.custom,

@@ -257,6 +257,8 @@ pub struct ReroutingConfig {
     /// 1h.
     pub absent_server_grace: Duration,
     pub bare_servers: BareServersMode,
+    /// Advertised addresses that lead to no server of their own. Default none.
+    pub ignored_addresses: Vec<IpAddr>,
 }
 
 /// What apiservers without a proxy count as. Default `Auto`.

@@ -319,11 +319,13 @@ pub(super) fn rerouting(s: &mut Section<'_, '_>) -> Option<ReroutingConfig> {
         values::duration(Duration::from_secs(1)),
     );
     let bare_servers = s.or("bareServers", "Auto", values::choice(BARE_SERVERS));
+    let ignored_addresses = s.list("ignoredAddresses", &[], values::ip);
     Some(ReroutingConfig {
         enabled: enabled?,
         unsynced: unsynced?,
         absent_server_grace: absent_server_grace?,
         bare_servers: bare_servers?,
+        ignored_addresses: ignored_addresses?,
     })
 }
 

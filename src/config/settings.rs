@@ -3,12 +3,16 @@
 //! [`crate::reload`] is the only writer, and replaces them as a whole. A request copies them once, when it begins, and
 //! goes by this copy to its end, so no request sees half of a change.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use super::{Config, DiscoveryMode, IfReadyConfig, Unsynced, WatchConfig};
 
-/// The current values of the keys that [`is_reloaded`] names, but for the log filter, which tracing keeps.
+/// The current values of the keys that [`is_reloaded`] names and requests go by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     pub if_ready: IfReadyConfig,
@@ -25,10 +29,11 @@ pub struct Settings {
 
 /// Whether a key takes effect without a restart.
 pub fn is_reloaded(key: &str) -> bool {
-    const KEYS: [&str; 5] = [
+    const KEYS: [&str; 6] = [
         "discovery.mode",
         "logging.filter",
         "rerouting.enabled",
+        "rerouting.ignoredAddresses",
         "rerouting.unsynced",
         "versionAwareness.enabled",
     ];
@@ -59,13 +64,15 @@ impl Settings {
 pub struct SharedSettings {
     current: ArcSwap<Settings>,
     changed: watch::Sender<()>,
+    ignored_addresses: watch::Sender<Arc<BTreeSet<IpAddr>>>,
 }
 
 impl SharedSettings {
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(config: &Config) -> Self {
         Self {
-            current: ArcSwap::from_pointee(settings),
+            current: ArcSwap::from_pointee(Settings::of(config)),
             changed: watch::Sender::new(()),
+            ignored_addresses: watch::Sender::new(ignored_addresses(config)),
         }
     }
 
@@ -74,13 +81,25 @@ impl SharedSettings {
         **self.current.load()
     }
 
-    pub(crate) fn store(&self, settings: Settings) {
-        self.current.store(settings.into());
+    pub(crate) fn store(&self, config: &Config) {
+        self.current.store(Settings::of(config).into());
         self.changed.send_replace(());
+        self.ignored_addresses
+            .send_replace(ignored_addresses(config));
+    }
+
+    /// `rerouting.ignoredAddresses`
+    pub fn ignored_addresses(&self) -> watch::Receiver<Arc<BTreeSet<IpAddr>>> {
+        self.ignored_addresses.subscribe()
     }
 
     /// Notified after each change.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
+}
+
+fn ignored_addresses(config: &Config) -> Arc<BTreeSet<IpAddr>> {
+    let addresses = config.rerouting.ignored_addresses.iter();
+    Arc::new(addresses.copied().collect())
 }

@@ -188,7 +188,7 @@ fn the_example_has_every_key() {
     let known: Vec<String> = known.flatten().collect();
     assert_eq!(
         known.len(),
-        16 + 15 + 8 + 6 + 5 + 5 + 4 + 4 + 2 + 1 + 2 + 2 + 2 + 2 + 1
+        16 + 15 + 8 + 6 + 5 + 5 + 5 + 4 + 2 + 1 + 2 + 2 + 2 + 2 + 1
     );
     for key in known {
         let written = EXAMPLE

@@ -1,6 +1,6 @@
 //! Parses single values of the file. Every function is pure and takes one node; its error describes the expected value.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -130,6 +130,15 @@ pub(super) fn whole_seconds(min: Duration) -> impl Fn(&Node) -> Result<Duration,
             _ => Err("must be whole seconds".to_owned()),
         }
     }
+}
+
+/// An IP address without a port.
+pub(super) fn ip(node: &Node) -> Result<IpAddr, String> {
+    const EXPECTED: &str = "an IP address such as 10.0.0.100 or 2001:db8::11";
+    let found = text(node, EXPECTED)?;
+    let ip = found.parse::<IpAddr>();
+    ip.map(|ip| ip.to_canonical())
+        .map_err(|_| format!("{} is not {EXPECTED}", quoted(found)))
 }
 
 /// `IP:port` of one host: neither all addresses nor a group of hosts.

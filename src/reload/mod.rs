@@ -24,7 +24,7 @@ use contents::{Check, ConfigContents};
 use metrics::ReloadMetrics;
 
 use crate::config::effective::EffectiveValues;
-use crate::config::settings::{Settings, SharedSettings, is_reloaded};
+use crate::config::settings::{SharedSettings, is_reloaded};
 use crate::config::{self, Config, LoadedConfig, Problem};
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -127,7 +127,7 @@ impl Reloader {
     }
 
     fn apply(&mut self, config: &Config, values: EffectiveValues) {
-        self.settings.store(Settings::of(config));
+        self.settings.store(config);
         let set_filter = || {
             if let Some(set) = &self.log_filter {
                 set(&config.logging.filter);

@@ -16,7 +16,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use kube_interop_proxy::cluster::catalog::{OwnServer, Published};
 use kube_interop_proxy::cluster::keys::Topic;
-use kube_interop_proxy::config::settings::{Settings, SharedSettings};
+use kube_interop_proxy::config::settings::SharedSettings;
 use kube_interop_proxy::config::{Config, parse};
 use kube_interop_proxy::kube::gvr::{Custom, Definition, Gvr, Pair, ServedSet};
 use kube_interop_proxy::kube::requestheader::{NameList, PublishedNames};
@@ -164,7 +164,7 @@ impl World {
         };
         let credentials: Current = Arc::new(ArcSwap::from(self.credentials.clone()));
         let inputs = RelayInputs {
-            settings: Arc::new(SharedSettings::new(Settings::of(&self.config))),
+            settings: Arc::new(SharedSettings::new(&self.config)),
             own,
             cas: ClientCas::new(&[self.pki.users.der()], &[self.pki.peers.der()]).expect("CAs"),
             credentials,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::cluster::bare::{AskedAddress, BareState, MAX_ASKED};
@@ -27,6 +28,11 @@ impl ClusterState {
         self.bare.ignore();
     }
 
+    /// `rerouting.ignoredAddresses`
+    pub fn ignore_addresses(&mut self, addresses: Arc<BTreeSet<IpAddr>>) {
+        self.bare.ignore_addresses(addresses);
+    }
+
     /// Those of them that are to be asked.
     pub fn bare_candidates(&self) -> Candidates {
         let asked = self.unexplained().into_iter().take(MAX_ASKED);
@@ -39,18 +45,28 @@ impl ClusterState {
             .collect()
     }
 
-    /// Whether nothing is known of what a living apiserver serves: it was not asked yet, or has not answered so far and
-    /// neither its discovery nor a record is known from before.
+    /// Whether nothing is known of what a living apiserver serves: it was never read, and no record tells of it. Where
+    /// nobody answers, it may be another address of a server that is known by its proxy.
     pub(super) fn has_unknown_bare_server(&self) -> bool {
-        let mut unexplained = self.unexplained().into_iter();
-        unexplained.any(|address| match self.bare.asked_of(address) {
-            None => true,
-            Some(asked) => {
-                asked.state == BareState::Silent
-                    && asked.read.is_none()
-                    && !self.has_record(address)
+        let mut unanswered = 0;
+        for address in self.unexplained() {
+            match self.bare.asked_of(address) {
+                None => return true,
+                Some(asked) if asked.led_to_proxy || asked.read.is_some() => {}
+                Some(_) if self.has_record(address) => {}
+                Some(asked) if asked.state == BareState::Nobody => unanswered += 1,
+                Some(_) => return true,
             }
-        })
+        }
+        unanswered > self.proxies_not_advertised()
+    }
+
+    /// How many live proxies have addresses that no apiserver advertises: theirs may advertise others.
+    fn proxies_not_advertised(&self) -> usize {
+        let initialized = self.live_keys().filter(|(_, at)| at.value.initialized);
+        let ips = initialized.map(|(_, at)| canonical(at.value.endpoint).ip());
+        let ips: BTreeSet<_> = ips.filter(|ip| !self.bare.lives(*ip)).collect();
+        ips.len()
     }
 
     /// Whether a server with this IP address has a record.

@@ -234,6 +234,14 @@ fn wrong_settings_are_named_with_key_line_and_remedy() {
             "rerouting.bareServers (line 21): \"On\" is not one of Auto, Ignore",
         ),
         (
+            "rerouting: {ignoredAddresses: ['10.0.0.9:6443']}",
+            "rerouting.ignoredAddresses[0] (line 21): \"10.0.0.9:6443\" is not an IP address such as 10.0.0.100 or 2001:db8::11",
+        ),
+        (
+            "rerouting: {ignoredAddresses: [10.0.0.9, '::ffff:10.0.0.9']}",
+            "rerouting.ignoredAddresses[1] (line 21): is there twice; remove one",
+        ),
+        (
             "identity: {leaseDuration: 1500ms, renewInterval: 1s}",
             "identity.leaseDuration (line 21): must be whole seconds",
         ),

@@ -65,13 +65,59 @@ fn ours_and_those_of_proxies_and_native_peers_are_explained() {
 }
 
 #[test]
-fn nobody_there_or_a_proxy_is_no_server() {
-    for answer in [BareAnswer::Nobody, BareAnswer::Proxy] {
+fn where_a_proxy_answered_there_is_no_server_and_where_nobody_does_nothing_is_certain() {
+    for (answers_of, unknown) in [
+        (vec![BareAnswer::Proxy], false),
+        (vec![BareAnswer::Proxy, BareAnswer::Nobody], false),
+        (vec![BareAnswer::Silent], true),
+        (vec![BareAnswer::Silent, BareAnswer::Nobody], true),
+    ] {
         let mut state = state(vec![lease("10.0.0.2")]);
-        answers(&mut state, answer);
+        for answer in answers_of {
+            answers(&mut state, answer);
+        }
         let known = snapshot(&state);
-        assert!(!known.peer_unknown && known.servers.is_empty());
+        assert!(known.peer_unknown == unknown && known.servers.is_empty());
     }
+}
+
+#[test]
+fn addresses_where_nobody_answers_may_be_those_of_proxies_that_none_advertises() {
+    let mut state = state(vec![lease("10.0.0.2"), lease("10.0.0.3")]);
+    let nobody = |state: &mut ClusterState, address: &str| {
+        let address = address.parse().unwrap();
+        state.bare_answered(address, BareAnswer::Nobody, Instant::now());
+    };
+    nobody(&mut state, B);
+    nobody(&mut state, "10.0.0.3:6443");
+    let is_unknown = |state: &ClusterState| state.has_unknown_bare_server();
+    let mut proxy = |id: &str, address: &str, initialized| {
+        let live = Event::Apply(live(id, address, initialized, 5));
+        take(&mut state, Topic::Live, live);
+        is_unknown(&state)
+    };
+    assert!(proxy("a", OWN, true), "one of two");
+    assert!(proxy("c", "10.0.0.9:6443", false), "it is not ready");
+    assert!(!proxy("c", "10.0.0.9:6443", true));
+    take(
+        &mut state,
+        lease("10.0.0.9").0,
+        Event::Apply(lease("10.0.0.9").1),
+    );
+    assert!(is_unknown(&state), "its apiserver advertises its address");
+    state.ignore_addresses(Arc::new([B.parse::<SocketAddr>().unwrap().ip()].into()));
+    assert!(!is_unknown(&state) && candidates(&state) == ["10.0.0.3:6443"]);
+}
+
+#[test]
+fn what_is_ignored_is_no_server_even_if_it_was_read() {
+    let mut state = state(vec![lease("10.0.0.2")]);
+    answers(&mut state, read());
+    assert_eq!(snapshot(&state).targets.len(), 1);
+    state.ignore_addresses(Arc::new([B.parse::<SocketAddr>().unwrap().ip()].into()));
+    assert!(state.expire_bare(Instant::now()));
+    let known = snapshot(&state);
+    assert!(known.servers.is_empty() && !known.peer_unknown);
 }
 
 #[test]

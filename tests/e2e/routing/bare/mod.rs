@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::routing::true_404::{denied, until_404};
+use testkit::addr::Loopback;
 use testkit::client::Client;
 use testkit::cluster::{Ground, HPAS, HPAS_IN_DEFAULT, LONG};
 use testkit::double::{Double, Fault, ServedResource, v1_20, v1_36};
@@ -358,4 +359,80 @@ async fn what_a_bare_apiserver_denies_is_a_404_after_another_look() {
     until_404(admin).await;
     b.set_fault(HPAS_IN_DEFAULT, None);
     assert_eq!(admin.get(HPAS_IN_DEFAULT).await.code(), 200);
+}
+
+/// Until nobody has answered at `address` for longer than the key of a dead one would live, and then for a while.
+async fn stays_unknown(world: &World, address: SocketAddr) {
+    let is_unknown = async || {
+        let answer = world.admin.get(NOWHERE).await;
+        assert_eq!(answer.code(), 503, "{}", answer.text());
+    };
+    eventually("nobody has answered for long", LONG, async || {
+        is_unknown().await;
+        world.said_of(address).await == "no apiserver answers"
+    })
+    .await;
+    holds(
+        "it is still not known",
+        Duration::from_secs(3),
+        async || {
+            is_unknown().await;
+            true
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn while_an_apiserver_lives_that_cannot_be_reached_nothing_is_a_404_unless_it_is_ignored() {
+    let ground = Ground::new().await;
+    // Nobody listens there.
+    let b = Loopback::new();
+    let b = b.socket(6443);
+    let mut world = world(&[b], ground).await;
+    // Else B's could be the address of A's own apiserver.
+    world.registry.advertise(world.proxy.addr()).await;
+    eventually("A's address is known", LONG, async || {
+        let status = world.proxy.statusz().await;
+        let advertised = status["facts"]["advertised"].as_array().unwrap();
+        advertised.len() == 2
+    })
+    .await;
+    stays_unknown(&world, b).await;
+
+    let ignored = format!("[{}]", b.ip());
+    world
+        .proxy
+        .reconfigure("rerouting.ignoredAddresses", &ignored);
+    until(&world.admin, NOWHERE, 404).await;
+    assert_eq!(world.said_of(b).await, Value::Null);
+    world.proxy.reconfigure("rerouting.ignoredAddresses", "[]");
+    eventually("B counts again", LONG, async || {
+        world.admin.get(NOWHERE).await.code() == 503
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn addresses_that_no_node_reaches_may_be_those_of_apiservers_whose_proxies_have_others() {
+    let ground = Ground::new().await;
+    let b = ground.double(v1_20()).await;
+    let proxy_b = Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)).await;
+    // Nobody listens there: outside of the nodes, or a load balancer whose hairpin does not work.
+    let addresses = [Loopback::new(), Loopback::new(), Loopback::new()];
+    let [first, second, third] = addresses.each_ref().map(|address| address.socket(6443));
+    let world = world(&[first, second], ground).await;
+    for address in [first, second] {
+        world.until_said(address, "no apiserver answers").await;
+    }
+    until(&world.admin, NOWHERE, 404).await;
+    assert_eq!(world.admin.get(HPAS).await.code(), 200);
+    // The third is nobody's of the two.
+    world.registry.advertise(third).await;
+    eventually("the third one counts", LONG, async || {
+        world.admin.get(NOWHERE).await.code() == 503
+    })
+    .await;
+    stays_unknown(&world, third).await;
+    drop(proxy_b);
 }
