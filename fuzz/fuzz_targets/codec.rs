@@ -37,6 +37,7 @@ fn read(value: &[u8]) {
     let _ = lease(value);
     let _ = storage_version(value);
     let _ = is_aggregated(value);
+    let _ = served_versions(value);
     let _ = header_names(value);
     read_endpoints(value);
 }
