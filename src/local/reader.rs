@@ -1,7 +1,7 @@
 //! Reads one apiserver's discovery: aggregated if it has that, and its path index and one document for each group version
 //! that aggregated discovery does not have. Its list of groups is read for the order only, because it can lack what is
 //! served. A group version that cannot be read keeps its last known resources. Of what is listed only the server's own is
-//! kept ([`super::own`]).
+//! kept (`own`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Watches a client's HTTP/2 connection for header blocks that take more than one frame, and for frames that ask for
-//! nothing ([`FrameBudget`]).
+//! nothing (`FrameBudget`).
 //!
 //! h2 decodes a header block while it arrives, and keeps the fields until it is complete: up to 3 MiB for 1 MiB of
 //! fields. So such a block has a limit of [`HEADER_TIMEOUT`], and takes one of the few slots for large headers, except
