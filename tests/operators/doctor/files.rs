@@ -93,11 +93,11 @@ async fn wrong_addresses_ids_and_header_names_are_told_by_their_cause() {
                 "serving.requestHeaderExtraHeaderPrefixes",
                 "[X-Other-]".to_owned(),
             )],
+            vec![],
             vec![vec![
                 &apiserver,
                 "serving.requestHeaderExtraHeaderPrefixes is [x-other-], but [x-remote-extra-]",
             ]],
-            vec![],
         ),
         (
             "peers' CA is another",
