@@ -36,7 +36,8 @@ fn without_core(served: &ServedSet) -> impl Iterator<Item = &Gvr> {
     served.iter().filter(|gvr| !gvr.group.is_empty())
 }
 
-/// The group versions of `served`: those of `order` first, then the rest by name. `unlisted`: documents of those that aggregated discovery lacks.
+/// The group versions of `served`: those of `order` first, then the rest by name. `unlisted`: documents of those that
+/// aggregated discovery lacks.
 pub(super) fn arrange<'a>(
     order: impl Iterator<Item = &'a GroupVersion>,
     served: &'a ServedSet,
