@@ -42,6 +42,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/names"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
+	"k8s.io/apiserver/pkg/util/notfoundhandler"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -148,7 +149,10 @@ func run(f flags, ctx context.Context) error {
 		limit := config.MaxRequestsInFlight + config.MaxMutatingRequestsInFlight
 		config.FlowControl = utilflowcontrol.New(factory, suggested.FlowcontrolV1(), limit)
 	}
-	apiserver, err := config.Complete(factory).New("modern-apiserver", server.NewEmptyDelegate())
+	// An unknown path is told so in kube-apiserver's words.
+	complete := func(context.Context) bool { return true }
+	unknown := server.NewEmptyDelegateWithCustomHandler(notfoundhandler.New(codecs, complete))
+	apiserver, err := config.Complete(factory).New("modern-apiserver", unknown)
 	if err != nil {
 		return err
 	}
