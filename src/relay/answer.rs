@@ -24,6 +24,8 @@ pub enum Refusal {
     PeerNotInitialized,
     /// The local apiserver is shutting down and turns requests away, and no other server is left.
     Terminating,
+    /// To a peer's proxy: nothing comes from the local apiserver.
+    PeerFrozen,
     /// etcd was never read completely since the start.
     Unsynced,
     /// Only servers that cannot be reached serve the resource.
@@ -96,10 +98,11 @@ impl ResponseOptions {
 }
 
 impl Refusal {
-    pub const ALL: [Refusal; 20] = [
+    pub const ALL: [Refusal; 21] = [
         Refusal::NotInitialized,
         Refusal::PeerNotInitialized,
         Refusal::Terminating,
+        Refusal::PeerFrozen,
         Refusal::Unsynced,
         Refusal::Unreachable,
         Refusal::NoDocument,
@@ -139,6 +142,7 @@ impl Refusal {
             Refusal::NotInitialized => "not_initialized",
             Refusal::PeerNotInitialized => "peer_not_initialized",
             Refusal::Terminating => "terminating",
+            Refusal::PeerFrozen => "peer_frozen",
             Refusal::Unsynced => "unsynced",
             Refusal::Unreachable => "unreachable",
             Refusal::NoDocument => "no_document",
@@ -176,6 +180,7 @@ impl Refusal {
                 "the apiserver is starting and not initialized yet"
             }
             Refusal::Terminating => "the apiserver is shutting down",
+            Refusal::PeerFrozen => "the apiserver does not respond at the moment",
             Refusal::Unsynced => "the state of the cluster's apiservers is not known yet",
             Refusal::Unreachable => {
                 "no apiserver that serves the requested resource can be reached at the moment"

@@ -23,7 +23,7 @@ use super::write_batch::batched;
 /// A server that hangs or is cut off answers no ping. After this interval and [`PING_TIMEOUT`] all requests on the
 /// connection fail. client-go waits 30 s and 15 s, also for distant servers.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
-const PING_TIMEOUT: Duration = Duration::from_secs(5);
+const PING_TIMEOUT: Duration = Duration::from_secs(7);
 /// A connection without requests is closed after so many intervals.
 const IDLE_INTERVALS: u32 = 9;
 /// A server that has not answered the first ping after this time is taken to have no limit of streams.

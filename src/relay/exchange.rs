@@ -5,6 +5,7 @@
 //! [`ExchangeFailure`], which says whether the request may have been executed.
 
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -23,9 +24,11 @@ use super::destination::Destination;
 use super::downstream::{Downstream, VerificationPermit};
 use super::expired::Expiry;
 use super::framing::{is_unprocessed, write_continue, write_header};
+use super::frozen::ReadBudget;
 use super::not_found;
 use super::outcome::{ExchangeFailure, Outcome};
 use super::overlay::MergeRequest;
+use super::plan;
 use super::request_metrics::RequestMeter;
 use super::shared::Shared;
 use super::tokens::{Token, Tokens};
@@ -39,7 +42,7 @@ use crate::config::settings::Settings;
 use crate::relay::final_bookmark::{FinalBookmark, Watch};
 use crate::relay::kept_answer::KeptAnswer;
 use crate::relay::revalidate::Revalidation;
-use crate::relay::route::{Patience, ServerKind};
+use crate::relay::route::{Patience, RouteRequest, ServerKind};
 use crate::request::caller::Caller;
 use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE};
 use crate::request::info::RequestInfo;
@@ -77,12 +80,28 @@ pub struct Exchange<'a> {
     pub marks_404: bool,
     /// How long the answer may take to begin.
     pub patience: Option<Patience>,
+    /// Set for reads that may be sent to another server if nothing comes from this one.
+    pub leaving: Option<Leaving<'a>>,
     /// What becomes of a 410.
     pub expiry: Expiry<'a>,
     /// Set if something is to be added to a discovery document.
     pub merge_request: Option<Box<MergeRequest>>,
     /// Counts the request when its answer begins.
     pub meter: &'a RequestMeter<'a>,
+}
+
+/// A read that may be sent to another server while it waits for this one.
+pub struct Leaving<'a> {
+    pub request: &'a RouteRequest<'a>,
+    /// The servers that have failed before.
+    pub tried: &'a [SocketAddr],
+    pub budget: &'a ReadBudget,
+}
+
+impl Leaving<'_> {
+    fn is_possible(&self, shared: &Shared, at: SocketAddr) -> bool {
+        plan::can_leave(shared, self.request, at, self.tried) && self.budget.take()
+    }
 }
 
 impl Exchange<'_> {
@@ -121,6 +140,7 @@ impl Exchange<'_> {
             return Ok(Outcome::Broken);
         };
         let answered = Instant::now();
+        self.shared.frozen.heard(self.destination.address);
         if let Some(token) = self.token
             && self
                 .tokens
@@ -181,8 +201,15 @@ impl Exchange<'_> {
     /// Resolves when the answer is not waited for any longer.
     async fn answer_timeout(&self) -> ExchangeFailure {
         let Some(patience) = self.patience else {
-            self.expiry.answer_timeout().await;
-            return ExchangeFailure::NotContinued;
+            let Some(leaving) = &self.leaving else {
+                self.expiry.answer_timeout().await;
+                return ExchangeFailure::NotContinued;
+            };
+            let address = self.destination.address;
+            let elsewhere = || leaving.is_possible(self.shared, address);
+            leaving.budget.read();
+            self.shared.frozen.is_to_be_left(address, elsewhere).await;
+            return ExchangeFailure::Frozen;
         };
         tokio::time::sleep(patience.after(self.meter.started.elapsed())).await;
         ExchangeFailure::BrokeOff {

@@ -35,7 +35,7 @@ use super::upload::Upload;
 use super::upstream::{ConnectionChoice, PoolChoice, RequestKind, Upstreams};
 use crate::kube::gvr::Gvr;
 use crate::log_throttle::LogRateLimit;
-use crate::relay::exchange::Exchange;
+use crate::relay::exchange::{Exchange, Leaving};
 use crate::relay::overlay::metrics::DocumentOutcome;
 use crate::relay::recent::RequestEvent;
 use crate::relay::route::{Action, Plan, Route, RouteRequest, ServerKind};
@@ -105,6 +105,11 @@ impl<'a> ForwardedRequest<'a> {
         reads && self.kind != RequestKind::Upgrade
     }
 
+    /// Whether it may be sent to another server while it waits for one.
+    fn may_leave(&self) -> bool {
+        self.kind == RequestKind::Short && self.is_safe()
+    }
+
     /// Tries `route`, and then other servers that can serve the request.
     pub async fn run(
         &mut self,
@@ -140,7 +145,8 @@ impl<'a> ForwardedRequest<'a> {
         let servers = (shared, upstreams, &authentication);
         let attempted = {
             // Pinned where it is made: `await` would first copy it there.
-            let attempt = pin!(self.attempt(servers, session, upload, route, exclusive));
+            let attempt =
+                pin!(self.attempt(servers, session, upload, route, (exclusive, Some(&[]))));
             attempt.await?
         };
         match attempted {
@@ -152,18 +158,24 @@ impl<'a> ForwardedRequest<'a> {
         }
     }
 
-    /// Asks one server.
+    /// Asks one server. `exclusive`: on a connection of its own; `tried`: the servers that have failed,
+    /// if the request may leave this one.
     async fn attempt(
         &mut self,
         (shared, upstreams, authentication): (&Shared, &Upstreams, &Authentication<'a>),
         session: &mut ClientSession,
         upload: &mut Upload,
         route: &Route,
-        exclusive: bool,
+        (exclusive, tried): (bool, Option<&[SocketAddr]>),
     ) -> Result<Result<Outcome, ExchangeFailure>, Refused> {
         let exchange = self.exchange(shared, upstreams, authentication, route, upload, exclusive);
         let (mut exchange, header) = exchange?;
         exchange.expiry = self.expiry(upload);
+        exchange.leaving = tried.filter(|_| self.may_leave()).map(|tried| Leaving {
+            request: self.route_request,
+            tried,
+            budget: &upstreams.read_budget,
+        });
         match exchange.run(session, header, upload).await {
             Ok(outcome) => {
                 self.count_answer(shared, route, outcome);
@@ -190,6 +202,9 @@ impl<'a> ForwardedRequest<'a> {
     ) -> Result<Outcome, Refused> {
         let mut kept = KeptAnswers::default();
         let mut another_opinion = None;
+        // A frozen server that this read has left. It is asked again if no other can answer.
+        let mut left: Option<Route> = None;
+        let mut may_leave = true;
         let mut tried: Vec<SocketAddr> = Vec::new();
         let end = loop {
             if let ExchangeFailure::Expired(expired) = failure {
@@ -223,6 +238,9 @@ impl<'a> ForwardedRequest<'a> {
             if route.server_kind != ServerKind::Local && denial.is_none() {
                 self.failed_reroute = Some(FailedReroute(route.rerouted_as.clone()));
             }
+            if matches!(failure, ExchangeFailure::Frozen) && !self.route_request.rerouted {
+                left = Some(route.clone());
+            }
             if kept.asks_for_another_opinion() && another_opinion.is_none() {
                 match timeout(OPINION_TIMEOUT, shared.other_opinions.acquire()).await {
                     // A watch would hold it for minutes.
@@ -242,10 +260,17 @@ impl<'a> ForwardedRequest<'a> {
                     }
                     *route = next;
                 }
-                Err(end) => break end,
+                Err(end) => match left.take() {
+                    Some(frozen) if matches!(end, RouteEnd::Exhausted(_)) => {
+                        *route = frozen;
+                        may_leave = false;
+                    }
+                    _ => break end,
+                },
             }
+            let leaving = may_leave.then_some(&*tried);
             match self
-                .attempt(servers, session, upload, route, exclusive)
+                .attempt(servers, session, upload, route, (exclusive, leaving))
                 .await?
             {
                 Ok(outcome) => return Ok(outcome),
@@ -430,6 +455,7 @@ impl<'a> ForwardedRequest<'a> {
             no_such_resource: route.no_such_resource,
             marks_404: route.row == Row::Rerouted,
             patience: route.patience,
+            leaving: None,
             expiry: Expiry::Pass,
             merge_request: merge_request.transpose()?.flatten().map(Box::new),
             meter: self.meter,
@@ -518,6 +544,7 @@ impl<'a> ForwardedRequest<'a> {
             failure if failure.is_no_such_resource() => Refusal::DoubtfulNotFound,
             ExchangeFailure::Terminating(_) => Refusal::Terminating,
             ExchangeFailure::Unmerged => Refusal::Unmerged,
+            ExchangeFailure::Frozen if self.route_request.rerouted => Refusal::PeerFrozen,
             _ => Refusal::Failed {
                 maybe_executed: failure.maybe_executed() && !self.is_safe(),
             },

@@ -24,6 +24,7 @@ pub mod failover;
 pub mod files;
 pub mod final_bookmark;
 pub mod framing;
+pub mod frozen;
 pub mod head;
 pub mod health;
 pub mod if_ready;

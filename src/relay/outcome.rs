@@ -51,6 +51,8 @@ pub enum ExchangeFailure {
     NoSuchResource(Arc<KeptAnswer>),
     /// "No such resource", from a server that is listed as serving it; with the answer, if that could be read.
     DoubtfulNotFound(Option<Arc<KeptAnswer>>),
+    /// A read that waited for a server that is suspected to be frozen.
+    Frozen,
     /// A discovery document could not be merged.
     Unmerged,
     /// The watch begins at a revision that is too old for this server.
@@ -68,7 +70,10 @@ pub enum ExchangeFailure {
 impl ExchangeFailure {
     /// Whether the request may have been executed.
     pub fn maybe_executed(&self) -> bool {
-        matches!(self, ExchangeFailure::BrokeOff { .. })
+        matches!(
+            self,
+            ExchangeFailure::BrokeOff { .. } | ExchangeFailure::Frozen
+        )
     }
 
     /// Whether the server does not know the resource, as it says.
@@ -103,6 +108,7 @@ impl ExchangeFailure {
             ExchangeFailure::Terminating(_) => "terminating",
             ExchangeFailure::NoSuchResource(_) => "no_such_resource",
             ExchangeFailure::DoubtfulNotFound(_) => "doubtful_not_found",
+            ExchangeFailure::Frozen => "frozen",
             ExchangeFailure::Unmerged => "unmerged",
             ExchangeFailure::Expired(_) => "expired",
             ExchangeFailure::NotContinued => "not_continued",
@@ -120,6 +126,7 @@ impl ExchangeFailure {
             | ExchangeFailure::Terminating(_)
             | ExchangeFailure::NoSuchResource(_)
             | ExchangeFailure::DoubtfulNotFound(_)
+            | ExchangeFailure::Frozen
             | ExchangeFailure::Unmerged
             | ExchangeFailure::Expired(_)
             | ExchangeFailure::NotContinued => None,

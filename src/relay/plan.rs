@@ -36,8 +36,7 @@ pub fn plan(shared: &Shared, request: &RouteRequest<'_>) -> Plan {
     })
 }
 
-/// The result of `action` if the request may pass now. Its argument: the local apiserver is initialized and accepts
-/// requests.
+/// The result of `action` if the request may pass now. Its argument: the local apiserver is not tried last.
 fn gated(
     shared: &Shared,
     request: &RouteRequest<'_>,
@@ -52,8 +51,7 @@ fn gated(
             action: Action::Answer(Refusal::NotInitialized),
         },
         Gate::Pass { ready } => {
-            // An apiserver that turns requests away is tried last, like one that is not initialized.
-            let (row, action) = action(initialized && !shared.local.turns_away());
+            let (row, action) = action(shared.local_serves());
             Plan { ready, row, action }
         }
     }
@@ -131,13 +129,26 @@ pub fn next(
     })
 }
 
+/// Whether a request that waits for the frozen server `at` can be sent to another one. A peer's proxy sends it on itself.
+pub fn can_leave(
+    shared: &Shared,
+    request: &RouteRequest<'_>,
+    at: SocketAddr,
+    tried: &[SocketAddr],
+) -> bool {
+    let tried = [tried, &[at]].concat();
+    let next = || next(shared, request, &tried, Refusal::Unreachable).action;
+    let answers = |route: &Route| !shared.frozen.is_suspected(route.address);
+    request.rerouted || matches!(next(), Action::Forward(route) if answers(&route))
+}
+
 /// Where a watch goes after a server has answered 410; `tried`: the servers that were asked.
 pub fn after_expiry(
     shared: &Shared,
     request: &RouteRequest<'_>,
     tried: &[SocketAddr],
 ) -> Option<Route> {
-    let initialized = shared.local.is_initialized() && !shared.local.turns_away();
+    let initialized = shared.local_serves();
     let snapshot = shared.published.snapshot.load();
     let (question, local) = question(shared, request, initialized);
     let decision = decide::after_expiry(question, request.settings.into(), local, &snapshot)?;

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::answer::Refusal;
 use super::denials::Denials;
+use super::frozen::FrozenServers;
 use super::health::Health;
 use super::overlay::cache::Cache;
 use super::unread::UnreadBudget;
@@ -52,6 +53,8 @@ pub struct Shared {
     pub local: Arc<LocalState>,
     pub announcement: Arc<Announcement>,
     pub health: Arc<Health>,
+    /// Servers from which nothing comes.
+    pub frozen: Arc<FrozenServers>,
     /// What servers deny although they list it.
     pub denials: Denials,
     /// Merged discovery documents.
@@ -145,11 +148,24 @@ impl Shared {
         self.published.freshness.age() > 2 * self.config.peer.lease_ttl
     }
 
+    /// Whether requests go to the local apiserver first: it is initialized, does not turn requests away, and is not
+    /// suspected to be frozen. Else it is tried last.
+    pub(super) fn local_serves(&self) -> bool {
+        self.local.is_initialized() && !self.local.turns_away() && !self.is_local_frozen()
+    }
+
+    fn is_local_frozen(&self) -> bool {
+        self.frozen.is_suspected(self.config.api_server.address)
+    }
+
     /// Why a peer's request is not served by the local apiserver.
     pub(super) fn local_refusal(&self) -> Refusal {
-        match self.local.turns_away() {
-            true => Refusal::Terminating,
-            false => Refusal::PeerNotInitialized,
+        if self.local.turns_away() {
+            Refusal::Terminating
+        } else if self.is_local_frozen() {
+            Refusal::PeerFrozen
+        } else {
+            Refusal::PeerNotInitialized
         }
     }
 

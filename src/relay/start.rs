@@ -7,6 +7,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use super::denials::Denials;
+use super::frozen::{self, FrozenServers, Questions};
 use super::health;
 use super::metrics::Metrics;
 use super::overlay::cache::Cache;
@@ -43,12 +44,13 @@ pub struct RelayInputs {
     pub phase: watch::Receiver<ShutdownPhase>,
 }
 
-/// Spawns the task that asks failed peers again. Returns what all serving threads share.
+/// Spawns the tasks that ask failed peers again, and servers that requests wait for. Returns what all serving threads share.
 pub fn start(
     config: Config,
     inputs: RelayInputs,
     control: &mut JoinSet<()>,
 ) -> Result<Arc<Shared>, MakerError> {
+    let (frozen, to_ask) = FrozenServers::new();
     let shared = Arc::new(Shared {
         settings: inputs.settings,
         own: inputs.own,
@@ -65,6 +67,7 @@ pub fn start(
         local: inputs.local,
         announcement: inputs.announcement,
         health: Arc::default(),
+        frozen: Arc::new(frozen),
         merge_cache: Cache::default(),
         change_logs: inputs.change_logs,
         control_panicked: Arc::default(),
@@ -80,6 +83,14 @@ pub fn start(
         config,
     });
     let peers = Arc::new(health::maker(&shared.config, shared.credentials.clone())?);
+    let questions = Questions::new(
+        &shared.config,
+        shared.credentials.clone(),
+        peers.clone(),
+        (shared.frozen.clone(), shared.health.clone()),
+        shared.published.snapshot.clone(),
+    )?;
+    control.spawn(frozen::run(questions, to_ask));
     control.spawn(health::run(
         peers,
         shared.health.clone(),

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use super::boxed::rare;
 use super::destination::Destination;
+use super::frozen::ReadBudget;
 use super::pool::{ConnectionPool, Protocols};
 use super::upstream_stream::UpstreamSession;
 use crate::config::Config;
@@ -93,6 +94,8 @@ pub struct Upstreams {
     pub local: UpstreamGroup,
     /// Other proxies, and native kube-apiservers.
     pub peers: UpstreamGroup,
+    /// Reads that may leave a frozen server.
+    pub read_budget: ReadBudget,
 }
 
 impl Upstreams {
@@ -101,6 +104,7 @@ impl Upstreams {
             local: UpstreamGroup::new(&config.api_server.server_name, &credentials.local),
             peers: UpstreamGroup::new(&config.peer.server_name, &credentials.peers),
             credentials,
+            read_budget: ReadBudget::default(),
         }
     }
 

@@ -97,6 +97,7 @@ const REASONS = {
   local: "the apiserver here could not answer",
   local_uninitialized: "the apiserver here could not answer",
   not_initialized: "asked to wait until the apiserver here is initialized",
+  peer_frozen: "sent on by a peer, and nothing comes from the apiserver here",
   peer_not_initialized: "sent on by a peer, and the apiserver here is not initialized",
   terminating: "the apiserver here is shutting down, and turns requests away",
   unsynced: "etcd was not read completely yet",

@@ -1,0 +1,324 @@
+//! Servers that are alive on TCP and answer nothing: stopped, swapped out, or cut off.
+//!
+//! A request that has waited [`WAIT`] has its server asked for `/livez/ping`. (`/readyz` waits for etcd: an election would
+//! make every apiserver a suspect.) A server from which nothing comes within [`LIMIT`] is suspected to be frozen. New
+//! requests go to other servers then, if others can serve them, and reads that wait for it are given up and sent to
+//! another server, once each. Watches, writes and upgraded connections stay: a wrong suspicion does no harm. The server is
+//! asked all the time, and any answer from it ends the suspicion.
+//!
+//! Written by requests that wait, and by [`run`]. Read by every request: one atomic load while nobody is asked.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use http::HeaderMap;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::health::Health;
+use crate::client::{ClientError, ClientMaker, MakerError};
+use crate::config::Config;
+use crate::routing::table::Snapshot;
+use crate::tls::credentials::Current;
+
+/// A request that has waited so long has its server asked; again after each such time.
+const WAIT: Duration = Duration::from_millis(800);
+/// A server from which nothing comes in this time is suspected.
+const LIMIT: Duration = Duration::from_secs(1);
+/// Time between two questions to a suspected server.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// Most servers that are asked at the same time.
+const MOST: usize = 64;
+
+/// Servers that are suspected to be frozen, or asked whether they are.
+pub struct FrozenServers {
+    asked: ArcSwap<Vec<Arc<Asked>>>,
+    /// How many these are.
+    count: AtomicUsize,
+    begin: mpsc::Sender<Arc<Asked>>,
+    /// Notified when a server becomes suspected.
+    changed: watch::Sender<()>,
+}
+
+/// A server that is asked.
+#[derive(Debug)]
+pub struct Asked {
+    address: SocketAddr,
+    suspected: AtomicBool,
+    /// It has answered another request.
+    heard: Notify,
+}
+
+impl FrozenServers {
+    /// And the servers to be asked, for [`run`].
+    pub fn new() -> (Self, mpsc::Receiver<Arc<Asked>>) {
+        let (begin, to_ask) = mpsc::channel(MOST);
+        let this = Self {
+            asked: ArcSwap::default(),
+            count: AtomicUsize::new(0),
+            begin,
+            changed: watch::Sender::new(()),
+        };
+        (this, to_ask)
+    }
+
+    /// Whether nothing comes from the server.
+    pub fn is_suspected(&self, address: SocketAddr) -> bool {
+        let asked = |it: Arc<Asked>| it.suspected.load(Ordering::Relaxed);
+        self.count.load(Ordering::Relaxed) > 0 && self.find(address).is_some_and(asked)
+    }
+
+    /// The server has answered a request.
+    pub fn heard(&self, address: SocketAddr) {
+        if self.count.load(Ordering::Relaxed) > 0
+            && let Some(asked) = self.find(address)
+        {
+            asked.heard.notify_one();
+        }
+    }
+
+    /// For a request that waits for the server from now on: resolves when it is suspected and `elsewhere` says that
+    /// another server can be asked.
+    pub async fn is_to_be_left(&self, address: SocketAddr, elsewhere: impl Fn() -> bool) {
+        sleep(WAIT).await;
+        let mut changed = self.changed.subscribe();
+        loop {
+            if self.is_suspected(address) {
+                if elsewhere() {
+                    return;
+                }
+            } else {
+                self.ask(address);
+            }
+            // The error cannot happen: this holds the sender. After a timeout it is asked again.
+            let _ = timeout(WAIT, changed.changed()).await;
+        }
+    }
+
+    fn find(&self, address: SocketAddr) -> Option<Arc<Asked>> {
+        let asked = self.asked.load();
+        asked.iter().find(|it| it.address == address).cloned()
+    }
+
+    fn ask(&self, address: SocketAddr) {
+        if self.find(address).is_some() {
+            return;
+        }
+        let new = Arc::new(Asked {
+            address,
+            suspected: AtomicBool::new(false),
+            heard: Notify::new(),
+        });
+        let before = self.asked.rcu(|asked| {
+            let known = asked.iter().any(|it| it.address == address) || asked.len() >= MOST;
+            match known {
+                true => asked.clone(),
+                false => Arc::new(asked.iter().chain([&new]).cloned().collect()),
+            }
+        });
+        let added = before.len() < MOST && !before.iter().any(|it| it.address == address);
+        if added {
+            self.count.fetch_add(1, Ordering::Relaxed);
+            if self.begin.try_send(new).is_err() {
+                self.forget(address);
+            }
+        }
+    }
+
+    fn forget(&self, address: SocketAddr) {
+        self.asked.rcu(|asked| {
+            let left = asked.iter().filter(|it| it.address != address);
+            left.cloned().collect::<Vec<_>>()
+        });
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How many reads may be moved away from servers that are suspected: at first [`ReadBudget::BURST`], later a tenth of all.
+/// One serving thread's.
+pub struct ReadBudget(AtomicU32);
+
+impl ReadBudget {
+    const BURST: u32 = 1000;
+    const READS_PER_MOVE: u32 = 10;
+
+    /// A read begins.
+    pub fn read(&self) {
+        let left = self.0.load(Ordering::Relaxed);
+        let most = Self::BURST * Self::READS_PER_MOVE;
+        self.0.store((left + 1).min(most), Ordering::Relaxed);
+    }
+
+    /// Takes a move, if one is left.
+    pub fn take(&self) -> bool {
+        let left = self.0.load(Ordering::Relaxed);
+        let after = left.checked_sub(Self::READS_PER_MOVE);
+        self.0.store(after.unwrap_or(left), Ordering::Relaxed);
+        after.is_some()
+    }
+}
+
+impl Default for ReadBudget {
+    fn default() -> Self {
+        Self(AtomicU32::new(Self::BURST * Self::READS_PER_MOVE))
+    }
+}
+
+/// Asks servers for [`run`].
+pub struct Questions {
+    local: (SocketAddr, Arc<ClientMaker>),
+    peers: Arc<ClientMaker>,
+    frozen: Arc<FrozenServers>,
+    health: Arc<Health>,
+    snapshot: Arc<ArcSwap<Snapshot>>,
+}
+
+impl Questions {
+    /// `peers`: makes clients for peers.
+    pub fn new(
+        config: &Config,
+        credentials: Current,
+        peers: Arc<ClientMaker>,
+        (frozen, health): (Arc<FrozenServers>, Arc<Health>),
+        snapshot: Arc<ArcSwap<Snapshot>>,
+    ) -> Result<Self, MakerError> {
+        let local = ClientMaker::new(
+            &config.api_server.server_name,
+            credentials,
+            |credentials| &credentials.local,
+            HeaderMap::new(),
+            LIMIT,
+        )?;
+        Ok(Self {
+            local: (config.api_server.address, Arc::new(local)),
+            peers,
+            frozen,
+            health,
+            snapshot,
+        })
+    }
+
+    /// Asks one server until it answers, or is no server any more.
+    async fn ask(&self, server: &Asked) {
+        let (address, local) = (server.address, server.address == self.local.0);
+        loop {
+            let next = Instant::now() + INTERVAL;
+            let gone = !local && !self.is_known(address);
+            if gone || self.answers(server).await {
+                break;
+            }
+            if !server.suspected.swap(true, Ordering::Relaxed) {
+                tracing::warn!(server = %address, local, "nothing comes from the server: others are asked first");
+                if !local {
+                    self.health.failed(address);
+                }
+                self.frozen.changed.send_replace(());
+            }
+            sleep_until(next).await;
+        }
+        self.frozen.forget(address);
+        if server.suspected.load(Ordering::Relaxed) {
+            tracing::info!(server = %address, local, "the server answers again");
+            self.health.answered(address);
+        }
+    }
+
+    fn is_known(&self, address: SocketAddr) -> bool {
+        let snapshot = self.snapshot.load();
+        snapshot.servers.iter().any(|it| it.endpoint == address)
+    }
+
+    /// Whether anything comes from the server. One that is down is not frozen.
+    async fn answers(&self, server: &Asked) -> bool {
+        let maker = match server.address == self.local.0 {
+            true => &self.local.1,
+            false => &self.peers,
+        };
+        let mut client = maker.client(server.address);
+        tokio::select! {
+            answer = timeout(LIMIT, client.get("/livez/ping", &[])) => {
+                !matches!(answer, Err(_) | Ok(Err(ClientError::Timeout(_))))
+            }
+            () = server.heard.notified() => true,
+        }
+    }
+}
+
+/// Asks the servers that requests wait for. Runs until dropped.
+pub async fn run(questions: Questions, mut to_ask: mpsc::Receiver<Arc<Asked>>) {
+    let questions = Arc::new(questions);
+    let mut running = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(server) = to_ask.recv() => {
+                let questions = questions.clone();
+                running.spawn(async move { questions.ask(&server).await });
+            }
+            Some(_) = running.join_next() => {}
+            else => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> SocketAddr {
+        ([10, 0, 0, last], 6443).into()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_waits_has_its_server_asked_once_at_a_time() {
+        let (frozen, mut to_ask) = FrozenServers::new();
+        let waiting = async {
+            tokio::join!(
+                frozen.is_to_be_left(address(1), || true),
+                frozen.is_to_be_left(address(1), || true),
+            )
+        };
+        let begun = Instant::now();
+        let answering = async {
+            let asked = to_ask.recv().await.unwrap();
+            assert_eq!(begun.elapsed(), WAIT);
+            assert!(to_ask.try_recv().is_err() && !frozen.is_suspected(address(1)));
+            // It answers, and is asked again while the requests still wait.
+            frozen.forget(asked.address);
+            let asked = to_ask.recv().await.unwrap();
+            asked.suspected.store(true, Ordering::Relaxed);
+            frozen.changed.send_replace(());
+        };
+        tokio::join!(waiting, answering);
+        assert!(frozen.is_suspected(address(1)) && !frozen.is_suspected(address(2)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_stays_where_it_is_while_nobody_else_can_serve_it() {
+        let (frozen, mut to_ask) = FrozenServers::new();
+        let elsewhere = AtomicBool::new(false);
+        let waiting = frozen.is_to_be_left(address(1), || elsewhere.load(Ordering::Relaxed));
+        let suspecting = async {
+            let asked = to_ask.recv().await.unwrap();
+            asked.suspected.store(true, Ordering::Relaxed);
+            sleep(Duration::from_secs(60)).await;
+            elsewhere.store(true, Ordering::Relaxed);
+        };
+        let begun = Instant::now();
+        tokio::join!(waiting, suspecting);
+        assert!(begun.elapsed() > Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_tenth_of_all_reads_is_moved_after_the_first_thousand() {
+        let budget = ReadBudget::default();
+        assert_eq!((0..2000).filter(|_| budget.take()).count(), 1000);
+        (0..500).for_each(|_| budget.read());
+        assert_eq!((0..2000).filter(|_| budget.take()).count(), 50);
+        (0..100_000).for_each(|_| budget.read());
+        assert_eq!((0..2000).filter(|_| budget.take()).count(), 1000);
+    }
+}

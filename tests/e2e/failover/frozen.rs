@@ -1,0 +1,209 @@
+//! Servers that are stopped (SIGSTOP): alive on TCP, and nothing comes from them. Real kube-apiservers v1.20.2, two of
+//! three with autoscaling.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::failover::peers::Three;
+use crate::routing::real_apiservers::{LONGER, options, without_autoscaling};
+use testkit::client::Client;
+use testkit::cluster::{Ground, HPAS_IN_DEFAULT, lists};
+use testkit::double::Fault;
+use testkit::kube::KubeApiServer;
+use testkit::process::Signal;
+use testkit::proxy::{Proxy, Until};
+use testkit::wait::eventually;
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+/// 0.8 s until the server is asked, 1 s for its answer, and a busy machine. Without suspicion it would be 10 s or more.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// Of a read when the server is known to be frozen.
+const SHORT: Duration = Duration::from_secs(1);
+const READERS: usize = 8;
+
+struct World {
+    servers: [KubeApiServer; 3],
+    proxies: [Proxy; 3],
+    ground: Ground,
+}
+
+impl World {
+    async fn new() -> Self {
+        let ground = Ground::new().await;
+        let start = |options| KubeApiServer::start(options, &ground.pki);
+        let b = start(options(&ground, "cp-b")).await;
+        let c = start(options(&ground, "cp-c")).await;
+        let a = start(without_autoscaling(options(&ground, "cp-a"))).await;
+        let proxy = |id: &str, server: &KubeApiServer| {
+            Proxy::start(ground.proxy(id, server.addr()).until(Until::Ready))
+        };
+        let (proxy_a, proxy_b, proxy_c) =
+            tokio::join!(proxy("a", &a), proxy("b", &b), proxy("c", &c));
+        let world = Self {
+            servers: [a, b, c],
+            proxies: [proxy_a, proxy_b, proxy_c],
+            ground,
+        };
+        eventually("A's proxy knows both", LONGER, async || {
+            let status = world.proxies[0].statusz().await;
+            ["b", "c"]
+                .iter()
+                .all(|peer| lists(&status, peer, "autoscaling"))
+        })
+        .await;
+        world
+    }
+
+    /// An administrator at A's proxy, on a connection of its own.
+    fn admin(&self) -> Client {
+        let client = self.proxies[0].client(&self.ground.pki).cert("admin");
+        client.http2().timeout(LONGER)
+    }
+
+    /// Clients of which some are rerouted to each peer, connected.
+    async fn readers(&self, path: &str) -> Vec<Client> {
+        let readers: Vec<_> = (0..READERS).map(|_| self.admin()).collect();
+        for reader in &readers {
+            assert_eq!(reader.get(path).await.code(), 200);
+        }
+        readers
+    }
+
+    /// Nobody waits long once, and then nobody waits.
+    async fn nobody_waits(&self, what: &str, path: &str, readers: &[Client]) {
+        let first = longest(path, readers).await;
+        let later = longest(path, readers).await;
+        println!("{what}: {path}: at first {first:?}, later {later:?}");
+        assert!(first < LONGEST_WAIT, "{what}: {first:?}");
+        assert!(later < SHORT, "{what}: {later:?}");
+    }
+
+    async fn failovers(&self) -> f64 {
+        let labels = [("reason", "frozen")];
+        let name = "kube_interop_proxy_failovers_total";
+        self.proxies[0].metric(name, &labels).await
+    }
+
+    async fn served_locally(&self) -> f64 {
+        let labels = [
+            ("decision", "local"),
+            ("code", "200"),
+            ("verb_class", "list"),
+        ];
+        let name = "kube_interop_proxy_requests_total";
+        self.proxies[0].metric(name, &labels).await
+    }
+}
+
+/// The longest of one read by each of the readers at the same time. All are answered.
+async fn longest(path: &str, readers: &[Client]) -> Duration {
+    let reads = readers.iter().map(|reader| {
+        let (reader, path) = (reader.clone(), path.to_owned());
+        tokio::spawn(async move {
+            let begun = Instant::now();
+            let answer = reader.get(&path).await;
+            assert_eq!(answer.code(), 200, "{}", answer.text());
+            begun.elapsed()
+        })
+    });
+    let mut longest = Duration::ZERO;
+    for read in reads.collect::<Vec<_>>() {
+        longest = longest.max(read.await.unwrap());
+    }
+    longest
+}
+
+#[tokio::test]
+async fn reads_do_not_wait_for_a_frozen_local_apiserver() {
+    let mut world = World::new().await;
+    let readers = world.readers(CONFIG_MAPS).await;
+    let admin = world.admin();
+    let mut watch = admin.open(&format!("{CONFIG_MAPS}?watch=true")).await;
+    let writing = admin.clone();
+
+    let frozen = Instant::now();
+    world.servers[0].process().signal(Signal::Stop);
+    let write = tokio::spawn(async move {
+        let object = json!({"metadata": {"generateName": "written-"}}).to_string();
+        writing.request("POST", CONFIG_MAPS, object).await
+    });
+    world.nobody_waits("local", CONFIG_MAPS, &readers).await;
+    assert!(world.failovers().await >= 1.0);
+    assert!(!write.is_finished(), "a write that was sent stays");
+    let later = r#"{"metadata": {"name": "later"}}"#;
+    let rerouted = world.admin().request("POST", CONFIG_MAPS, later).await;
+    assert_eq!(rerouted.code(), 201, "a new one goes elsewhere");
+    assert!(frozen.elapsed() < Duration::from_secs(10));
+    world.servers[0].process().signal(Signal::Cont);
+
+    let answer = write.await.unwrap();
+    assert_eq!(answer.code(), 201, "{}", answer.text());
+    let list = admin.get(CONFIG_MAPS).await.json();
+    let items = list["items"].as_array().unwrap();
+    let name = |it: &serde_json::Value| it["metadata"]["name"].as_str().unwrap().to_owned();
+    let written = items.iter().map(name);
+    assert_eq!(written.filter(|it| it.starts_with("written-")).count(), 1);
+    eventually("the local apiserver serves again", SHORT * 3, async || {
+        let before = world.served_locally().await;
+        admin.get(CONFIG_MAPS).await;
+        world.served_locally().await > before
+    })
+    .await;
+    // The watch has lived through it.
+    loop {
+        let event = watch.next_event(LONGER).await.unwrap().unwrap();
+        if event["object"]["metadata"]["name"] == "later" {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn reads_do_not_wait_for_a_frozen_peer() {
+    let mut world = World::new().await;
+    let readers = world.readers(HPAS_IN_DEFAULT).await;
+    world.servers[1].process().signal(Signal::Stop);
+    world
+        .nobody_waits("a peer's apiserver", HPAS_IN_DEFAULT, &readers)
+        .await;
+    world.servers[1].process().signal(Signal::Cont);
+
+    world.proxies[2].process().signal(Signal::Stop);
+    world
+        .nobody_waits("a peer's proxy", HPAS_IN_DEFAULT, &readers)
+        .await;
+    world.proxies[2].process().signal(Signal::Cont);
+}
+
+#[tokio::test]
+async fn where_all_are_frozen_it_is_as_if_none_were() {
+    let mut world = World::new().await;
+    let readers = world.readers(CONFIG_MAPS).await;
+    for server in &mut world.servers {
+        server.process().signal(Signal::Stop);
+    }
+    let reading = tokio::spawn(async move { longest(CONFIG_MAPS, &readers).await });
+    let wait = Duration::from_secs(4);
+    tokio::time::sleep(wait).await;
+    assert!(!reading.is_finished());
+    for server in &mut world.servers {
+        server.process().signal(Signal::Cont);
+    }
+    assert!(reading.await.unwrap() < wait + LONGEST_WAIT);
+}
+
+/// An apiserver that is only slow: its handlers wait, and it answers pings.
+#[tokio::test]
+async fn a_server_that_is_only_slow_is_not_left() {
+    let three = Three::with(|options| options).await;
+    let pods = "/api/v1/namespaces/default/pods";
+    let slow = Duration::from_secs(4);
+    three.doubles[0].set_fault(pods, Some(Fault::Delay(slow)));
+    let before = three.doubles[0].count(pods);
+    let begun = Instant::now();
+    assert_eq!(three.admin().get(pods).await.code(), 200);
+    assert!(begun.elapsed() >= slow);
+    assert_eq!(three.doubles[0].count(pods), before + 1);
+    assert_eq!(three.failovers("frozen").await, 0.0);
+}
