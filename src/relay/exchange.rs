@@ -16,6 +16,7 @@ use http::request::Parts;
 use http::{Method, StatusCode};
 use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
+use tokio::sync::SemaphorePermit;
 
 use super::boxed::rare;
 use super::client_session::ClientSession;
@@ -106,11 +107,13 @@ impl Leaving<'_> {
 
 impl Exchange<'_> {
     /// Runs the exchange to its end. `upload` replays the part of the request's body that earlier exchanges have read.
+    /// `permit`: held until the server has answered, and never while the client decides how long something takes.
     pub async fn run(
         &self,
         down: &mut ClientSession,
         header: Box<Parts>,
         upload: &mut Upload,
+        permit: Option<Box<SemaphorePermit<'_>>>,
     ) -> Result<Outcome, ExchangeFailure> {
         let method = header.method.clone();
         self.meter.attempt(self.destination.address);
@@ -131,6 +134,7 @@ impl Exchange<'_> {
             asked = self.ask(down, header, upload) => asked?,
             failure = self.answer_timeout() => return Err(failure),
         };
+        drop(permit);
         let Some(Asked {
             mut up,
             response,
@@ -430,17 +434,8 @@ impl Exchange<'_> {
         {
             return Ok(Outcome::Broken);
         }
-        if !end {
-            let length = body.len();
-            let mut answer_writer = self.answer_writer(complete.then_some(length));
-            let passing = async {
-                answer_writer.reserve(length).await?;
-                let write = down.write_body(Bytes::from(body), complete);
-                answer_writer.write(pin!(write)).await
-            };
-            if passing.await.is_err() {
-                return Ok(Outcome::Broken);
-            }
+        if !end && self.write_piece(down, body.into(), complete).await.is_err() {
+            return Ok(Outcome::Broken);
         }
         if !complete {
             let none = FinalBookmark::none(self.shared);
@@ -449,6 +444,20 @@ impl Exchange<'_> {
         let outcome = upload.answered(code);
         self.release(up, upload).await;
         Ok(outcome)
+    }
+
+    /// Writes a piece of a body that was kept, within the budget for slow clients. `end`: it is the whole body.
+    pub(super) async fn write_piece(
+        &self,
+        down: &mut ClientSession,
+        piece: Bytes,
+        end: bool,
+    ) -> pingora_core::Result<()> {
+        let length = piece.len();
+        let mut answer_writer = self.answer_writer(end.then_some(length));
+        answer_writer.reserve(length).await?;
+        let write = down.write_body(piece, end);
+        answer_writer.write(pin!(write)).await
     }
 }
 

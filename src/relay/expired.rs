@@ -110,6 +110,12 @@ impl ExpiredWatch {
         }
     }
 
+    /// No server is asked any more. From now on the client decides how long it takes.
+    fn end_asking(&self) {
+        let permit = self.permit.lock();
+        drop(permit.unwrap_or_else(PoisonError::into_inner).take());
+    }
+
     /// Whether an answer can go on where the one before has ended.
     fn goes_on_with(&self, response: &ResponseHeader) -> bool {
         let begun = self.begun.get();
@@ -205,8 +211,7 @@ impl Expiry<'_> {
                 watch.accepted.store(accepted, Ordering::Relaxed);
                 if accepted {
                     // The watch may stay open for hours.
-                    let permit = watch.permit.lock();
-                    drop(permit.unwrap_or_else(PoisonError::into_inner).take());
+                    watch.end_asking();
                 }
                 accepted
             }
@@ -427,7 +432,7 @@ impl ForwardedRequest<'_> {
                 break;
             };
             exchange.expiry = Expiry::Asked(&watch);
-            failure = match exchange.run(session, header, upload).await {
+            failure = match exchange.run(session, header, upload, None).await {
                 Ok(outcome) => {
                     if *watch.accepted.get_mut() {
                         watch.count(shared, ExpiredResult::Avoided);
@@ -447,6 +452,7 @@ impl ForwardedRequest<'_> {
             }
         }
         watch.count(shared, ExpiredResult::Passed);
+        watch.end_asking();
         self.pass_expired(shared, upstreams, authentication, session, upload, &watch)
             .await
     }

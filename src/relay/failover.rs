@@ -16,6 +16,7 @@ use std::time::Duration;
 use http::Method;
 use http::request::Parts;
 use pingora_core::{Error, ErrorType};
+use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
 
 use super::answer::Refusal;
@@ -145,8 +146,13 @@ impl<'a> ForwardedRequest<'a> {
         let servers = (shared, upstreams, &authentication);
         let attempted = {
             // Pinned where it is made: `await` would first copy it there.
-            let attempt =
-                pin!(self.attempt(servers, session, upload, route, (exclusive, Some(&[]))));
+            let attempt = pin!(self.attempt(
+                servers,
+                session,
+                upload,
+                route,
+                (exclusive, Some(&[]), None)
+            ));
             attempt.await?
         };
         match attempted {
@@ -159,14 +165,18 @@ impl<'a> ForwardedRequest<'a> {
     }
 
     /// Asks one server. `exclusive`: on a connection of its own; `tried`: the servers that have failed,
-    /// if the request may leave this one.
+    /// if the request may leave this one; `permit`: held while it is asked.
     async fn attempt(
         &mut self,
         (shared, upstreams, authentication): (&Shared, &Upstreams, &Authentication<'a>),
         session: &mut ClientSession,
         upload: &mut Upload,
         route: &Route,
-        (exclusive, tried): (bool, Option<&[SocketAddr]>),
+        (exclusive, tried, permit): (
+            bool,
+            Option<&[SocketAddr]>,
+            Option<Box<SemaphorePermit<'_>>>,
+        ),
     ) -> Result<Result<Outcome, ExchangeFailure>, Refused> {
         let exchange = self.exchange(shared, upstreams, authentication, route, upload, exclusive);
         let (mut exchange, header) = exchange?;
@@ -176,7 +186,7 @@ impl<'a> ForwardedRequest<'a> {
             tried,
             budget: &upstreams.read_budget,
         });
-        match exchange.run(session, header, upload).await {
+        match exchange.run(session, header, upload, permit).await {
             Ok(outcome) => {
                 self.count_answer(shared, route, outcome);
                 Ok(Ok(outcome))
@@ -201,7 +211,6 @@ impl<'a> ForwardedRequest<'a> {
         (mut failure, mut exclusive): (ExchangeFailure, bool),
     ) -> Result<Outcome, Refused> {
         let mut kept = KeptAnswers::default();
-        let mut another_opinion = None;
         // A frozen server that this read has left. It is asked again if no other can answer.
         let mut left: Option<Route> = None;
         let mut may_leave = true;
@@ -241,13 +250,11 @@ impl<'a> ForwardedRequest<'a> {
             if matches!(failure, ExchangeFailure::Frozen) && !self.route_request.rerouted {
                 left = Some(route.clone());
             }
-            if kept.asks_for_another_opinion() && another_opinion.is_none() {
+            let mut permit = None;
+            // The client decides how long the rest of its body takes.
+            if kept.asks_for_another_opinion() && upload.is_read() {
                 match timeout(OPINION_TIMEOUT, shared.other_opinions.acquire()).await {
-                    // A watch would hold it for minutes.
-                    Ok(permit) => {
-                        let short = self.kind == RequestKind::Short;
-                        another_opinion = permit.ok().filter(|_| short);
-                    }
+                    Ok(acquired) => permit = acquired.ok().map(Box::new),
                     Err(_) => break RouteEnd::Refused(Refusal::DoubtfulNotFound),
                 }
             }
@@ -270,7 +277,13 @@ impl<'a> ForwardedRequest<'a> {
             }
             let leaving = may_leave.then_some(&*tried);
             match self
-                .attempt(servers, session, upload, route, (exclusive, leaving))
+                .attempt(
+                    servers,
+                    session,
+                    upload,
+                    route,
+                    (exclusive, leaving, permit),
+                )
                 .await?
             {
                 Ok(outcome) => return Ok(outcome),

@@ -85,7 +85,7 @@ impl Exchange<'_> {
         let passing = async {
             self.start_response(down, response, method, end).await?;
             if !end {
-                down.write_body(body, true).await?;
+                self.write_piece(down, body, true).await?;
             }
             Ok::<(), Box<pingora_core::Error>>(())
         };

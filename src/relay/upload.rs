@@ -186,6 +186,11 @@ impl Upload {
         Ok(Some(header))
     }
 
+    /// Whether nothing more is to be read from the client.
+    pub fn is_read(&self) -> bool {
+        self.read
+    }
+
     pub fn is_expected(&self) -> bool {
         self.expected
     }

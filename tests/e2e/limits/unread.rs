@@ -39,7 +39,7 @@ const SLACK: Duration = Duration::from_secs(15);
 
 /// A connection on which so many requests were written; nothing of what comes is read. `window`: of each stream; the
 /// connection's is wide.
-async fn asked(client: &Client, window: u32, count: usize, path: &str) -> TlsStream<TcpStream> {
+pub async fn asked(client: &Client, window: u32, count: usize, path: &str) -> TlsStream<TcpStream> {
     let mut tls = client.connect_raw(&["h2"]).await.unwrap();
     let settings = [&[0, 4][..], &u32::to_be_bytes(window)].concat();
     let wider = u32::to_be_bytes(WIDE - 65_535);

@@ -6,6 +6,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::real_apiservers::{LONGER, options};
+use crate::limits::unread::asked;
 use testkit::client::Client;
 use testkit::cluster::{Cluster, Ground, LONG, REROUTED, assert_refused, lists};
 use testkit::double::{Fault, ServedResource};
@@ -194,6 +195,23 @@ async fn a_wave_of_requests_is_no_storm() {
     }
     let most = 4 * (started.elapsed().as_secs() as usize / 10 + 2);
     assert!(reads() - before <= most, "{} reads", reads() - before);
+}
+
+/// No more requests than this ask other servers at a time.
+#[tokio::test]
+async fn who_reads_no_answer_keeps_nobody_from_other_servers() {
+    const MOST: usize = 64;
+    let cluster = defined().await;
+    let [client, other] = clients(&cluster);
+    let _reads_nothing = asked(&client, 0, 3 * MOST, WIDGETS).await;
+    eventually("their answers wait", LONG, async || {
+        cluster.b.count(WIDGETS) >= MOST
+    })
+    .await;
+    for _ in 0..3 {
+        let answer = other.get(WIDGETS).await;
+        assert_eq!(answer.code(), 404, "{}", answer.text());
+    }
 }
 
 fn definition(number: usize) -> String {
