@@ -21,6 +21,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::client_session::ClientSession;
 use super::shared::{DRAIN_TURNS, Shared, ShutdownPhase};
+use super::unread::KeptBytes;
 use crate::config::settings::Settings;
 use crate::metrics::Open;
 use crate::request::info::{
@@ -196,6 +197,17 @@ impl<'a> FinalBookmark<'a> {
         match end && !last {
             true => Box::pin(self.before_end(down)).await,
             false => Ok(()),
+        }
+    }
+
+    /// Counts what is kept of the event that was passed on in part. Above the budget the watch goes on unread.
+    pub fn count(&self, kept: &mut KeptBytes<'_>) {
+        let watch = self.watch.as_ref();
+        if let Some(request) = watch.and_then(|watch| watch.bookmark_request.as_ref())
+            && let Some(follower) = &mut *lock(&request.follower)
+            && !kept.are(follower.kept())
+        {
+            follower.give_up();
         }
     }
 
@@ -427,6 +439,9 @@ impl BookmarkRequest {
     fn bookmark(&self, shared: &Shared, server: SocketAddr) -> Result<Bytes, Withheld> {
         let follower = lock(&self.follower);
         let follower = follower.as_ref().ok_or(Withheld::NotUnderstood)?;
+        if follower.is_over_budget() {
+            return Err(Withheld::OverBudget);
+        }
         if !follower.is_understood() {
             return Err(Withheld::NotUnderstood);
         }

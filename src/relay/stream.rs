@@ -295,6 +295,7 @@ pub(super) async fn pass(
         answer_writer.reserve(length).await?;
         let passing = pin!(final_bookmark.pass(down, part, end && last));
         answer_writer.write(passing).await?;
+        final_bookmark.count(&mut answer_writer.kept);
         if last {
             return Ok(end);
         }

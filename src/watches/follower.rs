@@ -50,6 +50,8 @@ pub struct ObjectType {
 pub struct Follower {
     format: FrameFormat,
     frames: Result<Frames, UnknownFrame>,
+    /// It was given up because too much was kept.
+    over_budget: bool,
     state: WatchState,
 }
 
@@ -68,6 +70,7 @@ impl Follower {
         Self {
             format,
             frames: Ok(Frames::new(format)),
+            over_budget: false,
             state: WatchState {
                 position: start.map(|revision| WatchPosition { revision, seen: 0 }),
                 anchor: None,
@@ -85,6 +88,22 @@ impl Follower {
                 self.frames = Err(UnknownFrame);
             }
         }
+    }
+
+    /// Memory of the event of which a part was forwarded.
+    pub fn kept(&self) -> usize {
+        self.frames.as_ref().map_or(0, Frames::kept)
+    }
+
+    /// Too much is kept for clients that do not read: the rest of the stream is not parsed.
+    pub fn give_up(&mut self) {
+        self.over_budget = self.is_understood();
+        self.frames = Err(UnknownFrame);
+    }
+
+    /// Whether [`Self::give_up`] ended the parsing.
+    pub fn is_over_budget(&self) -> bool {
+        self.over_budget
     }
 
     pub fn format(&self) -> FrameFormat {

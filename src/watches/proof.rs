@@ -11,6 +11,8 @@ use super::follower::WatchPosition;
 pub enum Withheld {
     /// The response could not be parsed to its last byte: another media type, an error, a table, too large.
     NotUnderstood,
+    /// Too much was kept of events that clients have read in part.
+    OverBudget,
     /// The forwarded bytes end in the middle of a frame.
     HalfFrame,
     /// The watch began with the existing objects, and no bookmark came since.
@@ -32,8 +34,9 @@ pub enum Withheld {
 }
 
 impl Withheld {
-    pub const ALL: [Withheld; 10] = [
+    pub const ALL: [Withheld; 11] = [
         Withheld::NotUnderstood,
+        Withheld::OverBudget,
         Withheld::HalfFrame,
         Withheld::NoBeginning,
         Withheld::TypeUnknown,
@@ -49,6 +52,7 @@ impl Withheld {
     pub fn name(self) -> &'static str {
         match self {
             Withheld::NotUnderstood => "not_understood",
+            Withheld::OverBudget => "over_budget",
             Withheld::HalfFrame => "half_frame",
             Withheld::NoBeginning => "no_beginning",
             Withheld::TypeUnknown => "type_unknown",

@@ -28,6 +28,8 @@ pub mod outflow;
 
 /// The budget: bytes that unread answers may hold in total.
 pub const BUDGET: usize = 256 << 20;
+/// Above this, no more is kept of half events: nobody is given up for them.
+const KEPT: usize = BUDGET / 2;
 /// Above this, answers are given up even on connections within their share.
 const HARD_LIMIT: usize = BUDGET / 4 * 5;
 /// Relief stops at this level.
@@ -170,6 +172,24 @@ impl UnreadBudget {
             self.relieve(&listed);
         }
         waiting
+    }
+
+    /// Adds bytes that are kept of half events, if the budget allows it, for the client's connection and in all.
+    fn keep(&self, outflow: &Outflow, bytes: usize) -> bool {
+        let held = self.held.load(Ordering::Relaxed) + self.backlog.load(Ordering::Relaxed);
+        let fits = held + bytes <= KEPT && outflow.may_hold(bytes);
+        if fits {
+            self.held.fetch_add(bytes, Ordering::Relaxed);
+            self.shares
+                .fetch_add(outflow.hold(bytes), Ordering::Relaxed);
+        }
+        fits
+    }
+
+    fn keep_no_more(&self, outflow: &Outflow, bytes: usize) {
+        self.held.fetch_sub(bytes, Ordering::Relaxed);
+        let shares = outflow.release(bytes);
+        self.shares.fetch_sub(shares, Ordering::Relaxed);
     }
 
     /// Adds a connection with a blocked socket.
@@ -346,6 +366,42 @@ pub struct AnswerWriter<'a> {
     pieces: usize,
     bytes: usize,
     waiting: Option<Arc<WaitingAnswer>>,
+    pub kept: KeptBytes<'a>,
+}
+
+/// What is kept of an event that a client has read in part. Counted until it is dropped.
+pub struct KeptBytes<'a> {
+    unread: &'a UnreadBudget,
+    outflow: &'a Outflow,
+    bytes: usize,
+}
+
+impl KeptBytes<'_> {
+    /// Sets their number; `false`: they are too many, and nothing may be kept. Events of common size do not count.
+    pub fn are(&mut self, bytes: usize) -> bool {
+        let bytes = if bytes < PIECE { 0 } else { bytes };
+        if bytes > self.bytes {
+            let more = bytes - self.bytes;
+            if self.unread.keep(self.outflow, more) {
+                self.bytes = bytes;
+                return true;
+            }
+        }
+        let fits = bytes <= self.bytes;
+        let left = if fits { bytes } else { 0 };
+        if left < self.bytes {
+            let less = self.bytes - left;
+            self.unread.keep_no_more(self.outflow, less);
+            self.bytes = left;
+        }
+        fits
+    }
+}
+
+impl Drop for KeptBytes<'_> {
+    fn drop(&mut self) {
+        self.are(0);
+    }
 }
 
 impl<'a> AnswerWriter<'a> {
@@ -364,6 +420,11 @@ impl<'a> AnswerWriter<'a> {
             pieces: 0,
             bytes: 0,
             waiting: None,
+            kept: KeptBytes {
+                unread,
+                outflow,
+                bytes: 0,
+            },
         }
     }
 

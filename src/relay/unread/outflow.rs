@@ -80,6 +80,11 @@ impl Outflow {
         }
     }
 
+    /// Whether its answers may hold so many bytes more.
+    pub(super) fn may_hold(&self, bytes: usize) -> bool {
+        self.held.load(Ordering::SeqCst) + bytes <= HELD * self.shares()
+    }
+
     /// Whether another request may be sent to an apiserver.
     pub fn may_ask(&self) -> bool {
         !self.is_above(HELD) || self.has_ended()

@@ -108,6 +108,11 @@ impl Frames {
         }
     }
 
+    /// Memory of the half frame.
+    pub fn kept(&self) -> usize {
+        self.half.capacity()
+    }
+
     /// Whether the bytes so far end with a frame.
     pub fn at_boundary(&self) -> bool {
         self.half.is_empty()

@@ -46,7 +46,12 @@ impl Ordeal {
 
     /// On a machine that has much to do for the attack alone.
     pub async fn patient() -> Self {
-        let world = Single::new().await;
+        Self::patient_with(|options| options).await
+    }
+
+    /// `change`: of the proxy's options.
+    pub async fn patient_with(change: impl Fn(ProxyOptions) -> ProxyOptions) -> Self {
+        let world = Single::with(change).await;
         let clients = [world.admins(), world.admins()];
         let patient = |client: Client| client.timeout(2 * LONG);
         let clients = clients.map(|both| both.map(patient));

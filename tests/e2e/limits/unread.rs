@@ -13,7 +13,7 @@ use crate::limits::clients::{MIB, Ordeal};
 use crate::limits::http2::{get, streams};
 use testkit::client::Client;
 use testkit::cluster::LONG;
-use testkit::proxy::Proxy;
+use testkit::proxy::{Proxy, ProxyOptions};
 use testkit::raw::{DATA, PREFACE, RESET, SETTINGS, WINDOW_UPDATE, frame};
 use testkit::upgraded::Upgraded;
 use testkit::wait::{eventually, holds};
@@ -189,6 +189,45 @@ async fn watches_that_are_not_read_hold_no_more_than_the_budget() {
     // Each may hold 224 KiB: more than the budget together. Their first events keep the double busy, which has to answer
     // pings of the proxy within 5 s on a busy machine too.
     flood(26, 50, 0, WATCH).await;
+}
+
+/// What is kept of an event that is read in part counts: the rest of the watches goes on without being parsed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watches_whose_clients_stop_within_an_event_hold_no_more_than_the_budget() {
+    const WATCHES: usize = 150;
+    const EVENT: usize = 2_900_000;
+    const READ: usize = 2_500_000;
+    const LARGE: &str = "/api/v1/namespaces/large/configmaps";
+    let followed = |options: ProxyOptions| options.set("watch.bookmarkOnShutdown", "true");
+    let mut ordeal = Ordeal::patient_with(followed).await;
+    let [admin, _] = ordeal.world.admins();
+    let map = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "large"}, "data": {"a": "x".repeat(EVENT)}});
+    let made = admin.request("POST", LARGE, map.to_string()).await;
+    assert_eq!(made.code(), 201, "{}", made.text());
+    let client = ordeal.world.client().cert("admin");
+    let mut stopped = Vec::new();
+    for _ in 0..WATCHES {
+        let watch = format!("{LARGE}?watch=true&allowWatchBookmarks=true");
+        let mut tls = asked(&client, READ as u32, 1, &watch).await;
+        let mut read = 0;
+        while read < READ {
+            let (kind, _, payload) = next(&mut tls).await.unwrap();
+            read += if kind == DATA { payload.len() } else { 0 };
+        }
+        stopped.push(tls);
+    }
+    let held = ordeal.world.proxy.metric(HELD, &[]).await / f64::from(1 << 20);
+    println!(
+        "{WATCHES} watches: {} MiB more, {held} counted",
+        ordeal.grown() / MIB
+    );
+    assert!((100.0..200.0).contains(&held), "{held} MiB are held");
+    assert!(ordeal.grown() / MIB < MOST, "{}", ordeal.grown() / MIB);
+    let budget = ordeal.world.proxy.metric(RESETS, &[("reason", "budget")]);
+    assert_eq!(budget.await, 0.0, "they go on without being parsed");
+    drop(stopped);
+    ordeal.end(MOST).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
