@@ -53,6 +53,7 @@ fn snapshot() -> Snapshot {
             binary_version: None,
             version: None,
             history_start: None,
+            history_void: false,
             served: Some(served.clone()),
         })
         .collect();

@@ -149,6 +149,7 @@ impl Peer {
             binary_version: Some("v1.36.0".to_owned()),
             compatibility_version: Some("1.36".to_owned()),
             history_start: None,
+            history_void: false,
             resources: pack(&self.served),
         };
         let record = serde_json::to_vec(&record).expect("JSON");

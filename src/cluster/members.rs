@@ -178,11 +178,17 @@ impl ClusterState {
             binary_version: record.and_then(|record| record.value.record.binary_version.clone()),
             version: record.and_then(|record| record.value.record.version()),
             history_start: record
-                .filter(|_| known)
+                .filter(|record| known && !self.is_history_void(record))
                 .and_then(|record| record.value.record.history_start),
+            history_void: record.is_some_and(|record| self.is_history_void(record)),
             known,
             served,
         })
+    }
+
+    /// Whether the server began before etcd's present history, as it says, or as a record that was restored with etcd.
+    fn is_history_void(&self, record: &Versioned<UnpackedRecord>) -> bool {
+        record.value.record.history_void || record.revision <= self.restored_through
     }
 
     fn native(&self, id: &str) -> Option<Server> {
@@ -212,6 +218,7 @@ impl ClusterState {
             binary_version: read.map(|read| read.binary_version.clone()),
             version: read.and_then(|read| read.version),
             history_start: None,
+            history_void: false,
             known,
             served,
         })

@@ -26,6 +26,9 @@ pub struct Record {
     /// etcd revision since which its apiserver has watch history; not known to all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history_start: Option<i64>,
+    /// etcd was restored or replaced since its apiserver started: it must not be asked for what was before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub history_void: bool,
     /// What its apiserver serves itself: group version (`v1`, `apps/v1`) to resources and subresources (`pods`,
     /// `pods/log`). [`LiveKey::record_revision`] tells whether this is current.
     pub resources: BTreeMap<String, Vec<String>>,

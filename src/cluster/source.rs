@@ -92,6 +92,11 @@ impl SourceError {
         self.said().contains("permission denied")
     }
 
+    /// Whether etcd has no state of the revision that was asked for: it has not been written yet, or is compacted.
+    pub fn is_out_of_range(&self) -> bool {
+        self.said().contains("mvcc: required revision")
+    }
+
     /// Whether an answer has more bytes than this program takes, or than etcd sends.
     pub fn is_too_large(&self) -> bool {
         let said = self.said();

@@ -115,6 +115,10 @@ pub struct ClusterState {
     /// Definitions or APIServices changed since `custom` was computed.
     custom_outdated: bool,
     gap: Gap,
+    /// Records up to this revision came with an etcd that was restored or replaced.
+    pub(super) restored_through: i64,
+    /// etcd was, and its records are not listed yet.
+    restored: bool,
     grace: Duration,
 }
 
@@ -149,6 +153,8 @@ impl ClusterState {
             custom: CustomTracker::default(),
             custom_outdated: false,
             gap: Gap::new(ttl),
+            restored_through: 0,
+            restored: false,
             grace,
         }
     }
@@ -167,6 +173,13 @@ impl ClusterState {
             }
         }
         match &event {
+            Event::OtherHistory if topic == Topic::Servers => {
+                (self.restored, self.restored_through) = (true, i64::MAX);
+                self.gap.forgot(now);
+            }
+            Event::InitDone(revision) if topic == Topic::Servers && self.restored => {
+                (self.restored, self.restored_through) = (false, *revision);
+            }
             Event::Init => self.undecodables.restart(topic),
             Event::Delete(key) => self.undecodables.remove(topic, key),
             Event::OtherHistory => self.gap.forgot(now),

@@ -22,6 +22,8 @@ pub struct LocalState {
     ready: AtomicBool,
     /// The epoch, and the etcd revision since which that process has watch history.
     history: ArcSwapOption<(u64, i64)>,
+    /// The last epoch in which etcd was found to have another history than when the process began, and 1; 0: none.
+    void: AtomicU64,
     /// The epoch, and the attributes that this version gives certificate users.
     user_details: ArcSwapOption<(u64, CredentialFeatures)>,
     /// Whether it accepts the users that this proxy names.
@@ -63,9 +65,25 @@ impl LocalState {
     pub fn history_start(&self) -> i64 {
         let history = self.history.load();
         match history.as_deref() {
-            Some((epoch, start)) if *epoch == self.epoch() => *start,
+            Some((epoch, start)) if *epoch == self.epoch() && !self.is_history_void() => *start,
             _ => i64::MAX,
         }
+    }
+
+    /// etcd was restored or replaced while this process ran: its history is that of another etcd, until it is restarted.
+    pub fn void_history(&self) {
+        let now = self.epoch() + 1;
+        if self.void.swap(now, Ordering::Relaxed) != now {
+            tracing::warn!(
+                "etcd has another history than when the apiserver started: watches are not resumed there until it is restarted"
+            );
+            self.changed.send_replace(());
+        }
+    }
+
+    /// Whether [`Self::void_history`] was called for this process.
+    pub fn is_history_void(&self) -> bool {
+        self.void.load(Ordering::Relaxed) == self.epoch() + 1
     }
 
     /// All watch caches of the process of `epoch` begin at or before etcd revision `start`.
@@ -81,6 +99,12 @@ impl LocalState {
             Some((epoch, details)) if *epoch == self.epoch() => *details,
             _ => CredentialFeatures::default(),
         }
+    }
+
+    /// Whether a watch from this revision may be resumed at other servers. What a process with a void history delivered is
+    /// of no history: until the next one can say so (410), its clients stay here.
+    pub fn may_resume_elsewhere(&self, since: i64) -> bool {
+        self.void.load(Ordering::Relaxed) == 0 || self.history_start() <= since
     }
 
     /// The process of `epoch` has this version.

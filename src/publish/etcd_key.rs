@@ -76,6 +76,29 @@ impl EtcdKey {
         self.revision
     }
 
+    /// Whether etcd has another history than that in which this key got its known revision: it was restored from a backup
+    /// or replaced. Then the key did not have this revision at this revision.
+    pub async fn is_of_other_history(
+        &self,
+        session: &mut EtcdSession,
+    ) -> Result<bool, SourceError> {
+        if self.revision == 0 {
+            return Ok(false);
+        }
+        let options = GetOptions::new()
+            .with_revision(self.revision)
+            .with_keys_only();
+        let request = session.client.get(self.key.as_str(), Some(options));
+        match bounded(session.limit, request).await {
+            Ok(answer) => {
+                let there = answer.kvs().first().map(KeyValue::mod_revision);
+                Ok(there != Some(self.revision))
+            }
+            Err(error) if error.is_out_of_range() => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Reads the key; the next write may replace what was read.
     pub async fn read(
         &mut self,

@@ -182,6 +182,10 @@ impl Publisher {
         keeping: &mut Keeping,
     ) -> Result<(), PublishError> {
         let session = self.session(session).await?;
+        // Before anything is published: a history from before means nothing to this etcd.
+        if keeping.live.is_of_other_history(session).await? {
+            self.state.void_history();
+        }
         let believed = keeping.record.revision();
         let owner = self.check_owner(session, keeping).await;
         let duplicate = match &owner {
@@ -404,6 +408,7 @@ impl Publisher {
                 .and_then(|versions| versions.compatibility)
                 .map(|it| it.to_string()),
             history_start: Some(self.state.history_start()).filter(|start| *start != i64::MAX),
+            history_void: self.state.is_history_void(),
             resources: pack(served),
         })
     }

@@ -226,6 +226,7 @@ fn candidates<'a>(
         tried,
         seed: request.seed,
         row: Row::NotAResource,
+        watch: false,
     }
 }
 

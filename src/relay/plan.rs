@@ -150,6 +150,9 @@ pub fn after_expiry(
 ) -> Option<Route> {
     let initialized = shared.local_serves();
     let snapshot = shared.published.snapshot.load();
+    if is_tied(shared, request, &snapshot) {
+        return None;
+    }
     let (question, local) = question(shared, request, initialized);
     let decision = decide::after_expiry(question, request.settings.into(), local, &snapshot)?;
     route(shared, request, &decision, &snapshot, tried)
@@ -164,6 +167,18 @@ fn ask<'s>(
     let (question, local) = question(shared, request, initialized);
     let stale = || shared.is_stale();
     let decision = decide(question, request.settings.into(), local, snapshot, stale);
+    let only = |to| Decision {
+        to,
+        then: ServerChoice::Nowhere,
+        finally: ServerChoice::Nowhere,
+        ..decision.clone()
+    };
+    if request.rerouted && is_watch(request) && shared.local.is_history_void() {
+        return only(ServerChoice::Nowhere);
+    }
+    if is_tied(shared, request, snapshot) {
+        return only(ServerChoice::Local);
+    }
     match !initialized && shared.is_draining() && may_be_answered_elsewhere(request) {
         true => Decision {
             to: ServerChoice::Peers(&snapshot.targets, None),
@@ -172,6 +187,22 @@ fn ask<'s>(
         },
         false => decision,
     }
+}
+
+fn is_watch(request: &RouteRequest<'_>) -> bool {
+    request.info.verb == Verb::Watch
+}
+
+/// Whether only the local apiserver may answer a watch that is resumed: after etcd was restored or replaced, until it is
+/// clear that the watch began after that.
+fn is_tied(shared: &Shared, request: &RouteRequest<'_>, snapshot: &Snapshot) -> bool {
+    let tied = |since| !shared.local.may_resume_elsewhere(since) && !request.rerouted;
+    let is_local = |gvr| {
+        let holders = snapshot.holders(gvr);
+        !snapshot.local_known
+            || holders.map_or_else(|| snapshot.is_custom(gvr), |(_, holders)| holders.local)
+    };
+    request.resume.is_some_and(tied) && gvr(request.info).is_some_and(is_local)
 }
 
 /// What the routing table is asked.
@@ -219,6 +250,7 @@ fn route(
         tried,
         seed: request.seed,
         row: decision.row,
+        watch: is_watch(request),
     };
     let custom = || snapshot.custom.name_of(gvr(request.info)?).map(Arc::new);
     let to = |place: &ServerChoice<'_>, no_such_resource| {

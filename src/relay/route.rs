@@ -131,6 +131,8 @@ pub(super) struct Candidates<'a> {
     /// See [`RouteRequest::seed`].
     pub(super) seed: u64,
     pub(super) row: Row,
+    /// The request is a watch.
+    pub(super) watch: bool,
 }
 
 impl<'a> Candidates<'a> {
@@ -165,6 +167,7 @@ impl<'a> Candidates<'a> {
             .filter_map(|index| self.snapshot.servers.get(*index));
         let untried = servers.filter(|server| {
             !self.tried.contains(&server.endpoint)
+                && !(self.watch && server.history_void)
                 && since.is_none_or(|since| server.reaches(since))
         });
         choose(untried, version, self.seed, &self.shared.health)

@@ -56,6 +56,8 @@ pub struct Server {
     pub version: Option<KubernetesVersion>,
     /// The etcd revision since which its apiserver has watch history (KEP-1904), where known: never too low.
     pub history_start: Option<i64>,
+    /// Its history is that of another etcd: no watch is resumed there.
+    pub history_void: bool,
     /// The fields below are current; otherwise they are the last known values.
     pub known: bool,
     /// What its apiserver serves itself; `None` if that was never known.
@@ -76,6 +78,7 @@ impl Server {
             binary_version: None,
             version: None,
             history_start: None,
+            history_void: false,
             known: true,
             served: None,
         }

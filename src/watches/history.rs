@@ -23,7 +23,8 @@ pub async fn run(mut connector: Connector, key: String, state: Arc<LocalState>) 
     let throttle = LogThrottle::default();
     loop {
         let epoch = state.epoch();
-        if state.is_initialized() && state.history_start() == i64::MAX {
+        let unknown = state.history_start() == i64::MAX && !state.is_history_void();
+        if state.is_initialized() && unknown {
             tokio::time::sleep(MARGIN).await;
             match revision(&mut connector, &key).await {
                 Ok(revision) => {

@@ -301,6 +301,7 @@ fn snapshot(peer: SocketAddr) -> Snapshot {
         binary_version: Some("v1.20.2".to_owned()),
         version: "1.20".parse().ok(),
         history_start: Some(10),
+        history_void: false,
         known: true,
         served: Some(Arc::new(served)),
     };

@@ -148,6 +148,7 @@ fn bare_server(address: SocketAddr, asked: &AskedAddress, lives: bool) -> Option
         binary_version: read.map(|read| read.binary_version.clone()),
         version: read.and_then(|read| read.version),
         history_start: None,
+        history_void: false,
         known,
         served: read.map(|read| read.served.clone()),
     })

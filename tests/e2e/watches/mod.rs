@@ -10,6 +10,7 @@ pub mod ledger;
 pub mod progress;
 pub mod quiet;
 pub mod resources;
+mod restored;
 pub mod resume;
 pub mod rollout;
 pub mod stampede;

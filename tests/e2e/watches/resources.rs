@@ -1,6 +1,8 @@
 //! Resources of real apiservers that nobody else watches: with objects and without, custom and built-in, in namespaces
 //! and not.
 
+use std::net::SocketAddr;
+
 use http::header::{CONNECTION, HeaderValue, USER_AGENT};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
@@ -116,7 +118,11 @@ impl Resource {
 /// A kube-rs client that says who it is. Each of its requests is a connection of its own, so that the balancer gives
 /// each to the next server.
 pub fn kube_client(balancer: &Balancer, ground: &Ground, user_agent: &str) -> kube::Client {
-    let url = format!("https://{}", balancer.addr());
+    kube_client_at(balancer.addr(), ground, user_agent)
+}
+
+pub fn kube_client_at(server: SocketAddr, ground: &Ground, user_agent: &str) -> kube::Client {
+    let url = format!("https://{server}");
     let mut config = kube::Config::new(url.parse().unwrap());
     config.root_cert_file = Some(ground.pki.path("ca.crt"));
     config.tls_server_name = Some("kubernetes.default.svc".to_owned());

@@ -283,6 +283,7 @@ mod tests {
                 binary_version: Some("v1.20.2".to_owned()),
                 compatibility_version: None,
                 history_start: None,
+                history_void: false,
                 resources: BTreeMap::new(),
             };
             (id.to_owned(), record)

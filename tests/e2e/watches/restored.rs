@@ -1,0 +1,154 @@
+//! etcd is restored from a backup, and real kube-apiservers v1.20.2 are restarted one after the other: informers through
+//! the proxies end with what etcd holds. An apiserver that was not restarted yet has the old history: it would serve on a
+//! watch that a restarted one answers with 410, and its client would keep what etcd has lost.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use futures_util::StreamExt as _;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::routing::real_apiservers::{LONGER, options};
+use crate::watches::resources::kube_client_at;
+use testkit::client::Client;
+use testkit::cluster::Ground;
+use testkit::kube::KubeApiServer;
+use testkit::proxy::{Proxy, Until};
+use testkit::wait::eventually;
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const KEPT: usize = 6;
+const LOST: usize = 40;
+/// Writes after the restore: etcd's revision passes that of before.
+const LATER: usize = 200;
+const INFORMERS: usize = 4;
+
+type Names = Arc<Mutex<BTreeSet<String>>>;
+
+/// Keeps the names of all objects, as it is told.
+async fn inform(names: Names, client: kube::Client) {
+    let api: Api<ConfigMap> = Api::namespaced(client, "default");
+    let config = watcher::Config::default();
+    let mut events = std::pin::pin!(watcher(api, config).default_backoff());
+    let mut listed = BTreeSet::new();
+    while let Some(event) = events.next().await {
+        let mut names = names.lock().unwrap();
+        match event {
+            Ok(watcher::Event::Init) => listed.clear(),
+            Ok(watcher::Event::InitApply(object)) => drop(listed.insert(object.name_any())),
+            Ok(watcher::Event::InitDone) => names.clone_from(&listed),
+            Ok(watcher::Event::Apply(object)) => drop(names.insert(object.name_any())),
+            Ok(watcher::Event::Delete(object)) => drop(names.remove(&object.name_any())),
+            Err(_) => {}
+        }
+    }
+}
+
+async fn create(admin: &Client, prefix: &str, count: usize) {
+    for number in 0..count {
+        let object = json!({"metadata": {"name": format!("{prefix}-{number}")}});
+        let made = admin.request("POST", MAPS, object.to_string()).await;
+        assert_eq!(made.code(), 201, "{}", made.text());
+    }
+}
+
+async fn in_etcd(ground: &Ground) -> BTreeSet<String> {
+    let prefix = "/registry/configmaps/default/";
+    let keys = ground.etcd.below(prefix).await;
+    let names = keys.iter().map(|kv| kv.key_str().unwrap());
+    names.map(|key| key[prefix.len()..].to_owned()).collect()
+}
+
+#[tokio::test]
+async fn informers_end_with_what_a_restored_etcd_holds() {
+    let mut ground = Ground::new().await;
+    let mut servers = [
+        KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await,
+        KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await,
+    ];
+    let proxy = |id, server: &KubeApiServer| {
+        let options = ground.proxy(id, server.addr());
+        Proxy::start(
+            options
+                .set("watch.bookmarkOnShutdown", "true")
+                .until(Until::Ready),
+        )
+    };
+    let (proxy_a, proxy_b) = tokio::join!(proxy("a", &servers[0]), proxy("b", &servers[1]));
+    let proxies = [proxy_a, proxy_b];
+    create(servers[0].admin(), "kept", KEPT).await;
+
+    let mut informers = JoinSet::new();
+    let known: Vec<Names> = (0..INFORMERS).map(|_| Names::default()).collect();
+    for (number, names) in known.iter().enumerate() {
+        let address = proxies[number % proxies.len()].addr();
+        let client = kube_client_at(address, &ground, "restored");
+        informers.spawn(inform(names.clone(), client));
+    }
+    let all_know = async |ground: &Ground, what: &str| {
+        eventually(what, LONGER, async || {
+            let expected = in_etcd(ground).await;
+            let wrong = known.iter().map(|names| names.lock().unwrap().clone());
+            let wrong: Vec<_> = wrong
+                .enumerate()
+                .filter(|(_, names)| *names != expected)
+                .collect();
+            match wrong.is_empty() {
+                true => Ok(()),
+                false => Err(format!("{expected:?}, but {wrong:?}")),
+            }
+        })
+        .await;
+    };
+    all_know(&ground, "they know what is there").await;
+    ground.etcd.back_up().await;
+    eventually("the apiserver writes again", LONGER, async || {
+        let made = servers[0]
+            .admin()
+            .request("POST", MAPS, r#"{"metadata": {"name": "first"}}"#);
+        matches!(made.await.code(), 201 | 409)
+    })
+    .await;
+    create(servers[0].admin(), "lost", LOST).await;
+    all_know(&ground, "they know what will be lost").await;
+
+    ground.etcd.restore().await;
+    // Written past the apiservers: these wait for revisions that etcd has not reached again.
+    let mut etcd = ground.etcd.client().await;
+    for number in 0..LATER {
+        etcd.put("/registry/other", number.to_string(), None)
+            .await
+            .unwrap();
+    }
+    eventually(
+        "both proxies know that it is another history",
+        LONGER,
+        async || {
+            for proxy in &proxies {
+                let page = proxy.statusz().await;
+                let peer = &page["peers"][0];
+                if page["server"]["historyStart"].is_i64() || peer["historyStart"].is_i64() {
+                    return Err(page.to_string());
+                }
+            }
+            Ok(())
+        },
+    )
+    .await;
+    for (server, prefix) in servers.iter_mut().zip(["a", "b"]) {
+        server.restart().await;
+        create(server.admin(), prefix, 2).await;
+    }
+    all_know(&ground, "they know what etcd holds").await;
+    eventually("histories count again", LONGER, async || {
+        let page = proxies[0].statusz().await;
+        page["server"]["historyStart"].is_i64() && page["peers"][0]["historyStart"].is_i64()
+    })
+    .await;
+    informers.shutdown().await;
+}
