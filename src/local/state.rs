@@ -38,6 +38,8 @@ pub struct LocalState {
     shutting_down: AtomicBool,
     /// It rejected a request while it was shutting down.
     turns_away: AtomicBool,
+    /// Nothing comes from it, although its port is open.
+    frozen: AtomicBool,
     /// Wakes the probe: the process may have been replaced.
     suspected: Notify,
     /// Probes begun, and the number of the last finished one.
@@ -117,6 +119,24 @@ impl LocalState {
     /// tried first.
     pub fn turns_away(&self) -> bool {
         self.turns_away.load(Ordering::Relaxed)
+    }
+
+    /// Whether the apiserver is suspected to be frozen.
+    pub fn is_frozen(&self) -> bool {
+        self.frozen.load(Ordering::Relaxed)
+    }
+
+    /// The apiserver is suspected to be frozen, or no longer.
+    pub fn freezes(&self, frozen: bool) {
+        if self.frozen.swap(frozen, Ordering::Relaxed) != frozen {
+            self.changed.send_replace(());
+        }
+    }
+
+    /// Whether requests go to the apiserver first: it is initialized, does not turn requests away, and is not suspected
+    /// to be frozen. Else it is tried last, and no target for peers.
+    pub fn serves(&self) -> bool {
+        self.is_initialized() && !self.turns_away() && !self.is_frozen()
     }
 
     /// Whether this process is known to accept the users that this proxy names.

@@ -222,8 +222,8 @@ impl Publisher {
             }
             (keeping.written, keeping.at) = (Some(record), Some(started));
         }
-        // The record first, then the live key. An apiserver that rejects requests is not a target.
-        let initialized = self.state.is_initialized() && !self.state.turns_away();
+        // The record first, then the live key. An apiserver that rejects requests or may be frozen is not a target.
+        let initialized = self.state.serves();
         let apiserver = self.own.apiserver_id.borrow().clone();
         let another = apiserver.as_deref().filter(|id| *id != &*keeping.id);
         let live = LiveKey {

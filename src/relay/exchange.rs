@@ -8,6 +8,7 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ use super::destination::Destination;
 use super::downstream::{Downstream, VerificationPermit};
 use super::expired::Expiry;
 use super::framing::{is_unprocessed, write_continue, write_header};
-use super::frozen::ReadBudget;
+use super::frozen::{ReadBudget, Ticker};
 use super::not_found;
 use super::outcome::{ExchangeFailure, Outcome};
 use super::overlay::MergeRequest;
@@ -81,7 +82,7 @@ pub struct Exchange<'a> {
     pub marks_404: bool,
     /// How long the answer may take to begin.
     pub patience: Option<Patience>,
-    /// Set for reads that may be sent to another server if nothing comes from this one.
+    /// Set if the request may be sent to another server if nothing comes from this one.
     pub leaving: Option<Leaving<'a>>,
     /// What becomes of a 410.
     pub expiry: Expiry<'a>,
@@ -91,17 +92,22 @@ pub struct Exchange<'a> {
     pub meter: &'a RequestMeter<'a>,
 }
 
-/// A read that may be sent to another server while it waits for this one.
+/// A request that may be sent to another server while it waits for this one.
 pub struct Leaving<'a> {
+    /// Also after it was sent here.
+    pub reads: bool,
     pub request: &'a RouteRequest<'a>,
     /// The servers that have failed before.
     pub tried: &'a [SocketAddr],
     pub budget: &'a ReadBudget,
+    pub ticker: &'a Arc<Ticker>,
 }
 
 impl Leaving<'_> {
-    fn is_possible(&self, shared: &Shared, at: SocketAddr) -> bool {
-        plan::can_leave(shared, self.request, at, self.tried) && self.budget.take()
+    fn is_possible(&self, shared: &Shared, at: SocketAddr, sent: bool) -> bool {
+        (self.reads || !sent)
+            && plan::can_leave(shared, self.request, at, self.tried)
+            && (!sent || self.budget.take())
     }
 }
 
@@ -129,10 +135,11 @@ impl Exchange<'_> {
             return Ok(Outcome::Broken);
         }
         let _long = (self.kind != RequestKind::Short).then(|| outflow.long_running());
+        let sent = AtomicBool::new(false);
         let asked = tokio::select! {
             biased;
-            asked = self.ask(down, header, upload) => asked?,
-            failure = self.answer_timeout() => return Err(failure),
+            asked = self.ask(down, header, upload, &sent) => asked?,
+            failure = self.answer_timeout(&sent) => return Err(failure),
         };
         drop(permit);
         let Some(Asked {
@@ -203,16 +210,22 @@ impl Exchange<'_> {
     }
 
     /// Resolves when the answer is not waited for any longer.
-    async fn answer_timeout(&self) -> ExchangeFailure {
+    async fn answer_timeout(&self, sent: &AtomicBool) -> ExchangeFailure {
         let Some(patience) = self.patience else {
             let Some(leaving) = &self.leaving else {
                 self.expiry.answer_timeout().await;
                 return ExchangeFailure::NotContinued;
             };
             let address = self.destination.address;
-            let elsewhere = || leaving.is_possible(self.shared, address);
-            leaving.budget.read();
-            self.shared.frozen.is_to_be_left(address, elsewhere).await;
+            let sent = || sent.load(Ordering::Relaxed);
+            let elsewhere = || leaving.is_possible(self.shared, address, sent());
+            if leaving.reads {
+                leaving.budget.read();
+            }
+            let frozen = &self.shared.frozen;
+            frozen
+                .is_to_be_left(address, leaving.ticker, elsewhere)
+                .await;
             return ExchangeFailure::Frozen;
         };
         tokio::time::sleep(patience.after(self.meter.started.elapsed())).await;
@@ -222,12 +235,14 @@ impl Exchange<'_> {
         }
     }
 
-    /// Sends the request and reads the header of its answer. `None`: the client went away.
+    /// Sends the request and reads the header of its answer. `None`: the client went away. `sent`: some of it may have
+    /// arrived.
     async fn ask(
         &self,
         down: &mut ClientSession,
         header: Box<Parts>,
         upload: &mut Upload,
+        sent: &AtomicBool,
     ) -> Result<Option<Asked>, ExchangeFailure> {
         let (mut up, reused) = self
             .group
@@ -250,6 +265,7 @@ impl Exchange<'_> {
             return Ok(None);
         }
         let name = &*self.destination.name;
+        sent.store(true, Ordering::Relaxed);
         let sending = write_header(&mut up, header, upload.is_expected(), name).await;
         let own_time = self.meter.started.elapsed();
         sending.map_err(|error| match up {

@@ -106,11 +106,6 @@ impl<'a> ForwardedRequest<'a> {
         reads && self.kind != RequestKind::Upgrade
     }
 
-    /// Whether it may be sent to another server while it waits for one.
-    fn may_leave(&self) -> bool {
-        self.kind == RequestKind::Short && self.is_safe()
-    }
-
     /// Tries `route`, and then other servers that can serve the request.
     pub async fn run(
         &mut self,
@@ -181,10 +176,12 @@ impl<'a> ForwardedRequest<'a> {
         let exchange = self.exchange(shared, upstreams, authentication, route, upload, exclusive);
         let (mut exchange, header) = exchange?;
         exchange.expiry = self.expiry(upload);
-        exchange.leaving = tried.filter(|_| self.may_leave()).map(|tried| Leaving {
+        exchange.leaving = tried.map(|tried| Leaving {
+            reads: self.kind == RequestKind::Short && self.is_safe(),
             request: self.route_request,
             tried,
             budget: &upstreams.read_budget,
+            ticker: &upstreams.ticker,
         });
         match exchange.run(session, header, upload, permit).await {
             Ok(outcome) => {

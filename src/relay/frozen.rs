@@ -1,7 +1,7 @@
 //! Servers that are alive on TCP and answer nothing: stopped, swapped out, or cut off.
 //!
-//! A request that has waited [`WAIT`] has its server asked for `/livez/ping`. (`/readyz` waits for etcd: an election would
-//! make every apiserver a suspect.) A server from which nothing comes within [`LIMIT`] is suspected to be frozen. New
+//! A request that has waited for [`TICKS`] has a TLS connection opened to its server. A server that is only busy completes the
+//! handshake, whatever its handlers wait for. One from which nothing comes within [`LIMIT`] is suspected to be frozen. New
 //! requests go to other servers then, if others can serve them, and reads that wait for it are given up and sent to
 //! another server, once each. Watches, writes and upgraded connections stay: a wrong suspicion does no harm. The server is
 //! asked all the time, and any answer from it ends the suspicion.
@@ -9,24 +9,28 @@
 //! Written by requests that wait, and by [`run`]. Read by every request: one atomic load while nobody is asked.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use http::HeaderMap;
-use tokio::sync::{Notify, mpsc, watch};
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use pingora_core::ErrorType;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{interval, sleep};
 
+use super::dial::dial;
 use super::health::Health;
-use crate::client::{ClientError, ClientMaker, MakerError};
 use crate::config::Config;
+use crate::local::state::LocalState;
 use crate::routing::table::Snapshot;
 use crate::tls::credentials::Current;
 
-/// A request that has waited so long has its server asked; again after each such time.
-const WAIT: Duration = Duration::from_millis(800);
+/// How often requests that wait look at their server.
+const TICK: Duration = Duration::from_millis(200);
+/// A request that has waited for so many ticks has its server asked.
+const TICKS: usize = 4;
 /// A server from which nothing comes in this time is suspected.
 const LIMIT: Duration = Duration::from_secs(1);
 /// Time between two questions to a suspected server.
@@ -40,8 +44,6 @@ pub struct FrozenServers {
     /// How many these are.
     count: AtomicUsize,
     begin: mpsc::Sender<Arc<Asked>>,
-    /// Notified when a server becomes suspected.
-    changed: watch::Sender<()>,
 }
 
 /// A server that is asked.
@@ -61,7 +63,6 @@ impl FrozenServers {
             asked: ArcSwap::default(),
             count: AtomicUsize::new(0),
             begin,
-            changed: watch::Sender::new(()),
         };
         (this, to_ask)
     }
@@ -70,6 +71,15 @@ impl FrozenServers {
     pub fn is_suspected(&self, address: SocketAddr) -> bool {
         let asked = |it: Arc<Asked>| it.suspected.load(Ordering::Relaxed);
         self.count.load(Ordering::Relaxed) > 0 && self.find(address).is_some_and(asked)
+    }
+
+    /// The servers from which nothing comes.
+    pub fn suspected(&self) -> Vec<SocketAddr> {
+        let asked = self.asked.load();
+        let suspected = asked
+            .iter()
+            .filter(|it| it.suspected.load(Ordering::Relaxed));
+        suspected.map(|it| it.address).collect()
     }
 
     /// The server has answered a request.
@@ -83,19 +93,25 @@ impl FrozenServers {
 
     /// For a request that waits for the server from now on: resolves when it is suspected and `elsewhere` says that
     /// another server can be asked.
-    pub async fn is_to_be_left(&self, address: SocketAddr, elsewhere: impl Fn() -> bool) {
-        sleep(WAIT).await;
-        let mut changed = self.changed.subscribe();
+    pub async fn is_to_be_left(
+        &self,
+        address: SocketAddr,
+        ticker: &Arc<Ticker>,
+        elsewhere: impl Fn() -> bool,
+    ) {
+        let mut pause = TICKS;
         loop {
-            if self.is_suspected(address) {
-                if elsewhere() {
-                    return;
-                }
-            } else {
-                self.ask(address);
+            for _ in 0..pause {
+                ticker.tick().await;
             }
-            // The error cannot happen: this holds the sender. After a timeout it is asked again.
-            let _ = timeout(WAIT, changed.changed()).await;
+            pause = match self.is_suspected(address) {
+                true if elsewhere() => return,
+                true => TICKS,
+                false => {
+                    self.ask(address);
+                    1
+                }
+            };
         }
     }
 
@@ -138,6 +154,38 @@ impl FrozenServers {
     }
 }
 
+/// The timer of all requests of a thread that wait: none needs one of its own.
+#[derive(Debug, Default)]
+pub struct Ticker {
+    next: Notify,
+    runs: AtomicBool,
+    /// Somebody has waited since the last tick.
+    used: AtomicBool,
+}
+
+impl Ticker {
+    /// Resolves at the next tick.
+    async fn tick(self: &Arc<Self>) {
+        self.used.store(true, Ordering::Relaxed);
+        if !self.runs.load(Ordering::Relaxed) {
+            self.runs.store(true, Ordering::Relaxed);
+            tokio::spawn(self.clone().run());
+        }
+        self.next.notified().await;
+    }
+
+    /// Ticks until nobody waits.
+    async fn run(self: Arc<Self>) {
+        while self.used.swap(false, Ordering::Relaxed) {
+            sleep(TICK).await;
+            self.next.notify_waiters();
+            // Those that go on waiting say so first.
+            yield_now().await;
+        }
+        self.runs.store(false, Ordering::Relaxed);
+    }
+}
+
 /// How many reads may be moved away from servers that are suspected: at first [`ReadBudget::BURST`], later a tenth of all.
 /// One serving thread's.
 pub struct ReadBudget(AtomicU32);
@@ -170,60 +218,58 @@ impl Default for ReadBudget {
 
 /// Asks servers for [`run`].
 pub struct Questions {
-    local: (SocketAddr, Arc<ClientMaker>),
-    peers: Arc<ClientMaker>,
-    frozen: Arc<FrozenServers>,
-    health: Arc<Health>,
-    snapshot: Arc<ArcSwap<Snapshot>>,
+    pub config: Config,
+    pub credentials: Current,
+    pub frozen: Arc<FrozenServers>,
+    pub local: Arc<LocalState>,
+    pub health: Arc<Health>,
+    pub snapshot: Arc<ArcSwap<Snapshot>>,
 }
 
 impl Questions {
-    /// `peers`: makes clients for peers.
-    pub fn new(
-        config: &Config,
-        credentials: Current,
-        peers: Arc<ClientMaker>,
-        (frozen, health): (Arc<FrozenServers>, Arc<Health>),
-        snapshot: Arc<ArcSwap<Snapshot>>,
-    ) -> Result<Self, MakerError> {
-        let local = ClientMaker::new(
-            &config.api_server.server_name,
-            credentials,
-            |credentials| &credentials.local,
-            HeaderMap::new(),
-            LIMIT,
-        )?;
-        Ok(Self {
-            local: (config.api_server.address, Arc::new(local)),
-            peers,
-            frozen,
-            health,
-            snapshot,
-        })
-    }
-
     /// Asks one server until it answers, or is no server any more.
     async fn ask(&self, server: &Asked) {
-        let (address, local) = (server.address, server.address == self.local.0);
+        let address = server.address;
+        let local = address == self.config.api_server.address;
+        let mut questions = JoinSet::new();
+        let mut ticks = interval(INTERVAL);
+        let mut limit = pin!(sleep(LIMIT));
         loop {
-            let next = Instant::now() + INTERVAL;
-            let gone = !local && !self.is_known(address);
-            if gone || self.answers(server).await {
-                break;
-            }
-            if !server.suspected.swap(true, Ordering::Relaxed) {
-                tracing::warn!(server = %address, local, "nothing comes from the server: others are asked first");
-                if !local {
-                    self.health.failed(address);
+            tokio::select! {
+                () = server.heard.notified() => break,
+                Some(answered) = questions.join_next() => if matches!(answered, Ok(true)) {
+                    break;
+                },
+                _ = ticks.tick() => match local || self.is_known(address) {
+                    true => drop(questions.spawn(self.question(address, local))),
+                    false => break,
+                },
+                () = &mut limit, if !server.suspected.load(Ordering::Relaxed) => {
+                    self.suspect(server, local);
                 }
-                self.frozen.changed.send_replace(());
             }
-            sleep_until(next).await;
+        }
+        if !server.suspected.load(Ordering::Relaxed) {
+            // Others that wait for it need not ask again at once.
+            sleep(LIMIT).await;
         }
         self.frozen.forget(address);
         if server.suspected.load(Ordering::Relaxed) {
             tracing::info!(server = %address, local, "the server answers again");
-            self.health.answered(address);
+            match local {
+                true => self.local.freezes(false),
+                false => self.health.answered(address),
+            }
+        }
+    }
+
+    fn suspect(&self, server: &Asked, local: bool) {
+        let address = server.address;
+        tracing::warn!(server = %address, local, "nothing comes from the server: others are asked first");
+        server.suspected.store(true, Ordering::Relaxed);
+        match local {
+            true => self.local.freezes(true),
+            false => drop(self.health.failed(address)),
         }
     }
 
@@ -232,18 +278,17 @@ impl Questions {
         snapshot.servers.iter().any(|it| it.endpoint == address)
     }
 
-    /// Whether anything comes from the server. One that is down is not frozen.
-    async fn answers(&self, server: &Asked) -> bool {
-        let maker = match server.address == self.local.0 {
-            true => &self.local.1,
-            false => &self.peers,
+    /// Resolves to whether anything comes from the server. One that is down is not frozen.
+    fn question(&self, address: SocketAddr, local: bool) -> impl Future<Output = bool> + use<> {
+        let credentials = self.credentials.load();
+        let (name, trust) = match local {
+            true => (&self.config.api_server.server_name, &credentials.local),
+            false => (&self.config.peer.server_name, &credentials.peers),
         };
-        let mut client = maker.client(server.address);
-        tokio::select! {
-            answer = timeout(LIMIT, client.get("/livez/ping", &[])) => {
-                !matches!(answer, Err(_) | Ok(Err(ClientError::Timeout(_))))
-            }
-            () = server.heard.notified() => true,
+        let (name, tls) = (name.clone(), trust.with_certificate.clone());
+        async move {
+            let opened = dial(address, &name, &tls).await;
+            !opened.is_err_and(|error| *error.etype() == ErrorType::ConnectTimedout)
         }
     }
 }
@@ -266,6 +311,8 @@ pub async fn run(questions: Questions, mut to_ask: mpsc::Receiver<Arc<Asked>>) {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::*;
 
     fn address(last: u8) -> SocketAddr {
@@ -275,22 +322,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_request_that_waits_has_its_server_asked_once_at_a_time() {
         let (frozen, mut to_ask) = FrozenServers::new();
+        let ticker = Arc::default();
         let waiting = async {
             tokio::join!(
-                frozen.is_to_be_left(address(1), || true),
-                frozen.is_to_be_left(address(1), || true),
+                frozen.is_to_be_left(address(1), &ticker, || true),
+                frozen.is_to_be_left(address(1), &ticker, || true),
             )
         };
         let begun = Instant::now();
         let answering = async {
             let asked = to_ask.recv().await.unwrap();
-            assert_eq!(begun.elapsed(), WAIT);
+            let elapsed = begun.elapsed().as_secs_f64();
+            assert!((0.8..0.81).contains(&elapsed), "{elapsed}");
             assert!(to_ask.try_recv().is_err() && !frozen.is_suspected(address(1)));
             // It answers, and is asked again while the requests still wait.
             frozen.forget(asked.address);
             let asked = to_ask.recv().await.unwrap();
             asked.suspected.store(true, Ordering::Relaxed);
-            frozen.changed.send_replace(());
         };
         tokio::join!(waiting, answering);
         assert!(frozen.is_suspected(address(1)) && !frozen.is_suspected(address(2)));
@@ -300,7 +348,9 @@ mod tests {
     async fn a_request_stays_where_it_is_while_nobody_else_can_serve_it() {
         let (frozen, mut to_ask) = FrozenServers::new();
         let elsewhere = AtomicBool::new(false);
-        let waiting = frozen.is_to_be_left(address(1), || elsewhere.load(Ordering::Relaxed));
+        let ticker = Arc::default();
+        let waiting =
+            frozen.is_to_be_left(address(1), &ticker, || elsewhere.load(Ordering::Relaxed));
         let suspecting = async {
             let asked = to_ask.recv().await.unwrap();
             asked.suspected.store(true, Ordering::Relaxed);

@@ -1,7 +1,8 @@
 //! Remembers peers that failed: they are tried last until they answer again.
 //!
 //! Written by requests whose exchange failed or was answered, and by [`run`], which asks a failed peer again after
-//! pauses that grow with each failure. Read without locks when one of several peers is chosen.
+//! pauses that grow with each failure, and forgets those that are no targets. Read without locks when one of several
+//! peers is chosen.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::client::{ClientMaker, MakerError};
 use crate::config::Config;
 use crate::local::probe::says_it_shuts_down;
 use crate::retry::Backoff;
-use crate::routing::table::Snapshot;
+use crate::routing::table::{Server, Snapshot};
 use crate::tls::credentials::Current;
 
 const BACKOFF: Backoff = Backoff {
@@ -121,9 +122,11 @@ pub async fn run(maker: Arc<ClientMaker>, health: Arc<Health>, snapshot: Arc<Arc
     loop {
         let address = health.due().await;
         let snapshot = snapshot.load_full();
-        let known = |address| snapshot.servers.iter().any(|it| it.endpoint == address);
-        health.forget(|suspect| !known(suspect));
-        if known(address) {
+        let target = |address| move |it: &Server| it.endpoint == address && it.target;
+        let is_target = |address| snapshot.servers.iter().any(target(address));
+        // When it becomes one again, what failed before says nothing of it.
+        health.forget(|suspect| !is_target(suspect));
+        if is_target(address) {
             match answers(&maker, address).await {
                 true => health.answered(address),
                 false => drop(health.failed(address)),

@@ -51,7 +51,7 @@ pub enum ExchangeFailure {
     NoSuchResource(Arc<KeptAnswer>),
     /// "No such resource", from a server that is listed as serving it; with the answer, if that could be read.
     DoubtfulNotFound(Option<Arc<KeptAnswer>>),
-    /// A read that waited for a server that is suspected to be frozen.
+    /// A read waited for a server that is suspected to be frozen, or a request that was not sent.
     Frozen,
     /// A discovery document could not be merged.
     Unmerged,
@@ -70,10 +70,7 @@ pub enum ExchangeFailure {
 impl ExchangeFailure {
     /// Whether the request may have been executed.
     pub fn maybe_executed(&self) -> bool {
-        matches!(
-            self,
-            ExchangeFailure::BrokeOff { .. } | ExchangeFailure::Frozen
-        )
+        matches!(self, ExchangeFailure::BrokeOff { .. })
     }
 
     /// Whether the server does not know the resource, as it says.

@@ -51,7 +51,7 @@ fn gated(
             action: Action::Answer(Refusal::NotInitialized),
         },
         Gate::Pass { ready } => {
-            let (row, action) = action(shared.local_serves());
+            let (row, action) = action(shared.local.serves());
             Plan { ready, row, action }
         }
     }
@@ -148,7 +148,7 @@ pub fn after_expiry(
     request: &RouteRequest<'_>,
     tried: &[SocketAddr],
 ) -> Option<Route> {
-    let initialized = shared.local_serves();
+    let initialized = shared.local.serves();
     let snapshot = shared.published.snapshot.load();
     if is_tied(shared, request, &snapshot) {
         return None;
@@ -236,8 +236,23 @@ fn may_be_answered_elsewhere(request: &RouteRequest<'_>) -> bool {
         && (path == "/version" || SAME_EVERYWHERE.iter().any(|below| path.starts_with(below)))
 }
 
-/// The first destination of a decision that was not tried.
+/// The first destination of a decision that was not tried. One that is suspected to be frozen comes last.
 fn route(
+    shared: &Shared,
+    request: &RouteRequest<'_>,
+    decision: &Decision<'_>,
+    snapshot: &Snapshot,
+    tried: &[SocketAddr],
+) -> Option<Route> {
+    let route = destination(shared, request, decision, snapshot, tried)?;
+    if !shared.frozen.is_suspected(route.address) {
+        return Some(route);
+    }
+    let avoided = [shared.frozen.suspected(), tried.to_vec()].concat();
+    destination(shared, request, decision, snapshot, &avoided).or(Some(route))
+}
+
+fn destination(
     shared: &Shared,
     request: &RouteRequest<'_>,
     decision: &Decision<'_>,

@@ -148,21 +148,11 @@ impl Shared {
         self.published.freshness.age() > 2 * self.config.peer.lease_ttl
     }
 
-    /// Whether requests go to the local apiserver first: it is initialized, does not turn requests away, and is not
-    /// suspected to be frozen. Else it is tried last.
-    pub(super) fn local_serves(&self) -> bool {
-        self.local.is_initialized() && !self.local.turns_away() && !self.is_local_frozen()
-    }
-
-    fn is_local_frozen(&self) -> bool {
-        self.frozen.is_suspected(self.config.api_server.address)
-    }
-
     /// Why a peer's request is not served by the local apiserver.
     pub(super) fn local_refusal(&self) -> Refusal {
         if self.local.turns_away() {
             Refusal::Terminating
-        } else if self.is_local_frozen() {
+        } else if self.local.is_frozen() {
             Refusal::PeerFrozen
         } else {
             Refusal::PeerNotInitialized

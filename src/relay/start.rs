@@ -83,13 +83,14 @@ pub fn start(
         config,
     });
     let peers = Arc::new(health::maker(&shared.config, shared.credentials.clone())?);
-    let questions = Questions::new(
-        &shared.config,
-        shared.credentials.clone(),
-        peers.clone(),
-        (shared.frozen.clone(), shared.health.clone()),
-        shared.published.snapshot.clone(),
-    )?;
+    let questions = Questions {
+        config: shared.config.clone(),
+        credentials: shared.credentials.clone(),
+        frozen: shared.frozen.clone(),
+        local: shared.local.clone(),
+        health: shared.health.clone(),
+        snapshot: shared.published.snapshot.clone(),
+    };
     control.spawn(frozen::run(questions, to_ask));
     control.spawn(health::run(
         peers,

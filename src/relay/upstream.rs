@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use super::boxed::rare;
 use super::destination::Destination;
-use super::frozen::ReadBudget;
+use super::frozen::{ReadBudget, Ticker};
 use super::pool::{ConnectionPool, Protocols};
 use super::upstream_stream::UpstreamSession;
 use crate::config::Config;
@@ -96,6 +96,8 @@ pub struct Upstreams {
     pub peers: UpstreamGroup,
     /// Reads that may leave a frozen server.
     pub read_budget: ReadBudget,
+    /// For requests that wait.
+    pub ticker: Arc<Ticker>,
 }
 
 impl Upstreams {
@@ -105,6 +107,7 @@ impl Upstreams {
             peers: UpstreamGroup::new(&config.peer.server_name, &credentials.peers),
             credentials,
             read_budget: ReadBudget::default(),
+            ticker: Arc::default(),
         }
     }
 

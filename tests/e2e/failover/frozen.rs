@@ -3,13 +3,15 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::failover::peers::Three;
 use crate::routing::real_apiservers::{LONGER, options, without_autoscaling};
+use testkit::addr::Loopback;
 use testkit::client::Client;
-use testkit::cluster::{Ground, HPAS_IN_DEFAULT, lists};
-use testkit::double::Fault;
+use testkit::cluster::{Ground, HPAS_IN_DEFAULT, LONG, lists, patient};
+use testkit::cut::Cut;
+use testkit::double::{Fault, v1_20};
 use testkit::kube::KubeApiServer;
 use testkit::process::Signal;
 use testkit::proxy::{Proxy, Until};
@@ -79,6 +81,17 @@ impl World {
         assert!(later < SHORT, "{what}: {later:?}");
     }
 
+    /// Until A's proxy would ask both others, neither of them last.
+    async fn until_all_are_back(&self) {
+        eventually("both others are back", SHORT * 3, async || {
+            let status = self.proxies[0].statusz().await;
+            let peers = status["peers"].as_array().unwrap().iter();
+            let back = |it: &&Value| it["target"] == true && it["unhealthy"] == false;
+            peers.filter(back).count() == 2
+        })
+        .await;
+    }
+
     async fn failovers(&self) -> f64 {
         let labels = [("reason", "frozen")];
         let name = "kube_interop_proxy_failovers_total";
@@ -141,7 +154,7 @@ async fn reads_do_not_wait_for_a_frozen_local_apiserver() {
     assert_eq!(answer.code(), 201, "{}", answer.text());
     let list = admin.get(CONFIG_MAPS).await.json();
     let items = list["items"].as_array().unwrap();
-    let name = |it: &serde_json::Value| it["metadata"]["name"].as_str().unwrap().to_owned();
+    let name = |it: &Value| it["metadata"]["name"].as_str().unwrap().to_owned();
     let written = items.iter().map(name);
     assert_eq!(written.filter(|it| it.starts_with("written-")).count(), 1);
     eventually("the local apiserver serves again", SHORT * 3, async || {
@@ -168,12 +181,14 @@ async fn reads_do_not_wait_for_a_frozen_peer() {
         .nobody_waits("a peer's apiserver", HPAS_IN_DEFAULT, &readers)
         .await;
     world.servers[1].process().signal(Signal::Cont);
+    world.until_all_are_back().await;
 
     world.proxies[2].process().signal(Signal::Stop);
     world
         .nobody_waits("a peer's proxy", HPAS_IN_DEFAULT, &readers)
         .await;
     world.proxies[2].process().signal(Signal::Cont);
+    world.until_all_are_back().await;
 }
 
 #[tokio::test]
@@ -193,17 +208,64 @@ async fn where_all_are_frozen_it_is_as_if_none_were() {
     assert!(reading.await.unwrap() < wait + LONGEST_WAIT);
 }
 
-/// An apiserver that is only slow: its handlers wait, and it answers pings.
+/// An apiserver that is only slow: its handlers wait, those of `/livez` too.
 #[tokio::test]
 async fn a_server_that_is_only_slow_is_not_left() {
     let three = Three::with(|options| options).await;
     let pods = "/api/v1/namespaces/default/pods";
     let slow = Duration::from_secs(4);
-    three.doubles[0].set_fault(pods, Some(Fault::Delay(slow)));
+    for path in [pods, "/livez"] {
+        three.doubles[0].set_fault(path, Some(Fault::Delay(slow)));
+    }
     let before = three.doubles[0].count(pods);
     let begun = Instant::now();
     assert_eq!(three.admin().get(pods).await.code(), 200);
     assert!(begun.elapsed() >= slow);
     assert_eq!(three.doubles[0].count(pods), before + 1);
     assert_eq!(three.failovers("frozen").await, 0.0);
+}
+
+/// A's apiserver is behind a link that falls silent. Nobody reads.
+#[tokio::test]
+async fn a_write_that_waits_shows_that_its_server_is_frozen() {
+    let ground = Ground::new().await;
+    let (a, b) = tokio::join!(ground.double(v1_20()), ground.double(v1_20()));
+    let link = Cut::start(Loopback::new(), a.addr()).await;
+    let proxy = |id, addr| Proxy::start(patient(ground.proxy(id, addr)).until(Until::Ready));
+    let (proxy_a, proxy_b) = tokio::join!(proxy("a", link.addr()), proxy("b", b.addr()));
+    let is_target = async |of: &Proxy, peer| lists(&of.statusz().await, peer, "apps");
+    eventually("A's proxy knows B", LONG, async || {
+        is_target(&proxy_a, "b").await && is_target(&proxy_b, "a").await
+    })
+    .await;
+    let path = "/api/v1/namespaces/default/pods";
+    let admin = proxy_a.client(&ground.pki).cert("admin").http2();
+    let admin = admin.timeout(LONGER);
+    let create = async |admin: &Client, name: &str| {
+        let object = json!({"metadata": {"name": name}}).to_string();
+        let answer = admin.request("POST", path, object).await;
+        assert_eq!(answer.code(), 201, "{}", answer.text());
+    };
+    create(&admin, "first").await;
+    a.take_requests();
+
+    link.silence();
+    let elsewhere = async {
+        eventually("A's live key says that it is no target", LONG, async || {
+            !is_target(&proxy_b, "a").await
+        })
+        .await;
+        let begun = Instant::now();
+        create(&admin.fresh(), "third").await;
+        assert!(begun.elapsed() < SHORT, "{:?}", begun.elapsed());
+        assert_eq!((a.count(path), b.count(path)), (0, 1));
+        link.restore();
+    };
+    // On the connection of the first one: it is sent.
+    tokio::join!(create(&admin, "second"), elsewhere);
+    assert_eq!((a.count(path), b.count(path)), (1, 1), "it stayed");
+    eventually("it is a target again", SHORT * 3, async || {
+        is_target(&proxy_b, "a").await
+    })
+    .await;
 }
