@@ -1,6 +1,8 @@
 //! Servers that are stopped (SIGSTOP): alive on TCP, and nothing comes from them. Real kube-apiservers v1.20.2, two of
 //! three with autoscaling.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -268,4 +270,57 @@ async fn a_write_that_waits_shows_that_its_server_is_frozen() {
         is_target(&proxy_b, "a").await
     })
     .await;
+}
+
+/// Both cores are busy with other work, and the apiservers with lists of megabytes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_apiserver_loses_no_watch_and_no_write_and_gives_no_error() {
+    const OBJECTS: usize = 200;
+    const WRITES: usize = 40;
+    let world = World::new().await;
+    let admin = world.admin();
+    let create = async |name: String, length: usize| {
+        let object = json!({"metadata": {"name": name}, "data": {"x": "x".repeat(length)}});
+        let answer = admin.request("POST", CONFIG_MAPS, object.to_string()).await;
+        assert_eq!(answer.code(), 201, "{}", answer.text());
+    };
+    for number in 0..OBJECTS {
+        create(format!("large-{number}"), 20_000).await;
+    }
+    let mut watch = admin.open(&format!("{CONFIG_MAPS}?watch=true")).await;
+    let busy = Arc::new(AtomicBool::new(true));
+    let burners = (0..4).map(|_| {
+        let busy = busy.clone();
+        std::thread::spawn(move || while busy.load(Ordering::Relaxed) {})
+    });
+    let burners: Vec<_> = burners.collect();
+    let readers = (0..16).map(|_| {
+        let (reader, busy) = (world.admin(), busy.clone());
+        tokio::spawn(async move {
+            let mut slowest = Duration::ZERO;
+            while busy.load(Ordering::Relaxed) {
+                slowest = slowest.max(longest(CONFIG_MAPS, std::slice::from_ref(&reader)).await);
+            }
+            slowest
+        })
+    });
+    let readers: Vec<_> = readers.collect();
+    for number in 0..WRITES {
+        create(format!("written-{number}"), 1).await;
+    }
+    busy.store(false, Ordering::Relaxed);
+    let mut slowest = Duration::ZERO;
+    for reader in readers {
+        slowest = slowest.max(reader.await.unwrap());
+    }
+    println!("busy: {slowest:?}, {} reads moved", world.failovers().await);
+    for burner in burners {
+        burner.join().unwrap();
+    }
+    let mut written = 0;
+    while written < WRITES {
+        let event = watch.next_event(LONGER).await.unwrap().expect("it goes on");
+        let name = event["object"]["metadata"]["name"].as_str().unwrap();
+        written += usize::from(event["type"] == "ADDED" && name.starts_with("written-"));
+    }
 }
