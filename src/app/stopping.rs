@@ -1,14 +1,16 @@
 //! When the drain of a proxy that stops is over.
 //!
 //! Clients that know no other address (kubelet, controller manager, scheduler of this node) are let in until the end.
-//! So a proxy whose apiserver is shutting down, too, goes on until that is gone: before, nothing would start again at
-//! this address anyway. [`is_over`] decides, and is pure.
+//! So a proxy whose apiserver is shutting down, too, goes on until its process is gone: before, nothing would start again
+//! at this address anyway. [`is_over`] decides, and is pure.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::time::{Instant, interval};
 
 use crate::config::ShutdownConfig;
+use crate::local::process;
 use crate::local::state::LocalState;
 use crate::relay::shared::Shared;
 use crate::server::ServingThreads;
@@ -16,8 +18,10 @@ use crate::server::ServingThreads;
 /// Between two looks at what is open.
 const INTERVAL: Duration = Duration::from_millis(50);
 /// The longest wait after `shutdown.drain` for an apiserver that is shutting down.
-const APISERVER_TIMEOUT: Duration = Duration::from_secs(20);
-/// The time between an apiserver's last answer and the end of its process. Peers serve meanwhile.
+const APISERVER_TIMEOUT: Duration = Duration::from_secs(75);
+/// Between two looks at the process of an apiserver that takes no connections.
+const PROCESS_INTERVAL: Duration = Duration::from_millis(250);
+/// The time between an apiserver's last connection and the end of its process. Peers serve meanwhile.
 const APISERVER_EXIT: Duration = Duration::from_secs(1);
 
 /// The local apiserver, as the end of the drain depends on it.
@@ -25,9 +29,9 @@ const APISERVER_EXIT: Duration = Duration::from_secs(1);
 enum Apiserver {
     /// It goes on: the proxy is stopped alone.
     Serves,
-    /// It got a signal to stop, too.
+    /// It got a signal to stop, too, and its process is there.
     ShutsDown,
-    /// It takes no connections, for so long.
+    /// It takes no connections and has none, for so long.
     Gone(Duration),
 }
 
@@ -59,14 +63,14 @@ pub(super) async fn drain(shared: &Shared, server: ServingThreads, enter_last: i
     let begin = shared.drain_begin();
     server.drain();
     let last = shared.ending();
-    let mut apiserver = ApiserverWatch::new(&shared.local);
+    let mut apiserver = ApiserverWatch::new(&shared.local, shared.config.api_server.address);
     let mut ticks = interval(INTERVAL);
     loop {
         ticks.tick().await;
         let metrics = &shared.metrics;
         let state = DrainState {
             elapsed: begin.elapsed(),
-            apiserver: apiserver.look(),
+            apiserver: apiserver.look().await,
             connections: server.connections(),
             early_requests: metrics.long_running.get() - metrics.late_long_running.get(),
         };
@@ -82,18 +86,23 @@ pub(super) async fn drain(shared: &Shared, server: ServingThreads, enter_last: i
 /// Follows the local apiserver.
 struct ApiserverWatch<'a> {
     local: &'a LocalState,
+    address: SocketAddr,
     gone_since: Option<Instant>,
+    /// When its process was looked at, and whether it was there.
+    process: Option<(Instant, bool)>,
 }
 
 impl<'a> ApiserverWatch<'a> {
-    fn new(local: &'a LocalState) -> Self {
+    fn new(local: &'a LocalState, address: SocketAddr) -> Self {
         Self {
             local,
+            address,
             gone_since: None,
+            process: None,
         }
     }
 
-    fn look(&mut self) -> Apiserver {
+    async fn look(&mut self) -> Apiserver {
         if self.local.is_initialized() {
             self.gone_since = None;
             return match self.local.is_shutting_down() {
@@ -101,8 +110,26 @@ impl<'a> ApiserverWatch<'a> {
                 false => Apiserver::Serves,
             };
         }
+        if self.lingers().await {
+            self.gone_since = None;
+            return Apiserver::ShutsDown;
+        }
         let since = self.gone_since.get_or_insert_with(Instant::now);
         Apiserver::Gone(since.elapsed())
+    }
+
+    /// Whether its process is there although it takes no connections.
+    async fn lingers(&mut self) -> bool {
+        match self.process {
+            Some((at, lingers)) if at.elapsed() < PROCESS_INTERVAL => lingers,
+            _ => {
+                let address = self.address;
+                let looking = tokio::task::spawn_blocking(move || process::lingers(address));
+                let lingers = looking.await.unwrap_or(false);
+                self.process = Some((Instant::now(), lingers));
+                lingers
+            }
+        }
     }
 }
 
@@ -138,8 +165,8 @@ mod tests {
     #[test]
     fn it_goes_on_while_its_apiserver_shuts_down() {
         assert!(!after(0, Apiserver::ShutsDown, 0, 0));
-        assert!(!after(79, Apiserver::ShutsDown, 0, 0));
-        assert!(after(80, Apiserver::ShutsDown, 5, 5));
+        assert!(!after(134, Apiserver::ShutsDown, 0, 0));
+        assert!(after(135, Apiserver::ShutsDown, 5, 5));
     }
 
     #[test]
@@ -153,19 +180,20 @@ mod tests {
         assert!(!after(70, gone(0), 0, 0));
     }
 
-    #[test]
-    fn an_apiserver_that_comes_back_while_the_proxy_drains_serves_again() {
+    #[tokio::test]
+    async fn an_apiserver_that_comes_back_while_the_proxy_drains_serves_again() {
         let local = LocalState::default();
-        let mut watch = ApiserverWatch::new(&local);
-        assert!(matches!(watch.look(), Apiserver::Gone(_)));
+        // Nobody has connections there.
+        let mut watch = ApiserverWatch::new(&local, ([127, 0, 0, 1], 0).into());
+        assert!(matches!(watch.look().await, Apiserver::Gone(_)));
         local.answered(true, 0);
-        assert_eq!(watch.look(), Apiserver::Serves);
+        assert_eq!(watch.look().await, Apiserver::Serves);
         local.shuts_down(true, 0);
-        assert_eq!(watch.look(), Apiserver::ShutsDown);
+        assert_eq!(watch.look().await, Apiserver::ShutsDown);
         local.refused();
-        assert!(matches!(watch.look(), Apiserver::Gone(_)));
+        assert!(matches!(watch.look().await, Apiserver::Gone(_)));
         local.answered(true, local.epoch());
-        assert_eq!(watch.look(), Apiserver::Serves);
+        assert_eq!(watch.look().await, Apiserver::Serves);
         assert_eq!(watch.gone_since, None);
     }
 }

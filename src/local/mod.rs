@@ -4,6 +4,7 @@ pub mod discovery;
 pub mod groups;
 mod own;
 pub mod probe;
+pub mod process;
 pub mod reader;
 pub mod requestheader;
 mod start;

@@ -60,7 +60,7 @@ wrong_grace() {
     comes_back "$node"
     before=$(of_container "$node" kube-interop-proxy)
     client informers "$node" informers --server "https://$(address "$node"):6443" /api/v1/configmaps
-    another_pod "$node" 's/terminationGracePeriodSeconds: .*/terminationGracePeriodSeconds: 90/'
+    another_pod "$node" 's/terminationGracePeriodSeconds: .*/terminationGracePeriodSeconds: 150/'
     until_done 60 "the old proxy's end" ended "$node" "$before"
     killed "$node" "$before" || die 'it was not killed'
     say "killed at the grace's end: $(killed "$node" "$before")"

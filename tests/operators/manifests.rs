@@ -205,7 +205,7 @@ fn the_hosted_base_puts_the_proxy_before_the_apiserver() {
         arguments,
         ["--bind-address=127.0.0.1", "--shutdown-delay-duration=70s"]
     );
-    assert_eq!(pod["terminationGracePeriodSeconds"], 90);
+    assert_eq!(pod["terminationGracePeriodSeconds"], 150);
     let init = &pod["initContainers"][0];
     let volumes = pod["volumes"].as_array().unwrap();
     for container in containers.iter().chain([init]) {

@@ -9,7 +9,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::routing::real_apiservers::{LONGER, options};
 use testkit::client::Client;
 use testkit::cluster::Ground;
-use testkit::kube::KubeApiServer;
+use testkit::kube::{KubeApiServer, KubeOptions};
 use testkit::process::Signal;
 use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
@@ -20,6 +20,8 @@ const DELAY: &str = "1s";
 const DRAIN: &str = "4s";
 /// More than delay and drain.
 const SHUTDOWN_DELAY: &str = "7s";
+/// How long an apiserver with `APIServerIdentity` lives on without its port.
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// One request on a new connection.
 #[derive(Debug, Clone)]
@@ -50,12 +52,18 @@ pub async fn ask(client: Client, asked: Arc<Mutex<Vec<Asked>>>) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_of_this_node_is_served_until_both_have_ended() {
+/// Two apiservers and their proxies.
+struct World {
+    ground: Ground,
+    a: KubeApiServer,
+    _b: KubeApiServer,
+    proxy_a: Proxy,
+    proxy_b: Proxy,
+}
+
+async fn world(a: impl FnOnce(KubeOptions) -> KubeOptions) -> World {
     let ground = Ground::new().await;
-    let stops_late =
-        options(&ground, "cp-a").arg(&format!("--shutdown-delay-duration={SHUTDOWN_DELAY}"));
-    let mut a = KubeApiServer::start(stops_late, &ground.pki).await;
+    let a = KubeApiServer::start(a(options(&ground, "cp-a")), &ground.pki).await;
     let b = KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await;
     let proxy = |id, server: &KubeApiServer| {
         let options = ground.proxy(id, server.addr());
@@ -64,7 +72,7 @@ async fn a_client_of_this_node_is_served_until_both_have_ended() {
             .set("shutdown.drain", DRAIN);
         Proxy::start(options.until(Until::Ready))
     };
-    let (mut proxy_a, _proxy_b) = tokio::join!(proxy("a", &a), proxy("b", &b));
+    let (proxy_a, proxy_b) = tokio::join!(proxy("a", &a), proxy("b", &b));
     eventually("B is a target", LONGER, async || {
         proxy_a
             .metric("kube_interop_proxy_peers", &[("state", "target")])
@@ -72,6 +80,76 @@ async fn a_client_of_this_node_is_served_until_both_have_ended() {
             == 1.0
     })
     .await;
+    World {
+        ground,
+        a,
+        _b: b,
+        proxy_a,
+        proxy_b,
+    }
+}
+
+/// SIGTERM to proxy and apiserver. Returns when they ended, as seen a little later.
+async fn stop(proxy: &mut Proxy, apiserver: &mut KubeApiServer) -> (Instant, Instant) {
+    proxy.process().signal(Signal::Term);
+    apiserver.process().signal(Signal::Term);
+    let (mut proxy_ended, mut apiserver_ended) = (None, None);
+    eventually("both have ended", 2 * MINUTE, async || {
+        if proxy_ended.is_none() && proxy.process().exited().is_some() {
+            proxy_ended = Some(Instant::now());
+        }
+        if apiserver_ended.is_none() && apiserver.process().exited().is_some() {
+            apiserver_ended = Some(Instant::now());
+        }
+        proxy_ended.is_some() && apiserver_ended.is_some()
+    })
+    .await;
+    (proxy_ended.unwrap(), apiserver_ended.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_apiserver_that_lives_on_without_its_port_keeps_its_proxy_and_nothing_else_does() {
+    let lives_on = |options: KubeOptions| {
+        let options = options.cached().feature_gate("APIServerIdentity=true");
+        options.arg("--shutdown-delay-duration=5s")
+    };
+    let mut world = world(lives_on).await;
+    let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
+    let client = world.proxy_a.client(&world.ground.pki).cert("admin");
+    let asking = tokio::spawn(ask(client, asked.clone()));
+    let signalled = Instant::now();
+    let (proxy_ended, apiserver_ended) = stop(&mut world.proxy_a, &mut world.a).await;
+    asking.abort();
+    let took = |ended: Instant| ended.duration_since(signalled);
+    let (proxy, apiserver) = (took(proxy_ended), took(apiserver_ended));
+    println!("the apiserver ended after {apiserver:?}, its proxy after {proxy:?}");
+    assert!(apiserver > MINUTE, "it lives on: {apiserver:?}");
+    assert!(proxy > apiserver && proxy < apiserver + Duration::from_secs(5));
+    let asked = asked.lock().unwrap().clone();
+    let refused: Vec<_> = asked
+        .iter()
+        .filter(|asked| asked.result.is_err() && asked.answered < apiserver_ended)
+        .collect();
+    assert!(asked.len() > 200 && refused.is_empty(), "{refused:?}");
+
+    // The other one is stopped alone: its apiserver has connections, too.
+    let alone = Instant::now();
+    assert!(world.proxy_b.terminate().await.success());
+    let drained = Duration::from_secs(10);
+    assert!(alone.elapsed() < drained, "{:?}", alone.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_of_this_node_is_served_until_both_have_ended() {
+    let stops_late =
+        |options: KubeOptions| options.arg(&format!("--shutdown-delay-duration={SHUTDOWN_DELAY}"));
+    let World {
+        ground,
+        mut a,
+        _b,
+        mut proxy_a,
+        proxy_b: _proxy_b,
+    } = world(stops_late).await;
     let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
     let client = proxy_a.client(&ground.pki).cert("admin");
     let asking = tokio::spawn(ask(client, asked.clone()));
@@ -80,20 +158,7 @@ async fn a_client_of_this_node_is_served_until_both_have_ended() {
     let _watch = watcher.open(&format!("{CONFIG_MAPS}?watch=true")).await;
 
     let signalled = Instant::now();
-    proxy_a.process().signal(Signal::Term);
-    a.process().signal(Signal::Term);
-    let (mut proxy_ended, mut apiserver_ended) = (None, None);
-    eventually("both have ended", LONGER, async || {
-        if proxy_ended.is_none() && proxy_a.process().exited().is_some() {
-            proxy_ended = Some(Instant::now());
-        }
-        if apiserver_ended.is_none() && a.process().exited().is_some() {
-            apiserver_ended = Some(Instant::now());
-        }
-        proxy_ended.is_some() && apiserver_ended.is_some()
-    })
-    .await;
-    let (proxy_ended, apiserver_ended) = (proxy_ended.unwrap(), apiserver_ended.unwrap());
+    let (proxy_ended, apiserver_ended) = stop(&mut proxy_a, &mut a).await;
     a.start_again();
     proxy_a.start_again().await;
     let ready = Instant::now();
