@@ -121,10 +121,13 @@ impl<'a> ForwardedRequest<'a> {
         let token = headers.and_then(|header| self.tokens.of(&header.headers));
         let known = certificate || token.is_some_and(|token| self.tokens.is_known(token));
         let unverified = !known && route.details.ends_anonymous;
+        let mut named = upload.header_mut().filter(|_| certificate).into_iter();
+        let unauthenticated =
+            named.any(|header| shared.privileged.name_unauthenticated(&header.headers));
         // A body may be too long to be sent again, and a peer's users do not know each other. A request that failed on
         // its own connection has failed: no other request can have closed it.
         let peer = *self.route_request.caller == Caller::Peer;
-        let exclusive = unverified && peer && upload.is_expected();
+        let exclusive = unauthenticated || unverified && peer && upload.is_expected();
         let waits = unverified && !peer && session.is_http2();
         let permit = match waits {
             false => None,

@@ -9,7 +9,8 @@
 //! Since 1.29 kube-apiserver closes an HTTP/2 connection after each request that it does not authenticate. So callers
 //! without our certificate share connections to such a server only after an apiserver has accepted their token
 //! ([`super::tokens`]). Until then they use the connections of their own client's connection ([`super::downstream`]),
-//! and cannot end other requests.
+//! and cannot end other requests. Who has a certificate and is named as if unauthenticated gets a connection for each
+//! request.
 //!
 //! When certificate files change, new groups are made ([`Credentials`]). Running requests end on the old ones;
 //! long-running requests end one after the other ([`crate::relay::revalidate`]).

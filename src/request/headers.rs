@@ -45,7 +45,7 @@ const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 pub struct PrivilegedHeaders {
     all: HeaderNames,
     users: Vec<HeaderName>,
-    group: Option<HeaderName>,
+    groups: Vec<HeaderName>,
     uid: Option<HeaderName>,
     credential: Option<HeaderName>,
 }
@@ -62,7 +62,7 @@ impl PrivilegedHeaders {
         let prefixes = config.extra_prefixes.clone();
         Self {
             users: config.username.clone(),
-            group: config.group.first().cloned(),
+            groups: config.group.clone(),
             uid: config.uid.first().cloned(),
             credential: prefixes
                 .first()
@@ -75,6 +75,16 @@ impl PrivilegedHeaders {
     pub fn named_user<'h>(&self, headers: &'h HeaderMap) -> Option<&'h HeaderValue> {
         let mut users = self.users.iter().filter_map(|name| headers.get(name));
         users.find(|user| !user.as_bytes().trim_ascii().is_empty())
+    }
+
+    /// Whether `headers` name a user that apiservers take for unauthenticated: since 1.29 they end an HTTP/2 connection
+    /// after the request of such a user.
+    pub fn name_unauthenticated(&self, headers: &HeaderMap) -> bool {
+        let is = |value: &HeaderValue, name: &[u8]| value.as_bytes().trim_ascii() == name;
+        let mut groups = self.groups.iter().flat_map(|name| headers.get_all(name));
+        self.named_user(headers)
+            .is_some_and(|user| is(user, b"system:anonymous"))
+            || groups.any(|group| is(group, b"system:unauthenticated"))
     }
 
     /// Removes every privileged header. Returns the number of names removed.
@@ -97,7 +107,7 @@ impl PrivilegedHeaders {
         if let Some(user) = self.users.first() {
             set(headers, user.clone(), who.user.clone())?;
         }
-        if let Some(group) = &self.group {
+        if let Some(group) = self.groups.first() {
             for value in &who.groups {
                 let added = headers.try_append(group.clone(), value.clone());
                 added.or_err(ErrorType::InvalidHTTPHeader, TOO_MANY)?;

@@ -110,6 +110,34 @@ fn a_certificate_user_is_written_under_the_apiservers_own_names_and_brings_no_to
 }
 
 #[test]
+fn who_is_named_anonymous_or_unauthenticated_is_so_to_apiservers() {
+    let privileged = privileged();
+    for (headers, expected) in [
+        (vec![("X-Remote-User", "system:anonymous")], true),
+        (vec![("X-Other-User", "system:anonymous")], true),
+        (
+            vec![
+                ("X-Remote-User", "alice"),
+                ("X-Foo-Group", "devs"),
+                ("X-Foo-Group", "system:unauthenticated"),
+            ],
+            true,
+        ),
+        (
+            vec![
+                ("X-Remote-User", "system:unauthenticated"),
+                ("X-Foo-Group", "system:anonymous"),
+            ],
+            false,
+        ),
+        (vec![], false),
+    ] {
+        let found = privileged.name_unauthenticated(&request(&headers));
+        assert_eq!(found, expected, "{headers:?}");
+    }
+}
+
+#[test]
 fn an_empty_remote_user_names_nobody() {
     let privileged = privileged();
     for (headers, named) in [

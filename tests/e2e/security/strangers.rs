@@ -13,6 +13,7 @@ use testkit::cluster::{Ground, LONG, Single};
 use testkit::double::{Double, DoubleOptions, Fault, Recorded, ScriptedAnswer, v1_36};
 use testkit::flood::{Flood, FloodOptions};
 use testkit::modern::ModernApiServer;
+use testkit::pki::LeafOptions;
 use testkit::proxy::{Proxy, Until};
 use testkit::raw::{
     END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, RESET, SETTINGS, frame, literal,
@@ -133,6 +134,34 @@ async fn what_is_no_token_never_shares_a_connection() {
     let (bobs, strangers) = (of(PODS, "bob"), of("/readyz", "system:anonymous"));
     assert!(!bobs.is_empty() && strangers.len() >= 8, "{strangers:?}");
     assert!(bobs.is_disjoint(&strangers), "{bobs:?} and {strangers:?}");
+}
+
+#[tokio::test]
+async fn users_named_as_if_unauthenticated_never_share_a_connection() {
+    let world = modern().await;
+    let anonymous = LeafOptions::client("system:anonymous");
+    let unauthenticated = LeafOptions::client("mallory").org("system:unauthenticated");
+    for (name, leaf) in [("x", anonymous), ("y", unauthenticated)] {
+        world.ground.pki.leaf(name, "ca", &leaf);
+    }
+    // Clients are spread over the proxy's threads, and each thread has connections of its own.
+    for _ in 0..8 {
+        for name in ["alice", "x", "y", "alice"] {
+            let client = world.client().cert(name).http2();
+            assert_ne!(client.get(PODS).await.code(), 401, "{name}");
+        }
+    }
+    let seen = world.double.requests();
+    let seen = seen.iter().filter(|it| it.path == PODS);
+    let (alices, others): (Vec<_>, Vec<_>) = seen.partition(|it| it.user == "alice");
+    let connections = |of: &[&Recorded]| -> BTreeSet<_> {
+        let connections = of.iter().map(|it| it.connection_id);
+        connections.collect()
+    };
+    assert_eq!((alices.len(), others.len()), (16, 16));
+    assert_eq!(connections(&others).len(), 16);
+    assert!(connections(&alices).len() < 16);
+    assert!(connections(&alices).is_disjoint(&connections(&others)));
 }
 
 #[tokio::test]
