@@ -124,9 +124,8 @@ impl Server {
 
     fn is_used(&self) -> bool {
         let closed = |connection: &Arc<Connection>| connection.is_closed();
-        let waited_for = |opening: &Opening| opening.result.borrow().is_none();
         self.idle.iter().any(IdleConnection::is_usable)
-            || self.opening.iter().any(waited_for)
+            || self.opening.iter().any(Opening::is_under_way)
             || !self.open.iter().all(closed)
     }
 
@@ -156,8 +155,7 @@ impl Server {
 
     /// Joins the requests that wait for a connection that is being opened, if it can serve them all.
     fn join(&mut self, most: usize) -> Option<Opening> {
-        self.opening
-            .retain(|opening| opening.result.borrow().is_none());
+        self.opening.retain(Opening::is_under_way);
         let most = self.limit.map_or(most, |limit| limit.min(most));
         let joins = |opening: &&Opening| opening.waiting.load(Ordering::Relaxed) < most;
         let opening = self.opening.iter().find(joins)?.clone();
@@ -315,6 +313,13 @@ fn forget_unused(servers: &mut HashMap<SocketAddr, Server>) {
     });
 }
 
+impl Opening {
+    /// Whether there will be a result. A task that has panicked is gone and leaves none.
+    fn is_under_way(&self) -> bool {
+        self.result.has_changed().is_ok() && self.result.borrow().is_none()
+    }
+}
+
 impl IdleConnection {
     fn is_usable(&self) -> bool {
         self.since.elapsed() < IDLE_TIMEOUT
@@ -339,4 +344,22 @@ async fn is_quiet(stream: &mut Stream) -> bool {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_joins_a_dial_whose_task_is_gone() {
+        let (told, result) = watch::channel(None);
+        let mut server = Server::default();
+        server.opening.push(Opening {
+            waiting: Arc::default(),
+            result,
+        });
+        assert!(server.join(9).is_some() && server.is_used());
+        drop(told);
+        assert!(server.join(9).is_none() && !server.is_used());
+    }
 }

@@ -29,7 +29,7 @@ pub struct ServingTls {
 
 impl ServingTls {
     /// From the files of `config`; also the CAs that client certificates are verified against. A handshake has succeeded
-    /// with each configuration.
+    /// with each certificate.
     pub fn read(
         config: &ServingConfig,
         reading: &FileSnapshot<'_>,
@@ -56,10 +56,11 @@ impl ServingTls {
                 .with_client_cert_verifier(verifier.clone())
                 .with_cert_resolver(Arc::new(selection));
             server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-            let server = Arc::new(server);
-            trial::handshake(&server).map_err(TlsError::Handshake)?;
-            Ok::<_, TlsError>(server)
+            Ok::<_, TlsError>(Arc::new(server))
         };
+        for one in selection.each() {
+            trial::handshake(&server(one)?).map_err(TlsError::Handshake)?;
+        }
         let by_address = selection.addresses();
         let by_address = by_address.map(|address| Ok((address, server(selection.at(address))?)));
         let by_address = by_address.collect::<Result<_, TlsError>>()?;

@@ -2,13 +2,18 @@
 
 use std::sync::Arc;
 
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::CertificateDer;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+};
 
 use super::algorithms;
 use super::error::TlsError;
 use super::files::ChainAndKey;
+use crate::x509::pem;
 
 /// The one crypto provider of this process.
 pub fn provider() -> Arc<CryptoProvider> {
@@ -28,9 +33,13 @@ pub fn client(
     cas: &[CertificateDer<'_>],
     identity: Option<ChainAndKey>,
 ) -> Result<ClientConfig, TlsError> {
+    let roots = Arc::new(roots(cas));
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider()).build();
+    let verifier = verifier.map_err(|error| Error::General(error.to_string()))?;
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots(cas));
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(ReadableServers(verifier)));
     Ok(match identity {
         Some((chain, key)) => builder.with_client_auth_cert(chain, key)?,
         None => builder.with_no_client_auth(),
@@ -42,4 +51,67 @@ fn roots(cas: &[CertificateDer<'_>]) -> RootCertStore {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(cas.iter().map(|ca| ca.clone().into_owned()));
     roots
+}
+
+/// Verifies servers as rustls does, but none whose certificate x509-parser cannot read: pingora reads serial and
+/// organization with it and panics where that fails.
+#[derive(Debug)]
+struct ReadableServers(Arc<dyn ServerCertVerifier>);
+
+impl ServerCertVerifier for ReadableServers {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        pem::parsed(end_entity).ok_or(CertificateError::BadEncoding)?;
+        let (leaf, chain) = (end_entity, intermediates);
+        self.0
+            .verify_server_cert(leaf, chain, server_name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::AcceptAny;
+    use super::*;
+
+    #[test]
+    fn a_server_whose_certificate_pingora_cannot_read_fails_the_handshake() {
+        let good = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap();
+        let good = good.cert.der().to_vec();
+        let trailing = [&good[..], &[0]].concat();
+        let verifier = ReadableServers(Arc::new(AcceptAny));
+        let name = ServerName::try_from("x").unwrap();
+        for (der, is_readable) in [(good, true), (trailing, false), (vec![0x30, 0], false)] {
+            let (der, now) = (CertificateDer::from(der), UnixTime::now());
+            let verified = verifier.verify_server_cert(&der, &[], &name, &[], now);
+            assert_eq!(verified.is_ok(), is_readable, "{der:?}");
+        }
+    }
 }

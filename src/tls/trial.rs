@@ -1,4 +1,4 @@
-//! Tries a configuration of the TLS port before it is used: one handshake, in memory.
+//! Tries a configuration of the TLS port before it is used: one handshake for each certificate, in memory.
 //!
 //! Each file of a configuration may be right, and no handshake succeed all the same: a chain may be longer than any
 //! client takes.
@@ -51,7 +51,7 @@ fn transfer(from: &mut Connection, to: &mut Connection) -> Result<usize, Error> 
 
 /// Nothing leaves this process.
 #[derive(Debug)]
-struct AcceptAny;
+pub(super) struct AcceptAny;
 
 impl ServerCertVerifier for AcceptAny {
     fn verify_server_cert(

@@ -213,7 +213,9 @@ async fn a_certificate_of_a_name_is_replaced_like_the_others() {
     };
     let (crt, key) = (std::fs::read(path("crt")), std::fs::read(path("key")));
     let broken = async || world.proxy.metric(BROKEN, &[("files", "serving")]).await;
-    for (file, contents) in [("crt", "nonsense"), ("key", "")] {
+    // A chain that is longer than a message of TLS may be.
+    let long = String::from_utf8(crt.as_ref().unwrap().repeat(200)).unwrap();
+    for (file, contents) in [("crt", "nonsense"), ("key", ""), ("crt", &long)] {
         std::fs::write(path(file), contents).unwrap();
         eventually("that is noticed", LONG, async || broken().await == 1.0).await;
         let found = subject(world.proxy.addr(), name, &[]).await;
