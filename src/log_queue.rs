@@ -52,6 +52,14 @@ impl LogQueue {
         Ok(Self { lines, waiting })
     }
 
+    /// Logs a panic. One of the main thread ends the process: it is written before.
+    pub fn panicked(&self, thread: Option<&str>, what: &str) {
+        tracing::error!(thread, what, "panicked");
+        if thread == Some("main") {
+            self.flush();
+        }
+    }
+
     /// Waits until all lines are written, but not for a reader that hangs.
     pub fn flush(&self) {
         let end = Instant::now() + FLUSH_PATIENCE;
@@ -148,6 +156,35 @@ mod tests {
 
     fn all(read: &Receiver<Vec<u8>>) -> Vec<u8> {
         read.try_iter().flatten().collect()
+    }
+
+    #[test]
+    fn a_panic_of_the_main_thread_is_written_before_the_process_ends() {
+        let (read, lines) = channel();
+        // Slower than the process ends.
+        struct Slow(Sender<Vec<u8>>);
+        impl Write for Slow {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                thread::sleep(Duration::from_millis(100));
+                let _ = self.0.send(bytes.to_vec());
+                Ok(bytes.len())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let queue = LogQueue::start(Slow(read)).unwrap();
+        let writer = queue.clone();
+        let logs = tracing_subscriber::fmt().with_writer(move || writer.clone());
+        tracing::subscriber::with_default(logs.finish(), || {
+            queue.panicked(Some("main"), "of a test");
+        });
+        assert!(
+            String::from_utf8(all(&lines))
+                .unwrap()
+                .contains("of a test")
+        );
     }
 
     /// One test, because all are counted in one place.

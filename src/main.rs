@@ -201,10 +201,10 @@ fn wanted_filter() -> Result<Option<EnvFilter>, ()> {
 /// Returns what replaces the filter.
 fn start_logging(format: LogFormat, filter: EnvFilter, lines: LogQueue) -> LogFilter {
     // The default hook writes to stderr itself, and so would wait for its reader.
-    std::panic::set_hook(Box::new(|panic| {
+    let queue = lines.clone();
+    std::panic::set_hook(Box::new(move |panic| {
         let what = panic.to_string().replace('\n', " ");
-        let thread = std::thread::current();
-        tracing::error!(thread = thread.name(), what, "panicked");
+        queue.panicked(std::thread::current().name(), &what);
     }));
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -242,7 +242,7 @@ impl Catalog {
         let snapshot = self.state.compile(own.as_deref(), &view);
         let snapshot = Arc::new(snapshot);
         let before = self.published.snapshot.swap(snapshot.clone());
-        transitions::log(&before, &snapshot);
+        transitions::log(&before, &snapshot, own.as_deref());
         self.published.changed.send_replace(());
     }
 }

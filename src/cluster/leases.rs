@@ -85,10 +85,14 @@ impl Leases {
                 let known = leases.current.get(&item.key);
                 if let Some(staged) = &mut leases.staged {
                     match read(&item, namespace, now, decoder) {
-                        Some(Some(lease)) => keep(staged, item.key, lease, most, decoder),
+                        Some(Some(lease)) => drop(keep(staged, item.key, lease, most, decoder)),
                         Some(None) => {}
                         // What was known before stays.
-                        None => staged.extend(known.map(|known| (item.key, known.clone()))),
+                        None => {
+                            if let Some(known) = known.cloned() {
+                                keep(staged, item.key, known, most, decoder);
+                            }
+                        }
                     }
                 }
             }
@@ -99,8 +103,7 @@ impl Leases {
             }
             Event::Apply(item) => match read(&item, namespace, now, decoder) {
                 Some(Some(lease)) => {
-                    keep(&mut leases.current, item.key, lease, most, decoder);
-                    return true;
+                    return keep(&mut leases.current, item.key, lease, most, decoder);
                 }
                 Some(None) => return leases.current.remove(&item.key).is_some(),
                 None => {}
@@ -135,24 +138,26 @@ fn read(
     }))
 }
 
-/// Adds a Lease. If there are too many, leaves out the one that was created last.
+/// Adds a Lease. If there are too many, leaves out the one that was created last. Returns whether that is another.
 fn keep(
     leases: &mut BTreeMap<String, KeptLease>,
     name: String,
     lease: KeptLease,
     most: usize,
     decoder: &mut Decoder<'_>,
-) {
-    leases.insert(name, lease);
+) -> bool {
+    leases.insert(name.clone(), lease);
     if leases.len() <= most {
-        return;
+        return true;
     }
     let last = leases.iter().max_by_key(|(_, kept)| kept.created);
     let last = last.map(|(name, kept)| (name.clone(), kept.lease.at.revision));
-    if let Some((name, revision)) = last {
-        leases.remove(&name);
-        decoder.failed(&name, revision, &Undecodable::LeftOut(most));
-    }
+    let Some((last, revision)) = last else {
+        return true;
+    };
+    leases.remove(&last);
+    decoder.failed(&last, revision, &Undecodable::LeftOut(most));
+    last != name
 }
 
 #[cfg(test)]
@@ -270,14 +275,33 @@ mod tests {
         assert!(world.names().contains(&"z"), "whatever its name");
         // One more of the flood is left out, and said so each time; a renewal of what is kept is not.
         let surplus = || Event::Apply(identity("aa", 9999));
-        assert!(world.take(surplus()).1);
-        assert!(world.take(surplus()).1);
+        assert_eq!(world.take(surplus()), (false, true));
+        assert_eq!(world.take(surplus()), (false, true));
         assert!(!world.names().contains(&"aa"));
         assert_eq!(world.take(Event::Apply(real)), (true, false));
+        // One that was created before the flood pushes out one of that.
+        assert_eq!(world.take(Event::Apply(identity("y", 60))), (true, true));
+        assert_eq!(world.take(Event::Delete("y".to_owned())), (true, false));
+        assert_eq!(world.take(Event::Apply(identity("b", 70))), (true, false));
         // There is room again.
         assert_eq!(world.take(Event::Delete("z".to_owned())), (true, false));
         assert_eq!(world.take(surplus()), (true, false));
         assert!(world.names().contains(&"aa"));
+    }
+
+    #[test]
+    fn what_cannot_be_decoded_in_a_new_list_counts_towards_the_bound() {
+        let of = |name: &'static str, created: i64| {
+            (0..MOST).map(move |n| identity(&format!("{name}{n}"), created))
+        };
+        let mut world = World::listed(of("a", 1));
+        let broken = |mut it: EtcdItem| {
+            it.value = b"broken".to_vec();
+            it
+        };
+        world.list(of("b", 2).chain(of("a", 1).map(broken)));
+        assert_eq!(world.names().len(), MOST);
+        assert!(world.names().iter().all(|name| name.starts_with('a')));
     }
 
     #[test]

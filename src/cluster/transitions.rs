@@ -11,6 +11,8 @@ enum PeerState {
     Live,
     Absent,
     Forgotten,
+    /// What this proxy has left in etcd before its start, and has found to be its own.
+    Own,
 }
 
 impl PeerState {
@@ -28,12 +30,17 @@ impl PeerState {
             Self::Live => "live: its apiserver is not ready for requests of others",
             Self::Absent => "absent: what only it serves is answered with 503",
             Self::Forgotten => "forgotten: what only it served is answered with 404",
+            Self::Own => "no peer: it is this server itself, from before its start",
         }
     }
 }
 
 /// The servers whose state changed.
-fn transitions<'s>(before: &'s Snapshot, now: &'s Snapshot) -> Vec<(&'s Server, PeerState)> {
+fn transitions<'s>(
+    before: &'s Snapshot,
+    now: &'s Snapshot,
+    own: Option<&str>,
+) -> Vec<(&'s Server, PeerState)> {
     let by_id = |snapshot: &'s Snapshot| -> BTreeMap<&'s str, &'s Server> {
         let servers = snapshot.servers.iter();
         servers.map(|server| (&*server.id, server)).collect()
@@ -45,13 +52,16 @@ fn transitions<'s>(before: &'s Snapshot, now: &'s Snapshot) -> Vec<(&'s Server, 
         (!same).then_some((*server, state))
     });
     let gone = before.iter().filter(|(id, _)| !now.contains_key(*id));
-    changed
-        .chain(gone.map(|(_, server)| (*server, PeerState::Forgotten)))
-        .collect()
+    let gone = gone.map(|(id, server)| match own == Some(*id) {
+        true => (*server, PeerState::Own),
+        false => (*server, PeerState::Forgotten),
+    });
+    changed.chain(gone).collect()
 }
 
 /// One line for each server whose state changed; one line in all when the cluster is known for the first time.
-pub(super) fn log(before: &Snapshot, now: &Snapshot) {
+/// `own`: this server's ID.
+pub(super) fn log(before: &Snapshot, now: &Snapshot, own: Option<&str>) {
     if !now.synced {
         return;
     }
@@ -60,7 +70,7 @@ pub(super) fn log(before: &Snapshot, now: &Snapshot) {
         tracing::info!(servers, targets, "the state in etcd was read");
         return;
     }
-    for (server, state) in transitions(before, now) {
+    for (server, state) in transitions(before, now, own) {
         // Quoted: it was read from etcd.
         tracing::info!(peer = ?server.id, address = %server.endpoint, state = state.text(), "peer");
     }
@@ -84,7 +94,7 @@ mod tests {
         let mut gone = b.clone();
         (gone.target, gone.live) = (false, false);
         let now = snapshot(vec![gone, c, Server::peer("d")]);
-        let changed = transitions(&before, &now);
+        let changed = transitions(&before, &now, None);
         let changed: Vec<_> = changed
             .iter()
             .map(|(it, state)| (&*it.id, *state))
@@ -95,6 +105,8 @@ mod tests {
             ("a", PeerState::Forgotten),
         ];
         assert_eq!(changed, expected);
-        assert_eq!(transitions(&now, &now), []);
+        assert_eq!(transitions(&now, &now, None), []);
+        let own = transitions(&before, &now, Some("a"));
+        assert_eq!(own.last().unwrap().1, PeerState::Own);
     }
 }

@@ -79,6 +79,11 @@ pub async fn follow(
                     "watched revision is compacted, listing again"
                 );
                 position = None;
+                // What is compacted again before anything was read of it would be listed all the time.
+                if failures > 0 {
+                    tokio::time::sleep(BACKOFF.random_pause(failures)).await;
+                }
+                failures = failures.saturating_add(1);
             }
             FollowEnd::Source(error) => {
                 log(topic, &error, &throttle);

@@ -215,3 +215,23 @@ async fn nobody_listening_ends_it() {
     drop(received);
     follow(fake, Topic::Live, "/p/".into(), sink, Arc::default()).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_list_after_the_second_compaction_in_a_row_waits() {
+    let compacted = |revision| {
+        let listing = Listing {
+            revision,
+            items: vec![],
+            rest: None,
+        };
+        let watch = vec![Err(SourceError::Compacted(revision + 1))];
+        [FakeAnswer::List(Ok(listing)), FakeAnswer::Watch(watch)]
+    };
+    for (count, waits) in [(2, false), (3, true)] {
+        let fake = FakeSource::new((0..4).flat_map(compacted).collect());
+        let begun = tokio::time::Instant::now();
+        // Two for each list.
+        events(&fake, 2 * count).await;
+        assert_eq!(begun.elapsed() >= BACKOFF.first / 2, waits, "{count}");
+    }
+}
