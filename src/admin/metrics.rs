@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use prometheus::{Gauge, IntCounter, IntGauge, IntGaugeVec, Registry};
 
+use super::status::ReadinessCheck;
 use crate::log_queue;
 use crate::metrics::{counter, gauge, gauge_vec, int_gauge, saturating};
 
@@ -47,6 +48,7 @@ pub struct Gauges {
     initialized: IntGauge,
     only_here: IntGauge,
     control_panicked: IntGauge,
+    readyz_checks: IntGaugeVec,
     dropped_log_lines: IntCounter,
 }
 
@@ -70,6 +72,12 @@ impl Gauges {
             "kube_interop_proxy_peers",
             "Other servers by state: target, live, bare, absent.",
             &["state"],
+        )?;
+        let readyz_checks = gauge_vec(
+            registry,
+            "kube_interop_proxy_readyz_check",
+            "1 while this check of /readyz passes, else 0.",
+            &["check"],
         )?;
         let dropped_log_lines = counter(
             registry,
@@ -112,11 +120,17 @@ impl Gauges {
                 "kube_interop_proxy_control_panicked",
                 "1 once a background task has panicked: restart the proxy.",
             )?,
+            readyz_checks,
             dropped_log_lines,
         })
     }
 
-    pub fn set(&self, values: GaugeValues) {
+    pub fn set(&self, values: GaugeValues, checks: &[ReadinessCheck]) {
+        for check in checks {
+            let passes = check.missing.is_none();
+            let gauge = self.readyz_checks.with_label_values(&[check.name]);
+            gauge.set(passes.into());
+        }
         self.etcd_age.set(values.etcd_age.as_secs_f64());
         self.etcd_revision.set(values.etcd_revision);
         self.etcd_lists.set(saturating(values.etcd_lists));

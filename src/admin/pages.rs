@@ -81,7 +81,8 @@ impl Pages {
     }
 
     pub(super) fn metrics(&self) -> AdminResponse {
-        self.gauges.set(self.status.gauge_values());
+        let checks = self.status.checks();
+        self.gauges.set(self.status.gauge_values(), &checks);
         match metrics::text(&self.registry) {
             Ok(text) => (StatusCode::OK, PROMETHEUS, text),
             Err(error) => internal_error(error),

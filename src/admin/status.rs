@@ -58,6 +58,7 @@ impl StatusReader {
     pub fn checks(&self) -> [ReadinessCheck; 7] {
         let shared = &self.shared;
         let snapshot = shared.published.snapshot.load();
+        let trust_problems = shared.local.trust_problems();
         let check = |name, ok: bool, missing: &str| ReadinessCheck {
             name,
             missing: (!ok).then(|| missing.to_owned()),
@@ -80,7 +81,8 @@ impl StatusReader {
             ),
             ReadinessCheck {
                 name: "requestheader",
-                missing: shared.local.trust_problems(),
+                // Before that a check above fails, and nothing is known of this one.
+                missing: trust_problems.filter(|_| shared.local.can_be_asked()),
             },
             check(
                 "discovery-read",

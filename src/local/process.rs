@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::Path;
 
 /// States of sockets, as the kernel writes them.
 const ESTABLISHED: u8 = 1;
@@ -104,7 +104,7 @@ fn own_inodes() -> HashSet<u64> {
 }
 
 /// `socket:[INODE]`.
-fn inode(link: &PathBuf) -> Option<u64> {
+fn inode(link: &Path) -> Option<u64> {
     let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
     inode.parse().ok()
 }

@@ -12,6 +12,7 @@ use testkit::proxy::Proxy;
 use testkit::wait::{eventually, holds};
 
 const MAP: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+const CHECK: &str = "kube_interop_proxy_readyz_check";
 const ECHO: &str = "/_double/echo";
 
 async fn double(ground: &Ground, change: impl FnOnce(&mut RequestHeaders)) -> Double {
@@ -43,6 +44,10 @@ async fn is_not_ready(proxy: &Proxy, ground: &Ground, words: &[&str]) {
         missing.any(|missing| missing.contains(words[0])),
         "{status}"
     );
+    assert_eq!(
+        proxy.metric(CHECK, &[("check", "requestheader")]).await,
+        0.0
+    );
     let on_tls = proxy.client(&ground.pki).get("/readyz").await;
     assert_eq!(on_tls.code(), 503);
     let message = on_tls.json()["message"].to_string();
@@ -60,6 +65,10 @@ async fn is_ready(proxy: &Proxy, ground: &Ground) {
     .await;
     let verbose = proxy.admin_get("/readyz?verbose").await.text();
     assert!(verbose.contains("[+]requestheader ok"), "{verbose}");
+    assert_eq!(
+        proxy.metric(CHECK, &[("check", "requestheader")]).await,
+        1.0
+    );
     assert_eq!(proxy.client(&ground.pki).get("/readyz").await.code(), 200);
 }
 
