@@ -242,7 +242,10 @@ impl Catalog {
         let snapshot = self.state.compile(own.as_deref(), &view);
         let snapshot = Arc::new(snapshot);
         let before = self.published.snapshot.swap(snapshot.clone());
-        transitions::log(&before, &snapshot, own.as_deref());
+        // After a restart it may have another ID.
+        transitions::log(&before, &snapshot, |server| {
+            own.as_deref() == Some(&*server.id) || server.endpoint == self.own.endpoint
+        });
         self.published.changed.send_replace(());
     }
 }

@@ -39,7 +39,7 @@ impl PeerState {
 fn transitions<'s>(
     before: &'s Snapshot,
     now: &'s Snapshot,
-    own: Option<&str>,
+    is_own: impl Fn(&Server) -> bool,
 ) -> Vec<(&'s Server, PeerState)> {
     let by_id = |snapshot: &'s Snapshot| -> BTreeMap<&'s str, &'s Server> {
         let servers = snapshot.servers.iter();
@@ -52,7 +52,7 @@ fn transitions<'s>(
         (!same).then_some((*server, state))
     });
     let gone = before.iter().filter(|(id, _)| !now.contains_key(*id));
-    let gone = gone.map(|(id, server)| match own == Some(*id) {
+    let gone = gone.map(|(_, server)| match is_own(server) {
         true => (*server, PeerState::Own),
         false => (*server, PeerState::Forgotten),
     });
@@ -60,8 +60,8 @@ fn transitions<'s>(
 }
 
 /// One line for each server whose state changed; one line in all when the cluster is known for the first time.
-/// `own`: this server's ID.
-pub(super) fn log(before: &Snapshot, now: &Snapshot, own: Option<&str>) {
+/// `is_own`: whether an entry is this server's.
+pub(super) fn log(before: &Snapshot, now: &Snapshot, is_own: impl Fn(&Server) -> bool) {
     if !now.synced {
         return;
     }
@@ -70,7 +70,7 @@ pub(super) fn log(before: &Snapshot, now: &Snapshot, own: Option<&str>) {
         tracing::info!(servers, targets, "the state in etcd was read");
         return;
     }
-    for (server, state) in transitions(before, now, own) {
+    for (server, state) in transitions(before, now, is_own) {
         // Quoted: it was read from etcd.
         tracing::info!(peer = ?server.id, address = %server.endpoint, state = state.text(), "peer");
     }
@@ -94,7 +94,7 @@ mod tests {
         let mut gone = b.clone();
         (gone.target, gone.live) = (false, false);
         let now = snapshot(vec![gone, c, Server::peer("d")]);
-        let changed = transitions(&before, &now, None);
+        let changed = transitions(&before, &now, |_| false);
         let changed: Vec<_> = changed
             .iter()
             .map(|(it, state)| (&*it.id, *state))
@@ -105,8 +105,8 @@ mod tests {
             ("a", PeerState::Forgotten),
         ];
         assert_eq!(changed, expected);
-        assert_eq!(transitions(&now, &now, None), []);
-        let own = transitions(&before, &now, Some("a"));
+        assert_eq!(transitions(&now, &now, |_| false), []);
+        let own = transitions(&before, &now, |server| &*server.id == "a");
         assert_eq!(own.last().unwrap().1, PeerState::Own);
     }
 }

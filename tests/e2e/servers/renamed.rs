@@ -112,6 +112,11 @@ async fn a_server_restarted_under_a_new_id_is_one_server() {
     let now = id(&proxy_b).await;
     assert_ne!(now, before);
     only_peer_is(&now).await;
+    eventually("it knows its own entry", LONG, async || {
+        proxy_b.log_tail().contains("it is this server itself")
+    })
+    .await;
+    assert!(!proxy_b.log_tail().contains("forgotten"));
     let admin = proxy_a.client(&ground.pki).cert("admin");
     assert_eq!(admin.get(HPAS).await.code(), 200);
     assert_eq!(proxy_a.metric(DUPLICATE, &[]).await, 0.0);
