@@ -87,8 +87,14 @@ pub async fn run(mut client: Client, state: Arc<LocalState>, every: Duration) {
     }
 }
 
-/// Whether a `/readyz` response shows that the apiserver is shutting down: that check fails from SIGTERM on.
+/// Whether a `/readyz` response shows that the apiserver is shutting down: that check fails from SIGTERM on. After the
+/// shutdown delay Kubernetes 1.20 turns away `/readyz` too.
 pub fn says_it_shuts_down(answer: &ClientResponse) -> bool {
+    const TURNED_AWAY: &[u8] = br#""message":"apiserver is shutting down""#;
+    if answer.status == StatusCode::SERVICE_UNAVAILABLE {
+        let mut parts = answer.body.windows(TURNED_AWAY.len());
+        return parts.any(|part| part == TURNED_AWAY);
+    }
     let mut lines = answer.body.split(|byte| *byte == b'\n');
     answer.status == StatusCode::INTERNAL_SERVER_ERROR
         && lines.any(|line| line.starts_with(b"[-]shutdown failed"))
@@ -191,6 +197,9 @@ mod tests {
         let failed = StatusCode::INTERNAL_SERVER_ERROR;
         let shutdown = "[+]ping ok\n[-]shutdown failed: reason withheld\nreadyz check failed\n";
         assert!(says(failed, shutdown));
+        let turned_away = r#"{"kind":"Status","message":"apiserver is shutting down","code":503}"#;
+        assert!(says(StatusCode::SERVICE_UNAVAILABLE, turned_away));
+        assert!(!says(StatusCode::SERVICE_UNAVAILABLE, "busy"));
         assert!(!says(StatusCode::OK, shutdown));
         for body in [
             "[+]ping ok\n[+]shutdown ok\n[-]etcd failed: reason withheld\nreadyz check failed\n",

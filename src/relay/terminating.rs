@@ -1,10 +1,10 @@
 //! Recognises an apiserver that is shutting down: it answers 429 to all requests but health and metrics
-//! (`--shutdown-send-retry-after`).
+//! (`--shutdown-send-retry-after`), or, once its shutdown delay has passed, 503 to short requests.
 //!
 //! kube-apiserver sends this answer before it authenticates or executes anything, so another server can be tried
 //! whatever the verb. Over HTTP/2 its `Connection: close` becomes a GOAWAY, which other requests may have caused. Only
-//! its text tells it from other 429s (priority and fairness, quotas, evictions, webhooks), which are passed on. A 429
-//! that passed priority and fairness names a priority level.
+//! its text tells it from other 429s and 503s (priority and fairness, quotas, evictions, webhooks), which are passed
+//! on. An answer that passed priority and fairness names a priority level.
 //!
 //! The local apiserver is believed while its `/readyz` confirms the shutdown. A peer's proxy decides for its apiserver.
 //! A native apiserver is believed by its text, unless the answer may come from a pod behind it.
@@ -29,6 +29,8 @@ use crate::routing::decide::NoSuchResource;
 
 /// kube-apiserver's text, without the full stop that it has since 1.23.
 const WORDS: &[u8] = b"The apiserver is shutting down, please try again later";
+/// The message of the 503, in a `Status`.
+const MESSAGE: &str = "apiserver is shutting down";
 /// Longer bodies are not read.
 const LIMIT: usize = 256;
 /// Priority and fairness sets this header.
@@ -62,7 +64,8 @@ impl Exchange<'_> {
         let Some(prefix) = prefix else {
             return Ok(Outcome::Broken);
         };
-        let said = prefix.complete && is_said(*method == Method::HEAD, &prefix.body);
+        let head = *method == Method::HEAD;
+        let said = prefix.complete && is_said(response.status, head, &prefix.body);
         if !said || !self.is_confirmed().await {
             let passing = self.pass(down, up, response, prefix, method, upload);
             return passing.await;
@@ -84,19 +87,33 @@ impl Exchange<'_> {
 
 fn looks_like_it(response: &ResponseHeader) -> bool {
     let headers = &response.headers;
-    let is_text = |value: &HeaderValue| value.as_bytes().starts_with(b"text/plain");
-    response.status == StatusCode::TOO_MANY_REQUESTS
-        && headers.get(CONTENT_TYPE).is_some_and(is_text)
+    let media_type: &[u8] = match response.status {
+        StatusCode::TOO_MANY_REQUESTS => b"text/plain",
+        StatusCode::SERVICE_UNAVAILABLE => b"application/json",
+        _ => return false,
+    };
+    let is_its = |value: &HeaderValue| value.as_bytes().starts_with(media_type);
+    headers.get(CONTENT_TYPE).is_some_and(is_its)
         && headers.contains_key(RETRY_AFTER)
         && !headers.contains_key(PRIORITY_LEVEL)
         && !headers.contains_key(CONTENT_ENCODING)
 }
 
 /// An answer to HEAD has no body: its header decides. HEAD may be sent twice.
-fn is_said(head: bool, body: &[u8]) -> bool {
+fn is_said(code: StatusCode, head: bool, body: &[u8]) -> bool {
+    if head && body.is_empty() {
+        return true;
+    }
+    if code == StatusCode::SERVICE_UNAVAILABLE {
+        return serde_json::from_slice(body).is_ok_and(|status: serde_json::Value| {
+            status["kind"] == "Status"
+                && status["message"] == MESSAGE
+                && status["details"].is_null()
+        });
+    }
     let words = body.trim_ascii_end();
     let words = words.strip_suffix(b".").unwrap_or(words);
-    words == WORDS || (head && body.is_empty())
+    words == WORDS
 }
 
 #[cfg(test)]
@@ -133,11 +150,12 @@ mod tests {
 
     #[test]
     fn the_words_are_kube_apiservers_and_nothing_else() {
+        let code = StatusCode::TOO_MANY_REQUESTS;
         for words in [
             "The apiserver is shutting down, please try again later.\n",
             "The apiserver is shutting down, please try again later",
         ] {
-            assert!(is_said(false, words.as_bytes()), "{words:?}");
+            assert!(is_said(code, false, words.as_bytes()), "{words:?}");
         }
         for words in [
             "Too many requests, please try again later.\n",
@@ -145,8 +163,28 @@ mod tests {
             "The apiserver is shutting down, please try again later. Or not.\n",
             "",
         ] {
-            assert!(!is_said(false, words.as_bytes()), "{words:?}");
+            assert!(!is_said(code, false, words.as_bytes()), "{words:?}");
         }
-        assert!(is_said(true, b""));
+        assert!(is_said(code, true, b""));
+    }
+
+    #[test]
+    fn the_503_is_a_status_with_just_its_message() {
+        let said = |message: &str, more: &str| {
+            let body = format!(
+                r#"{{"kind":"Status","apiVersion":"v1","metadata":{{}},"status":"Failure","message":"{message}"{more}}}"#
+            );
+            is_said(StatusCode::SERVICE_UNAVAILABLE, false, body.as_bytes())
+        };
+        assert!(said(
+            MESSAGE,
+            r#","reason":"ServiceUnavailable","code":503"#
+        ));
+        assert!(!said("x: apiserver is shutting down", ""));
+        assert!(!said(MESSAGE, r#","details":{"name":"x"}"#));
+        assert!(looks_like_it(&answer(
+            503,
+            &[("content-type", "application/json"), ("retry-after", "1")]
+        )));
     }
 }
