@@ -166,9 +166,9 @@ impl<'a> Candidates<'a> {
             .iter()
             .filter_map(|index| self.snapshot.servers.get(*index));
         let untried = servers.filter(|server| {
-            !self.tried.contains(&server.endpoint)
-                && !(self.watch && server.history_void)
-                && since.is_none_or(|since| server.reaches(since))
+            let left_out =
+                self.tried.contains(&server.endpoint) || (self.watch && server.history_void);
+            !left_out && since.is_none_or(|since| server.reaches(since))
         });
         choose(untried, version, self.seed, &self.shared.health)
     }
