@@ -20,6 +20,8 @@ const VERIFIED: usize = 1024;
 /// The state of a client's connection. The TLS handshake creates it.
 pub struct Downstream {
     pub client: ClientConnection,
+    /// Requests that were begun, and are not counted yet for the budget of HTTP/2 frames.
+    pub accepted: Arc<AtomicUsize>,
     /// Total size of large headers of its running requests ([`super::large_headers`]).
     pub large: AtomicUsize,
     pub outflow: Arc<Outflow>,
@@ -71,6 +73,7 @@ impl Downstream {
         Self {
             client,
             large: AtomicUsize::new(0),
+            accepted: Arc::default(),
             outflow: Arc::default(),
             ending: AtomicBool::new(false),
             end_notify: Notify::new(),

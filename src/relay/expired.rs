@@ -413,8 +413,12 @@ impl ForwardedRequest<'_> {
         report(shared, &from, &failure, custom);
         tried.push(from.address);
         let limit = shared.expired_watches.clone();
-        let permit = timeout(PERMIT_TIMEOUT, limit.acquire_owned()).await;
-        let permit = permit.ok().and_then(Result::ok);
+        // A client that has not sent all of its request would decide how long the permit is held.
+        let permit = match upload.is_read() {
+            true => timeout(PERMIT_TIMEOUT, limit.acquire_owned()).await.ok(),
+            false => None,
+        };
+        let permit = permit.and_then(Result::ok);
         let may_ask = permit.is_some();
         let mut watch = ExpiredWatch::new(expired, from, permit);
         let mut again = None;

@@ -281,7 +281,8 @@ impl RelayService {
         let Plan { ready, row, action } =
             match unfit(session, &header, permit.as_ref(), expectation) {
                 Some(refusal) => Plan {
-                    ready: None,
+                    ready: (settings.if_ready.enabled && route_request.if_ready)
+                        .then(|| self.shared.local.is_initialized()),
                     row: None,
                     action: Action::Answer(refusal),
                 },

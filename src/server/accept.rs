@@ -154,7 +154,11 @@ impl ConnectionAcceptor {
             match stream.selected_alpn_proto() {
                 Some(ALPN::H2) => {
                     let of_a_peer = self.service.is_peer(&downstream);
-                    let stream = Box::new(HeaderBlockWatch::new(stream, of_a_peer));
+                    let stream = Box::new(HeaderBlockWatch::new(
+                        stream,
+                        of_a_peer,
+                        downstream.accepted.clone(),
+                    ));
                     let options = self.service.http2_options(of_a_peer);
                     let serving =
                         http2::serve(&self.service, options, stream, &downstream, &self.closing);

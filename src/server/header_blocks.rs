@@ -8,6 +8,8 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -38,6 +40,8 @@ const FRAME: usize = 256;
 pub struct HeaderBlockWatch {
     stream: Stream,
     of_a_peer: bool,
+    /// Requests that were begun and are not counted yet.
+    accepted: Arc<AtomicUsize>,
     frames: Frames,
     block: Option<Block>,
     budget: FrameBudget,
@@ -71,14 +75,26 @@ impl Block {
 
 impl HeaderBlockWatch {
     /// `stream`: nothing was read from it yet.
-    pub fn new(stream: Stream, of_a_peer: bool) -> Self {
+    pub fn new(stream: Stream, of_a_peer: bool, accepted: Arc<AtomicUsize>) -> Self {
         Self {
             stream,
             of_a_peer,
+            accepted,
             frames: Frames::new(),
             block: None,
             budget: FrameBudget::new(Instant::now()),
             pause: None,
+        }
+    }
+
+    /// Frames that requests explain which were begun since the last call.
+    fn explained(&self) -> i64 {
+        match self.accepted.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => {
+                let count = self.accepted.swap(0, Ordering::Relaxed);
+                i64::try_from(count).unwrap_or(0) * (1 + OF_A_REQUEST)
+            }
         }
     }
 
@@ -99,7 +115,7 @@ struct Frames {
     open: bool,
     /// Bytes of the last block.
     size: usize,
-    /// Frames that asked for nothing, less those that requests explain.
+    /// Frames that asked for nothing, as far as is known: those of requests are counted when they were begun.
     idle: i64,
 }
 
@@ -144,7 +160,7 @@ impl Frames {
         match kind {
             HEADERS => {
                 self.size = self.skip;
-                self.idle -= OF_A_REQUEST;
+                self.idle += 1;
             }
             CONTINUATION => self.size += self.skip,
             DATA if self.skip > 0 || flags & END_STREAM != 0 => return false,
@@ -184,7 +200,7 @@ impl AsyncRead for HeaderBlockWatch {
             // This task runs after all tasks that are ready now.
             this.pause = Some(tokio::spawn(async {}));
         }
-        let idle = std::mem::take(&mut this.frames.idle);
+        let idle = std::mem::take(&mut this.frames.idle) - this.explained();
         if let Some(time) = this.budget.read(idle, Instant::now) {
             this.pause = Some(tokio::spawn(tokio::time::sleep(time)));
         }
@@ -265,7 +281,7 @@ mod tests {
             (DATA, 0, 0, 1),
             (DATA, END_STREAM, 0, 0),
             (DATA, 0, 1, 0),
-            (HEADERS, 0, 300, -OF_A_REQUEST),
+            (HEADERS, 0, 300, 1),
             (CONTINUATION, 0, 0, 0),
         ] {
             let mut reader = Frames::new();

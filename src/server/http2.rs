@@ -96,7 +96,16 @@ async fn serve_requests(
             accepted = connection.accept() => accepted,
             () = &mut ending, if ended.is_none() => continue,
             () = &mut stopping, if !going => continue,
-            () = &mut idle => return,
+            () = &mut idle => {
+                if going || ended.is_some() {
+                    return;
+                }
+                // A client that is about to ask learns that its request was not processed.
+                ended = Some(Instant::now() + GRACE);
+                idle.set(running.idle_for(GRACE));
+                connection.graceful_shutdown();
+                continue;
+            }
         };
         let (request, mut respond) = match accepted {
             Some(Ok(accepted)) => accepted,
@@ -118,6 +127,7 @@ async fn serve_requests(
             }
             continue;
         }
+        downstream.accepted.fetch_add(1, Ordering::Relaxed);
         let stream = ClientStream::new(request, respond, downstream.clone());
         let session = ClientSession::http2(stream);
         if running.are_none() {

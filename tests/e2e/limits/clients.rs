@@ -11,11 +11,12 @@ use tokio_rustls::client::TlsStream;
 
 use crate::etcd::outages::asking;
 use crate::http::bodies::peak;
+use crate::limits::unread::next;
 use testkit::client::Client;
 use testkit::cluster::{LONG, Single};
 use testkit::process::Process;
 use testkit::proxy::ProxyOptions;
-use testkit::raw::{END_STREAM, HEADERS, PREFACE, SETTINGS, frame};
+use testkit::raw::{END_STREAM, GOAWAY, HEADERS, PREFACE, SETTINGS, frame};
 use testkit::registry::Registry;
 use testkit::steady::Steady;
 use testkit::upgraded::Upgraded;
@@ -233,14 +234,27 @@ async fn connections_without_a_request_are_kept_for_ninety_seconds() {
         client.connect_raw(&["http/1.1"]),
         client.connect_raw(&["h2"])
     );
-    let both = async {
+    // A client that is about to ask learns that it was not.
+    let told = async {
+        let mut told = client.connect_raw(&["h2"]).await.unwrap();
+        told.write_all(&asked).await.unwrap();
+        told.flush().await.unwrap();
+        let mut kinds = Vec::new();
+        while let Some((kind, ..)) = next(&mut told).await {
+            kinds.push(kind);
+        }
+        kinds
+    };
+    let all = async {
         tokio::join!(
             dawdle(http1.unwrap(), then(request, Vec::new())),
             dawdle(http2.unwrap(), then(&asked, pings())),
+            told,
         )
     };
-    let (http1, http2) = timeout(IDLE + SLACK, both).await.expect("both end");
+    let (http1, http2, told) = timeout(IDLE + SLACK, all).await.expect("all end");
     assert!(http1 > IDLE && http2 > IDLE, "{http1:?} {http2:?}");
+    assert!(told.contains(&GOAWAY), "{told:?}");
 }
 
 /// A connection on which a request was answered; `None`: it was turned away.

@@ -55,7 +55,7 @@ pub async fn asked(client: &Client, window: u32, count: usize, path: &str) -> Tl
 }
 
 /// A frame: type, stream and payload; none at the connection's end.
-async fn next(tls: &mut TlsStream<TcpStream>) -> Option<(u8, u32, Vec<u8>)> {
+pub async fn next(tls: &mut TlsStream<TcpStream>) -> Option<(u8, u32, Vec<u8>)> {
     let mut head = [0; 9];
     tls.read_exact(&mut head).await.ok()?;
     let [a, b, c, kind, _, stream @ ..] = head;

@@ -83,6 +83,11 @@ async fn errors_carry_the_answer_too() {
         (asking.cert("alice"), PODS, 403),
         (asking.cert("rogue"), PODS, 401),
         (asking.cert("admin"), HPAS, 200),
+        (
+            asking.cert("admin").http1().header("expect", "nonsense"),
+            PODS,
+            417,
+        ),
     ] {
         let answer = client.get(path).await;
         assert_eq!(
