@@ -3,8 +3,8 @@
 
 use k8s_pb::apimachinery::pkg::runtime::{TypeMeta, Unknown};
 use kube_interop_proxy::cluster::codec::{
-    encode_endpoints, endpoints, header_names, is_aggregated, is_endpoints, lease, served_versions, storage_version,
-    stored_resource,
+    encode_endpoints, endpoints, header_names, is_aggregated, is_endpoints, lease, served_versions,
+    storage_version, stored_resource,
 };
 use libfuzzer_sys::fuzz_target;
 use prost::Message;

@@ -1,7 +1,7 @@
 //! What a server answers when watches end: the list of one object's metadata, and the discovery document.
 #![no_main]
 
-use kube_interop_proxy::watches::sample::{EmptyList, KeyCount, Sample, WatchedResource};
+use kube_interop_proxy::watches::sample::{KeyCount, ListedIn, Sample, WatchedResource};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -19,7 +19,7 @@ fuzz_target!(|data: &[u8]| {
         revision: 0,
         keys: 0,
     };
-    assert_eq!(sample.when_empty(never, never), EmptyList::OtherEtcd);
+    assert_eq!(sample.compared(never, never), ListedIn::OtherEtcd);
     if let Some(object) = &sample.object {
         assert!(object.revision > 0 && !object.key.is_empty());
     }

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use super::apiservers::{AskServer, NoAnswer};
 use super::follower::Anchor;
-use super::sample::{ACCEPT_METADATA, EmptyList, KeyCount, Sample};
+use super::sample::{ACCEPT_METADATA, KeyCount, ListedIn, Sample};
 use super::shared_change_log::ProofJob;
 use crate::cluster::connector::within;
 use crate::cluster::etcd::range_end;
@@ -70,13 +70,11 @@ impl<S: AskServer> Prover<S> {
             let Some(sample) = listed.and_then(|body| Sample::read(&body)) else {
                 return Ok(false);
             };
-            if let Some(object) = &sample.object {
-                return etcd.has(object).await;
-            }
-            match sample.when_empty(before, etcd.keys().await?) {
-                EmptyList::SameEtcd => return Ok(true),
-                EmptyList::OtherEtcd => return Ok(false),
-                EmptyList::MovedOn => {}
+            match (sample.compared(before, etcd.keys().await?), &sample.object) {
+                (ListedIn::SameEtcd, Some(object)) => return etcd.has(object).await,
+                (ListedIn::SameEtcd, None) => return Ok(true),
+                (ListedIn::OtherEtcd, _) => return Ok(false),
+                (ListedIn::MovedOn, _) => {}
             }
         }
         Ok(false)

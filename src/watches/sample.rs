@@ -1,10 +1,10 @@
 //! What a server tells of a resource when watches of it end: the metadata of one object, as a
 //! `PartialObjectMetadataList` with `limit=1`, and the resource's kind, from discovery. Pure.
 //!
-//! The object proves where the resource is stored if etcd has it with the same revision. An empty list has only its
-//! own revision: it proves the same if this etcd passed that revision while the server answered, and had no object
-//! either. Two etcds do not have the same revision at the same moment, unless by chance: so the two reads of etcd's
-//! revision must be close together.
+//! The list proves where the resource is stored if this etcd passed the list's own revision while the server answered,
+//! and has the object with the same revision, or none either. (The object alone is no proof: a copy of an etcd has the
+//! same keys and revisions.) Two etcds do not have the same revision at the same moment, unless by chance: so the two
+//! reads of etcd's revision must be close together.
 
 use serde::Deserialize;
 
@@ -103,12 +103,12 @@ pub struct KeyCount {
     pub keys: i64,
 }
 
-/// What an empty list proves.
+/// Where a list was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EmptyList {
-    /// The resource is stored in this etcd.
+pub enum ListedIn {
+    /// In this etcd.
     SameEtcd,
-    /// It is not, or elsewhere in it.
+    /// Not in this one, or elsewhere in it.
     OtherEtcd,
     /// Too much happened meanwhile. Another list may tell.
     MovedOn,
@@ -132,18 +132,19 @@ impl Sample {
         })
     }
 
-    /// What the list proves if it is empty. `before`, `after`: read from etcd before it was asked for, and after it
-    /// came.
-    pub fn when_empty(&self, before: KeyCount, after: KeyCount) -> EmptyList {
-        if before.keys > 0 && after.keys > 0 {
-            return EmptyList::OtherEtcd;
+    /// Where the list was made. `before`, `after`: read from etcd before it was asked for, and after it came.
+    pub fn compared(&self, before: KeyCount, after: KeyCount) -> ListedIn {
+        let empty = self.object.is_none();
+        if empty && before.keys > 0 && after.keys > 0 {
+            return ListedIn::OtherEtcd;
         }
-        if before.keys > 0 || after.keys > 0 || after.revision - before.revision > FEW {
-            return EmptyList::MovedOn;
+        let changed = empty && (before.keys > 0 || after.keys > 0);
+        if changed || after.revision - before.revision > FEW {
+            return ListedIn::MovedOn;
         }
         match (before.revision..=after.revision).contains(&self.revision) {
-            true => EmptyList::SameEtcd,
-            false => EmptyList::OtherEtcd,
+            true => ListedIn::SameEtcd,
+            false => ListedIn::OtherEtcd,
         }
     }
 }

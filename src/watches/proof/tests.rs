@@ -8,7 +8,7 @@ use super::*;
 use crate::watches::bookmark;
 use crate::watches::follower::{Anchor, Follower, ObjectType};
 use crate::watches::frames::FrameFormat;
-use crate::watches::sample::{EmptyList, KeyCount, Sample};
+use crate::watches::sample::{KeyCount, ListedIn, Sample};
 
 fn log(from: i64, changes: &[(i64, &str)], through: i64) -> ChangeLog {
     let mut log = ChangeLog::new(from);
@@ -281,8 +281,8 @@ impl World {
             item.unwrap_or_default()
         );
         let sample = Sample::read(list.as_bytes()).unwrap();
-        self.proved_empty |= sample.object.is_none()
-            && sample.when_empty(before, self.count()) == EmptyList::SameEtcd;
+        self.proved_empty |=
+            sample.object.is_none() && sample.compared(before, self.count()) == ListedIn::SameEtcd;
         self.sampled = sample.object;
     }
 

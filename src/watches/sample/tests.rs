@@ -91,21 +91,30 @@ fn an_empty_list_proves_the_etcd_whose_revision_it_has() {
     let at = |revision, keys| KeyCount { revision, keys };
     let empty = list("100", "null").unwrap();
     for (before, after, proved) in [
-        (at(100, 0), at(100, 0), EmptyList::SameEtcd),
-        (at(98, 0), at(101, 0), EmptyList::SameEtcd),
-        (at(101, 0), at(103, 0), EmptyList::OtherEtcd),
-        (at(90, 0), at(99, 0), EmptyList::OtherEtcd),
+        (at(100, 0), at(100, 0), ListedIn::SameEtcd),
+        (at(98, 0), at(101, 0), ListedIn::SameEtcd),
+        (at(101, 0), at(103, 0), ListedIn::OtherEtcd),
+        (at(90, 0), at(99, 0), ListedIn::OtherEtcd),
         // What is not there for the server is there for etcd.
-        (at(100, 2), at(100, 2), EmptyList::OtherEtcd),
-        (at(100, 0), at(101, 1), EmptyList::MovedOn),
-        (at(99, 1), at(100, 0), EmptyList::MovedOn),
-        (at(100, 0), at(100 + FEW + 1, 0), EmptyList::MovedOn),
-        (at(100, 0), at(100 + FEW, 0), EmptyList::SameEtcd),
+        (at(100, 2), at(100, 2), ListedIn::OtherEtcd),
+        (at(100, 0), at(101, 1), ListedIn::MovedOn),
+        (at(99, 1), at(100, 0), ListedIn::MovedOn),
+        (at(100, 0), at(100 + FEW + 1, 0), ListedIn::MovedOn),
+        (at(100, 0), at(100 + FEW, 0), ListedIn::SameEtcd),
     ] {
         assert_eq!(
-            empty.when_empty(before, after),
+            empty.compared(before, after),
             proved,
             "{before:?} {after:?}"
         );
     }
+}
+
+#[test]
+fn a_copy_of_an_etcd_with_the_same_object_has_another_revision() {
+    let at = |revision| KeyCount { revision, keys: 3 };
+    let copied = list("100", &item("default", "a", "7")).unwrap();
+    assert_eq!(copied.compared(at(98), at(101)), ListedIn::SameEtcd);
+    assert_eq!(copied.compared(at(70), at(71)), ListedIn::OtherEtcd);
+    assert_eq!(copied.compared(at(120), at(121)), ListedIn::OtherEtcd);
 }
