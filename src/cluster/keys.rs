@@ -114,7 +114,7 @@ impl EtcdKeys {
         Topic::all(self.namespaces.len())
     }
 
-    /// The key prefix of a topic, with a trailing slash. Ours have the cluster's prefix in them, so that two clusters in one
+    /// The key prefix of a topic, with a trailing slash; without one it is the only key of the topic. Ours have the cluster's prefix in them, so that two clusters in one
     /// etcd stay apart.
     pub fn of(&self, topic: Topic) -> String {
         let prefix = &self.prefix;
