@@ -13,8 +13,30 @@ const READS_UNTIL_BUILT_IN: u64 = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Departed {
-    Definition(Pair),
+    /// A version of a CRD; `None`: any, because its value could not be read.
+    Version(Pair, Option<Box<str>>),
     Aggregated(Pair),
+}
+
+impl Departed {
+    fn is_in(&self, custom: &Custom) -> bool {
+        match self {
+            Self::Version(pair, version) => {
+                let now = custom.definitions.get(pair);
+                now.is_some_and(|now| {
+                    now.versions.is_none() || versions(now).any(|it| it == *version)
+                })
+            }
+            Self::Aggregated(pair) => custom.aggregated.contains(pair),
+        }
+    }
+}
+
+/// The versions that a CRD serves; one `None` if it may be any.
+fn versions(definition: &Definition) -> impl Iterator<Item = Option<Box<str>>> {
+    let known = definition.versions.iter().flat_map(|known| known.iter());
+    let any = definition.versions.is_none().then_some(None);
+    known.cloned().map(Some).chain(any)
 }
 
 /// The current custom resources, and those that were deleted recently.
@@ -22,8 +44,8 @@ enum Departed {
 pub struct CustomTracker {
     now: Arc<Custom>,
     with_departed: Arc<Custom>,
-    /// With the number of the read of discovery that removes them, and what the CRD said.
-    departed: BTreeMap<Departed, (u64, Definition)>,
+    /// With the number of the read of discovery that removes them, and the revision of the CRD.
+    departed: BTreeMap<Departed, (u64, i64)>,
 }
 
 impl CustomTracker {
@@ -54,19 +76,20 @@ impl CustomTracker {
         let until = reads + READS_UNTIL_BUILT_IN;
         let before = std::mem::take(&mut self.now);
         for (pair, definition) in &before.definitions {
-            if !custom.definitions.contains_key(pair) {
-                let departed = Departed::Definition(pair.clone());
-                self.departed.insert(departed, (until, definition.clone()));
+            let now = custom.definitions.get(pair);
+            if now.is_some_and(|now| now.versions == definition.versions) {
+                continue;
             }
+            let version = |version| Departed::Version(pair.clone(), version);
+            let gone = versions(definition).map(|it| (version(it), (until, definition.revision)));
+            self.departed.extend(gone);
         }
         let gone = before.aggregated.difference(&custom.aggregated);
-        let gone = gone.cloned().map(Departed::Aggregated);
-        let gone = gone.map(|which| (which, (until, Definition::default())));
+        let gone = gone
+            .cloned()
+            .map(|pair| (Departed::Aggregated(pair), (until, 0)));
         self.departed.extend(gone);
-        self.departed.retain(|which, _| match which {
-            Departed::Definition(pair) => !custom.definitions.contains_key(pair),
-            Departed::Aggregated(pair) => !custom.aggregated.contains(pair),
-        });
+        self.departed.retain(|which, _| !which.is_in(&custom));
         self.now = Arc::new(custom);
         self.forget(reads);
         self.combine();
@@ -91,19 +114,23 @@ impl CustomTracker {
             return;
         }
         let mut all = Custom::clone(&self.now);
-        for (which, (_, definition)) in self.departed.clone() {
+        for (which, (_, revision)) in self.departed.clone() {
             match which {
-                Departed::Definition(pair) => drop(all.definitions.insert(pair, definition)),
+                Departed::Version(pair, version) => {
+                    let definition = all.definitions.entry(pair).or_insert_with(|| Definition {
+                        versions: Some([].into()),
+                        revision,
+                    });
+                    let known = definition.versions.iter().flat_map(|known| known.iter());
+                    let with = |version| known.cloned().chain([version]).collect();
+                    definition.versions =
+                        version.map(with).filter(|_| definition.versions.is_some());
+                }
                 Departed::Aggregated(pair) => drop(all.aggregated.insert(pair)),
             }
         }
         self.with_departed = Arc::new(all);
     }
-}
-
-/// Whether servers are asked about the resource of a CRD of this name, after each change of the CRD.
-pub fn revision_counts(name: &str) -> bool {
-    pair(name).is_some_and(|Pair(group, _)| may_be_built_in(&group))
 }
 
 /// Group and resource, or group and version, of a name that has the group last.
@@ -147,6 +174,29 @@ mod tests {
             tracker.read(reads);
             assert_eq!(tracker.get().contains(WIDGETS), custom, "{reads}");
         }
+    }
+
+    #[test]
+    fn a_version_that_a_crd_serves_no_longer_is_kept_as_long() {
+        let mut tracker = CustomTracker::default();
+        let mut serves = |versions: &[&str], reads| {
+            let definition = ("widgets.example.com", defined(versions));
+            tracker.replace([definition].into_iter(), [].into_iter(), reads);
+            ["v1", "v2", "v3"].map(|version| tracker.get().contains(GvrRef { version, ..WIDGETS }))
+        };
+        for (versions, reads, served) in [
+            (&["v1", "v2"][..], 1, [true, true, false]),
+            (&["v1"], 1, [true, true, false]),
+            (&["v3"], 2, [true, true, true]),
+            (&["v3"], 3, [true, false, true]),
+            (&["v3"], 4, [false, false, true]),
+        ] {
+            assert_eq!(serves(versions, reads), served, "{versions:?} {reads}");
+        }
+        let unreadable = ("widgets.example.com", Definition::default());
+        tracker.replace([unreadable].into_iter(), [].into_iter(), 5);
+        tracker.replace([].into_iter(), [].into_iter(), 5);
+        assert!(tracker.get().contains(WIDGETS), "it may have been any");
     }
 
     #[test]

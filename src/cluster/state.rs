@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::bare::{BareAnswer, BareServers};
 use super::codec::{self, PeerEndpoint, ServerVersions};
-use super::custom::{self, CustomTracker};
+use super::custom::CustomTracker;
 use super::decoder::Decoder;
 use super::json;
 use super::keys::Topic;
@@ -228,11 +228,7 @@ impl ClusterState {
             Topic::Definitions => {
                 // Its name is in its key. What it served before says nothing of what it serves now.
                 let decode = |item: &EtcdItem| Some(decoder.decode(item, codec::served_versions));
-                let asked_again = match &event {
-                    Event::Apply(item) => custom::revision_counts(&item.key),
-                    event => matches!(event, Event::InitDone(_)),
-                };
-                let changed = self.definitions.take(event, now, decode).changed || asked_again;
+                let changed = self.definitions.take(event, now, decode).changed;
                 self.custom_outdated |= changed;
                 changed
             }

@@ -307,6 +307,16 @@ fn a_resource_is_a_crds_by_its_exact_group_version_and_plural() {
 }
 
 #[test]
+fn a_crd_that_is_written_without_a_change_of_its_versions_changes_nothing() {
+    const NAME: &str = "endpointslices.discovery.k8s.io";
+    let mut state = state(vec![definition(NAME, "v1")]);
+    for (version, changed) in [("v1", false), ("v2", true)] {
+        let (topic, item) = definition(NAME, version);
+        assert_eq!(take(&mut state, topic, Event::Apply(item)), changed);
+    }
+}
+
+#[test]
 fn what_a_live_or_an_absent_server_has_in_its_record_is_no_crds() {
     let mut messages = vec![definition("horizontalpodautoscalers.autoscaling", "v1")];
     messages.push((Topic::Servers, record("b", "10.0.0.2:6443", 2)));
