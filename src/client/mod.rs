@@ -148,6 +148,7 @@ impl ClientMaker {
             maker: self.clone(),
             address,
             connection: None,
+            connections: 0,
             end: None,
         }
     }
@@ -218,6 +219,7 @@ pub struct Client {
     maker: Arc<ClientMaker>,
     address: SocketAddr,
     connection: Option<Connection>,
+    connections: u64,
     /// How the last connection ended, if it was found dead or died during a request.
     end: Option<ConnectionEnd>,
 }
@@ -255,6 +257,11 @@ impl Client {
                 Some(pause) => tokio::time::sleep(pause).await,
             }
         }
+    }
+
+    /// How often it has connected. As long as that stays the same, so does the process that answers.
+    pub fn connections(&self) -> u64 {
+        self.connections
     }
 
     /// Drops the connection: the next request opens a new one.
@@ -313,7 +320,10 @@ impl Client {
     ) -> Result<ClientResponse, ClientError> {
         let mut connection = match self.reused().await {
             Some(connection) => connection,
-            None => self.maker.connect(self.address).await?,
+            None => {
+                self.connections += 1;
+                self.maker.connect(self.address).await?
+            }
         };
         let (head, body) = connection
             .sender

@@ -204,10 +204,10 @@ async fn a_connection_serves_request_after_request_until_it_is_reset() {
     for _ in 0..3 {
         client.get("/", &[]).await.unwrap();
     }
-    assert_eq!(server.connections(), 1);
+    assert_eq!((server.connections(), client.connections()), (1, 1));
     client.reset();
     client.get("/", &[]).await.unwrap();
-    assert_eq!(server.connections(), 2);
+    assert_eq!((server.connections(), client.connections()), (2, 2));
 }
 
 #[tokio::test]

@@ -2,7 +2,8 @@
 //!
 //! API users write CRDs and APIServices, and may name them like built-in resources: the name alone proves nothing. Where a
 //! server lists what a CRD serves, the server is asked for it in protobuf, which kube-apiserver has for its own resources
-//! only. An APIService takes nothing away from what a process was seen to serve itself.
+//! only. An APIService takes nothing away from what a process was seen to serve itself, and may be known later than it is
+//! listed: only what two reads lack is gone.
 
 use hashbrown::HashMap;
 use http::StatusCode;
@@ -48,17 +49,53 @@ pub(super) fn path(of: &Gvr) -> String {
     format!("/apis/{group}/{version}/{resource}?fieldSelector=metadata.name%3D.&resourceVersion=0")
 }
 
+/// What an apiserver said of a resource.
+#[derive(Debug)]
+struct Answered {
+    /// Of the CRD that the question was about.
+    revision: i64,
+    answer: Answer,
+    /// It may be another process since.
+    outdated: bool,
+}
+
+impl Answered {
+    fn is_certain(&self, revision: i64) -> bool {
+        self.revision == revision && self.answer != Answer::Doubt
+    }
+}
+
 /// What one process of an apiserver serves itself, as of the last read of its discovery.
 #[derive(Debug, Default)]
 pub(super) struct OwnResources {
     own: ServedSet,
-    /// What the last read listed under a name that no CRD and no aggregated API had; `None`: it is the first read.
-    without_namesake: Option<ServedSet>,
-    /// By the resource; each with the revision of the CRD that the question was about.
-    answers: HashMap<Gvr, (i64, Answer)>,
+    /// What of `own` the last read lacked.
+    missing: ServedSet,
+    /// What the last read listed first, under a name that no CRD and no aggregated API had.
+    newcomers: ServedSet,
+    /// This process was read.
+    is_read: bool,
+    answers: HashMap<Gvr, Answered>,
 }
 
 impl OwnResources {
+    /// It may be another process now. What an aggregated API hides of what the former one served may be its own too.
+    pub(super) fn restarted(&mut self) {
+        let own = std::mem::take(&mut self.own);
+        *self = Self {
+            missing: own.clone(),
+            own,
+            ..Self::default()
+        };
+    }
+
+    /// Nothing proves that it is still the same process.
+    pub(super) fn ask_again(&mut self) {
+        for known in self.answers.values_mut() {
+            known.outdated = true;
+        }
+    }
+
     /// The resources that the server is to be asked about, with the revisions of their CRDs. Those that it was never asked
     /// about come first.
     pub(super) fn questions(&self, listed: &ServedSet, custom: &Custom) -> Vec<(Gvr, i64)> {
@@ -70,8 +107,7 @@ impl OwnResources {
         let question = |gvr: &Gvr| {
             let revision = custom.definition(gvr.borrow())?.revision;
             let known = self.answers.get(gvr);
-            let known =
-                known.is_some_and(|(of, answer)| *of == revision && *answer != Answer::Doubt);
+            let known = known.is_some_and(|known| known.is_certain(revision) && !known.outdated);
             (!known).then(|| (gvr.clone(), revision))
         };
         let mut questions: Vec<_> = names.filter_map(question).collect();
@@ -83,46 +119,57 @@ impl OwnResources {
     /// Whether the server could not say of a resource whether it serves it itself.
     pub(super) fn is_in_doubt(&self) -> bool {
         let mut answers = self.answers.values();
-        answers.any(|(_, answer)| *answer == Answer::Doubt)
+        answers.any(|known| known.answer == Answer::Doubt)
     }
 
+    /// A doubt takes no answer away.
     pub(super) fn answered(&mut self, (gvr, revision): (Gvr, i64), answer: Answer) {
-        self.answers.insert(gvr, (revision, answer));
+        let known = self.answers.get(&gvr);
+        if answer == Answer::Doubt && known.is_some_and(|known| known.is_certain(revision)) {
+            return;
+        }
+        let answered = Answered {
+            revision,
+            answer,
+            outdated: false,
+        };
+        self.answers.insert(gvr, answered);
     }
 
     /// `listed` by the server: what of it is its own.
-    pub(super) fn update(&mut self, listed: &ServedSet, custom: &Custom) -> &ServedSet {
+    pub(super) fn update(&mut self, listed: ServedSet, custom: &Custom) -> &ServedSet {
+        let is_aggregated = |gvr: &Gvr| custom.is_aggregated(&gvr.group, &gvr.version);
+        // The aggregated API may have answered, before it was known.
         self.answers
-            .retain(|gvr, _| custom.definition(gvr.borrow()).is_some());
-        let mut own = ServedSet::new();
-        let mut without_namesake = ServedSet::new();
-        for gvr in listed {
-            if custom.is_aggregated(&gvr.group, &gvr.version) {
-                continue;
-            }
-            let is_own = match custom.definition(gvr.borrow()) {
-                Some(_) => self.is_built_in(gvr.borrow()),
-                None => {
-                    without_namesake.insert(gvr.clone());
-                    self.is_old(gvr)
-                }
+            .retain(|gvr, _| custom.definition(gvr.borrow()).is_some() && !is_aggregated(gvr));
+        let is_first = !std::mem::replace(&mut self.is_read, true);
+        let mut before = std::mem::take(&mut self.own);
+        let newcomers = std::mem::take(&mut self.newcomers);
+        let missing = std::mem::take(&mut self.missing);
+        for gvr in listed.into_iter().filter(|gvr| !is_aggregated(gvr)) {
+            let was_own = before.remove(&gvr);
+            let is_custom = custom.definition(gvr.borrow()).is_some();
+            let is_own = match is_custom {
+                true => self.is_built_in(gvr.borrow()),
+                // What a process begins to serve is custom, and its CRD may not be known yet.
+                false => is_first || was_own || newcomers.contains(&gvr),
             };
             if is_own {
-                own.insert(gvr.clone());
+                self.own.insert(gvr);
+            } else if !is_custom {
+                self.newcomers.insert(gvr);
             }
         }
-        // An aggregated API may have taken their place in discovery.
-        let hidden = std::mem::take(&mut self.own).into_iter();
-        own.extend(hidden.filter(|gvr| custom.is_aggregated(&gvr.group, &gvr.version)));
-        self.without_namesake = Some(without_namesake);
-        self.own = own;
+        // An aggregated API, which may not be known yet, may have taken their place in discovery.
+        for gvr in before {
+            if is_aggregated(&gvr) {
+                self.own.insert(gvr);
+            } else if !missing.contains(&gvr) {
+                self.missing.insert(gvr.clone());
+                self.own.insert(gvr);
+            }
+        }
         &self.own
-    }
-
-    /// Whether it is no newcomer. What a process begins to serve is custom, and its CRD may not be known yet.
-    fn is_old(&self, gvr: &Gvr) -> bool {
-        let before = self.without_namesake.as_ref();
-        before.is_none_or(|before| before.contains(gvr)) || self.own.contains(gvr)
     }
 
     /// Of a resource that a CRD serves under the same name. Without an answer it is in doubt.
@@ -132,7 +179,7 @@ impl OwnResources {
             ..gvr
         };
         match self.answers.get(&resource) {
-            Some((_, answer)) => *answer != Answer::Custom,
+            Some(known) => known.answer != Answer::Custom,
             None => may_be_built_in(gvr.group),
         }
     }
@@ -188,7 +235,7 @@ mod tests {
         for question in questions {
             own.answered(question, answer);
         }
-        (count, own.update(&listed, custom).clone())
+        (count, own.update(listed, custom).clone())
     }
 
     #[test]
@@ -231,10 +278,7 @@ mod tests {
     fn what_a_process_serves_stays_its_own_whatever_is_created_and_deleted() {
         let mut own = OwnResources::default();
         let none = Custom::default();
-        let aggregated = Custom {
-            aggregated: [Pair("discovery.k8s.io".into(), "v1beta1".into())].into(),
-            ..Custom::default()
-        };
+        let aggregated = aggregated();
         let steps = [
             (&none, &[SLICES][..]),
             (&slices("v1beta1", 5), &[SLICES]),
@@ -245,6 +289,69 @@ mod tests {
         for (custom, listed) in steps {
             let (_, known) = read(&mut own, listed, custom, Answer::BuiltIn);
             assert_eq!(known, set(&[SLICES]), "{custom:?}");
+        }
+    }
+
+    fn aggregated() -> Custom {
+        Custom {
+            aggregated: [Pair("discovery.k8s.io".into(), "v1beta1".into())].into(),
+            ..Custom::default()
+        }
+    }
+
+    #[test]
+    fn only_what_two_reads_lack_is_gone() {
+        let others = &["discovery.k8s.io/v1beta1/others/"];
+        let none = Custom::default();
+        for (custom, kept) in [(&none, false), (&aggregated(), true)] {
+            let mut own = OwnResources::default();
+            read(&mut own, &[SLICES], &none, Answer::Doubt);
+            let (_, known) = read(&mut own, others, &none, Answer::Doubt);
+            assert_eq!(known, set(&[SLICES]), "the APIService may not be known yet");
+            let (_, known) = read(&mut own, others, custom, Answer::Doubt);
+            assert_eq!(known.contains(&gvr(SLICES)), kept);
+        }
+    }
+
+    #[test]
+    fn what_an_aggregated_api_hides_is_kept_over_a_restart_and_nothing_else() {
+        let pods = "/v1/pods/";
+        let mut own = OwnResources::default();
+        read(&mut own, &[SLICES, pods], &Custom::default(), Answer::Doubt);
+        own.restarted();
+        let (_, known) = read(&mut own, &[], &aggregated(), Answer::Doubt);
+        assert_eq!(known, set(&[SLICES]));
+    }
+
+    #[test]
+    fn an_answer_about_what_is_aggregated_now_is_forgotten() {
+        let mut own = OwnResources::default();
+        let custom = slices("v1beta1", 5);
+        read(&mut own, &[SLICES], &custom, Answer::Custom);
+        let both = Custom {
+            aggregated: aggregated().aggregated,
+            ..custom.clone()
+        };
+        read(&mut own, &[SLICES], &both, Answer::Doubt);
+        let asked = read(&mut own, &[SLICES], &custom, Answer::BuiltIn);
+        assert_eq!(asked, (1, set(&[SLICES])));
+    }
+
+    #[test]
+    fn what_may_be_another_process_is_asked_again_and_a_doubt_changes_nothing() {
+        let mut own = OwnResources::default();
+        let custom = slices("v1beta1", 5);
+        read(&mut own, &[SLICES], &custom, Answer::Custom);
+        for (answer, asked, known) in [
+            (Answer::Doubt, 1, &[][..]),
+            (Answer::BuiltIn, 1, &[SLICES]),
+            (Answer::Custom, 0, &[SLICES]),
+        ] {
+            if asked == 1 {
+                own.ask_again();
+            }
+            let result = read(&mut own, &[SLICES], &custom, answer);
+            assert_eq!(result, (asked, set(known)));
         }
     }
 
@@ -318,7 +425,7 @@ mod tests {
                 own.answered(question, Answer::Custom);
             }
             // The others are in doubt.
-            let known = own.update(&listed, &custom).len();
+            let known = own.update(listed.clone(), &custom).len();
             assert_eq!((known, listed.len() - known), (left, custom_ones));
         }
     }

@@ -50,6 +50,8 @@ pub struct Reader {
     /// Asks for lists of resources; `None`: as `client`.
     lister: Option<Client>,
     own: OwnResources,
+    /// Of `client`, when it was read last.
+    connections: u64,
     /// As last read.
     versions: Option<Versions>,
     /// A proxy's answers are errors.
@@ -80,6 +82,7 @@ impl Reader {
             client,
             lister: None,
             own: OwnResources::default(),
+            connections: 0,
             versions: None,
             no_proxy: false,
             scopes: Scopes::new(),
@@ -122,7 +125,7 @@ impl Reader {
 
     /// Clears the cache: the server may be another process now.
     pub fn forget(&mut self) {
-        self.own = OwnResources::default();
+        self.own.restarted();
         self.scopes.clear();
         self.known.clear();
         self.aggregated.clear();
@@ -145,6 +148,11 @@ impl Reader {
             self.forget();
             self.versions = Some(versions.clone());
         }
+        // Another connection may lead to another process, of the same version.
+        let connections = self.client.connections();
+        if std::mem::replace(&mut self.connections, connections) != connections {
+            self.own.ask_again();
+        }
         let listed = match self.read_aggregated(custom).await? {
             Some(served) => self.read_unlisted(served, custom).await?,
             None => {
@@ -153,7 +161,7 @@ impl Reader {
             }
         };
         self.ask_about_namesakes(&listed, custom).await?;
-        let own = self.own.update(&listed, custom).clone();
+        let own = self.own.update(listed, custom).clone();
         self.scopes.retain(|gvr, _| own.contains(gvr));
         Ok((own, versions))
     }
