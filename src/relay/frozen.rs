@@ -1,7 +1,7 @@
 //! Servers that are alive on TCP and answer nothing: stopped, swapped out, or cut off.
 //!
-//! A request that has waited for [`TICKS`] has a TLS connection opened to its server. A server that is only busy completes the
-//! handshake, whatever its handlers wait for. One from which nothing comes within [`LIMIT`] is suspected to be frozen. New
+//! A request that has waited for `TICKS` has a TLS connection opened to its server. A server that is only busy completes the
+//! handshake, whatever its handlers wait for. One from which nothing comes within `LIMIT` is suspected to be frozen. New
 //! requests go to other servers then, if others can serve them, and reads that wait for it are given up and sent to
 //! another server, once each. Watches, writes and upgraded connections stay: a wrong suspicion does no harm. The server is
 //! asked all the time, and any answer from it ends the suspicion.
@@ -186,7 +186,7 @@ impl Ticker {
     }
 }
 
-/// How many reads may be moved away from servers that are suspected: at first [`ReadBudget::BURST`], later a tenth of all.
+/// How many reads may be moved away from servers that are suspected: at first `ReadBudget::BURST`, later a tenth of all.
 /// One serving thread's.
 pub struct ReadBudget(AtomicU32);
 
