@@ -157,7 +157,7 @@ pub fn build(mut config: Config, reload: Option<ReloadInputs>) -> Result<Bound, 
     )?;
     let announcement = Arc::new(Announcement::default());
     let servers = ApiServers::new(&config, &credentials, maker.clone())?;
-    let change_logs = watches::start(&connector, &keys, &local_state, servers, &mut control);
+    let watches = watches::start(&connector, &keys, &local_state, servers, &mut control);
     let publishing = publish::start(
         &config,
         publish::PublishInputs {
@@ -192,7 +192,7 @@ pub fn build(mut config: Config, reload: Option<ReloadInputs>) -> Result<Bound, 
             peer_discovery,
             local: local_state,
             announcement,
-            change_logs,
+            watches,
             metrics: Metrics::new(&registry)?,
             tracer,
             phase,

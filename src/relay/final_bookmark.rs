@@ -7,7 +7,7 @@
 //! are known, so that it ends after a complete frame.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,6 +23,7 @@ use super::client_session::ClientSession;
 use super::shared::{DRAIN_TURNS, Shared, ShutdownPhase};
 use super::unread::KeptBytes;
 use crate::config::settings::Settings;
+use crate::kube::gvr::ResourceKind;
 use crate::metrics::Open;
 use crate::request::info::{
     PathForm, RequestInfo, ResourceRequest, Target, Verb, is_set, query_values,
@@ -33,8 +34,9 @@ use crate::watches::frames::{FrameBoundary, FrameFormat};
 use crate::watches::proof::Withheld;
 use crate::watches::resume::revision;
 use crate::watches::sample::WatchedResource;
-use crate::watches::shared_change_log::{EndingWatch, SharedChangeLog};
+use crate::watches::shared_change_log::SharedChangeLog;
 use crate::watches::storage;
+use crate::watches::stored_here::Question;
 use crate::watches::transformed;
 
 /// Longest wait for etcd: a little longer than kubeadm's etcd takes to report its progress.
@@ -79,6 +81,8 @@ struct BookmarkRequest {
     transformed: Option<Box<ObjectType>>,
     /// `None` before the answer begins, and for unknown formats.
     follower: Mutex<Option<Follower>>,
+    /// Identifies the process of the server.
+    process: OnceLock<u64>,
     change_log: Mutex<Option<Arc<SharedChangeLog>>>,
 }
 
@@ -117,6 +121,7 @@ impl<'a> FinalBookmark<'a> {
             })),
             transformed: None,
             follower: Mutex::default(),
+            process: OnceLock::new(),
             change_log: Mutex::default(),
         });
         Self {
@@ -175,8 +180,10 @@ impl<'a> FinalBookmark<'a> {
         if let Some(watch) = self.watch.as_mut().and_then(Arc::get_mut) {
             let format = FrameFormat::of_answer(&response.headers);
             watch.border = Mutex::new(format.map(FrameBoundary::new));
+            let server = watch.server;
             if let Some(bookmark_request) = &mut watch.bookmark_request {
                 bookmark_request.answered(format);
+                bookmark_request.ask_where_stored(self.shared, server);
             }
         }
     }
@@ -385,13 +392,33 @@ impl BookmarkRequest {
         }
     }
 
-    /// The key prefix of what `server` serves as the resource, if that is known by now.
-    fn root(&self, shared: &Shared, server: SocketAddr) -> Option<String> {
+    /// Asks whether `server` stores the resource in this etcd. Returns the resource's key prefix; `None`: that is not
+    /// known by now, or the history of the server's process is not that of this etcd.
+    fn ask_where_stored(&self, shared: &Shared, server: SocketAddr) -> Option<String> {
         let request = self.request();
         let is_local = server == shared.config.api_server.address;
         let snapshot = shared.published.snapshot.load();
         let kind = snapshot.kind_at(is_local, (&request).into())?;
-        storage::root(&shared.config.etcd, kind, &request)
+        let root = storage::root(&shared.config.etcd, kind, &request)?;
+        let mut servers = snapshot.servers.iter();
+        let peer = servers.find(|known| !is_local && known.endpoint == server);
+        let is_void = match is_local {
+            true => shared.local.is_history_void(),
+            false => peer.is_some_and(|peer| peer.history_void),
+        };
+        let start = || peer.and_then(|peer| peer.history_start);
+        let process = self.process.get_or_init(|| match is_local {
+            true => shared.local.epoch(),
+            false => start().map_or(0, i64::unsigned_abs),
+        });
+        shared.watches.stored_here.ask(Question {
+            server,
+            process: *process,
+            root: (&*root).into(),
+            resource: self.resource.clone(),
+            custom: kind == ResourceKind::Custom,
+        });
+        (!is_void).then_some(root)
     }
 
     /// Registers what this watch needs to know from etcd; `None` if that cannot be known.
@@ -402,17 +429,13 @@ impl BookmarkRequest {
     ) -> Option<Arc<SharedChangeLog>> {
         let mut change_log = lock(&self.change_log);
         if change_log.is_none() {
-            let root = self.root(shared, server)?;
+            let root = self.ask_where_stored(shared, server)?;
             let follower = lock(&self.follower);
-            let follower = follower.as_ref()?;
-            let ending = EndingWatch {
-                server,
-                resource: &self.resource,
-                position: follower.position()?,
-                anchor: follower.anchor(),
-                kind_wanted: self.transformed.is_none() && follower.type_meta().is_none(),
-            };
-            *change_log = shared.change_logs.register(&root, ending);
+            let position = follower.as_ref()?.position()?;
+            *change_log = shared
+                .watches
+                .change_logs
+                .register(&root, position.revision);
         }
         change_log.clone()
     }
@@ -430,8 +453,10 @@ impl BookmarkRequest {
         let begin = Instant::now();
         if let Some(change_log) = self.register_change_log(shared, server) {
             // After the timeout the bookmark is made from what is known.
-            let caught_up = change_log.caught_up(server, self.wants_kind());
-            let _ = timeout_at(end, caught_up).await;
+            let stored_here = &shared.watches.stored_here;
+            let answered = stored_here.answered(server, &change_log.root, self.wants_kind());
+            let both = async { tokio::join!(change_log.caught_up(), answered) };
+            let _ = timeout_at(end, both).await;
         }
         begin.elapsed() > NO_WAIT
     }
@@ -450,13 +475,14 @@ impl BookmarkRequest {
         }
         let position = follower.position().ok_or(Withheld::NoBeginning)?;
         let change_log = lock(&self.change_log).clone();
-        let change_log = change_log.ok_or_else(|| match self.root(shared, server) {
+        let change_log = change_log.ok_or_else(|| match self.ask_where_stored(shared, server) {
             None => Withheld::ElsewhereStored,
             Some(_) => Withheld::NotTold,
         })?;
         let scope = storage::scope(&self.request());
-        let anchor = follower.anchor();
-        let revision = change_log.newest_safe(position, &scope, server, anchor)?;
+        let proof = shared.watches.stored_here.proof(server, &change_log.root);
+        let stored_here = proof.stored_here == Some(true);
+        let revision = change_log.newest_safe(position, &scope, stored_here)?;
         let delivered = follower
             .type_meta()
             .or(self.transformed.as_deref())
@@ -464,7 +490,7 @@ impl BookmarkRequest {
         let named = || {
             Some(ObjectType {
                 api_version: self.resource.api_version(),
-                kind: change_log.kind()?,
+                kind: proof.kind.filter(|kind| !kind.is_empty())?,
             })
         };
         let object_type = delivered.or_else(named).ok_or(Withheld::TypeUnknown)?;

@@ -30,7 +30,7 @@ use crate::request::caller::Authenticator;
 use crate::request::headers::PrivilegedHeaders;
 use crate::request::info::RequestInfo;
 use crate::tls::credentials::Current;
-use crate::watches::change_logs::ChangeLogs;
+use crate::watches::WatchState;
 
 pub struct Shared {
     /// As at the start: what is read again while the proxy runs is in `settings`.
@@ -59,8 +59,8 @@ pub struct Shared {
     pub denials: Denials,
     /// Merged discovery documents.
     pub merge_cache: Cache,
-    /// Changes in etcd, for the final bookmarks of watches.
-    pub change_logs: ChangeLogs,
+    /// What etcd says, for the final bookmarks of watches.
+    pub watches: WatchState,
     /// Reroutes and refusals, for the status page.
     pub recent: RecentEvents,
     /// A control task has panicked.

@@ -26,7 +26,7 @@ use crate::request::caller::Authenticator;
 use crate::request::headers::PrivilegedHeaders;
 use crate::tls::credentials::Current;
 use crate::tls::verify::ClientCas;
-use crate::watches::change_logs::ChangeLogs;
+use crate::watches::WatchState;
 
 /// What requests are served by and others write.
 pub struct RelayInputs {
@@ -38,7 +38,7 @@ pub struct RelayInputs {
     pub peer_discovery: Arc<SharedPeerDiscovery>,
     pub local: Arc<LocalState>,
     pub announcement: Arc<Announcement>,
-    pub change_logs: ChangeLogs,
+    pub watches: WatchState,
     pub metrics: Metrics,
     pub tracer: Option<Tracer>,
     pub phase: watch::Receiver<ShutdownPhase>,
@@ -69,7 +69,7 @@ pub fn start(
         health: Arc::default(),
         frozen: Arc::new(frozen),
         merge_cache: Cache::default(),
-        change_logs: inputs.change_logs,
+        watches: inputs.watches,
         control_panicked: Arc::default(),
         recent: RecentEvents::default(),
         unread: Arc::new(UnreadBudget::new(inputs.metrics.unread.clone())),

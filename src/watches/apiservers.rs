@@ -1,4 +1,4 @@
-//! The proxy's own requests to the servers of watches that end: to the local apiserver, and to peers, which are asked
+//! The proxy's own requests to the servers of watches: to the local apiserver, and to peers, which are asked
 //! for what their own apiservers say.
 
 use std::collections::HashMap;
@@ -33,8 +33,10 @@ pub trait AskServer: Send + Sync + 'static {
 /// Why there is no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// The server is gone, or refuses.
-    Final,
+    /// Nothing listens there.
+    Gone,
+    /// The server refuses.
+    Refused,
     /// It may answer later. It may have lost its etcd for a moment.
     NotNow,
 }
@@ -114,12 +116,12 @@ impl AskServer for ApiServers {
                     || answer.status == StatusCode::TOO_MANY_REQUESTS
                 {
                     true => Err(NoAnswer::NotNow),
-                    false => Err(NoAnswer::Final),
+                    false => Err(NoAnswer::Refused),
                 }
             }
             Err(error) => {
                 let no_answer = match &error {
-                    ClientError::Refused => NoAnswer::Final,
+                    ClientError::Refused => NoAnswer::Gone,
                     _ => NoAnswer::NotNow,
                 };
                 let error = &error as &dyn std::error::Error;

@@ -81,11 +81,6 @@ impl ChangeLog {
             .count()
     }
 
-    /// Whether `key` changed at `revision`.
-    pub fn has(&self, revision: i64, key: &str) -> bool {
-        self.changes_at(revision).any(|change| *change.key == *key)
-    }
-
     fn changes_at(&self, revision: i64) -> impl Iterator<Item = &Change> {
         let at = self
             .changes
@@ -120,7 +115,6 @@ mod tests {
             ),
             (2, 1, 0)
         );
-        assert!(log.has(8, "a/y") && !log.has(8, "a/x") && !log.has(7, "a/x"));
     }
 
     #[test]

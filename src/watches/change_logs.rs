@@ -14,9 +14,7 @@ use etcd_client::{Client, WatchOptions, WatchResponse, WatchStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
-use super::apiservers::AskServer;
-use super::prover::{Prover, Undecided};
-use super::shared_change_log::{EndingWatch, ProofJob, SharedChangeLog};
+use super::shared_change_log::SharedChangeLog;
 use crate::cluster::connector::{Connector, failed, within};
 use crate::cluster::etcd::{MAX_MESSAGE, WHOLE_STREAM, orders_requested_progress, range_end};
 use crate::cluster::source::SourceError;
@@ -27,13 +25,9 @@ const LOGS: usize = 1024;
 const OPENING: usize = 8;
 /// Wait for other watches of the resource to register older revisions.
 const REGISTRATION: Duration = Duration::from_millis(400);
-/// Wait for other watches to register objects. Shorter: the apiserver may be about to end.
-const REGISTRATION_OF_OBJECTS: Duration = Duration::from_millis(100);
 /// Between two requests for progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-/// How often a proof is tried again when etcd or an apiserver does not answer.
-const PROOF_FAILURES: usize = 10;
-/// After an etcd watch or a proof failed.
+/// After an etcd watch failed.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The change logs of all resources, by key prefix.
@@ -54,8 +48,9 @@ impl ChangeLogs {
         (change_logs, logs)
     }
 
-    /// The log of the keys below `root`, for a watch that is to end. `None`: there are too many logs.
-    pub fn register(&self, root: &str, ending: EndingWatch<'_>) -> Option<Arc<SharedChangeLog>> {
+    /// The log of the keys below `root`, for a watch that is to end and needs it from `revision`. `None`: there are too
+    /// many logs.
+    pub fn register(&self, root: &str, revision: i64) -> Option<Arc<SharedChangeLog>> {
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         let log = match logs.get(root) {
             Some(log) => log.clone(),
@@ -66,41 +61,35 @@ impl ChangeLogs {
                 log
             }
         };
-        log.register(ending);
+        log.register(revision);
         Some(log)
     }
 }
 
 /// Fills the logs that are opened. Runs until dropped.
-pub async fn run(
-    connector: Connector,
-    mut opened: mpsc::Receiver<Arc<SharedChangeLog>>,
-    prover: Prover<impl AskServer>,
-) {
+pub async fn run(connector: Connector, mut opened: mpsc::Receiver<Arc<SharedChangeLog>>) {
     let reader = Arc::new(LogReader {
         connector: tokio::sync::Mutex::new((connector, None)),
         opening: Semaphore::new(OPENING),
-        prover,
     });
     let mut tasks = JoinSet::new();
     while let Some(log) = opened.recv().await {
         let reader = reader.clone();
-        tasks.spawn(async move { tokio::join!(reader.follow(&log), reader.prove(&log)) });
+        tasks.spawn(async move { reader.follow(&log).await });
     }
 }
 
 /// A client, and whether its etcd sends requested progress after all changes that it covers.
 type Connected = (Client, bool);
 
-struct LogReader<S> {
+struct LogReader {
     connector: tokio::sync::Mutex<(Connector, Option<Connected>)>,
     opening: Semaphore,
-    prover: Prover<S>,
 }
 
 enum Never {}
 
-impl<S: AskServer> LogReader<S> {
+impl LogReader {
     /// The shared client; a new one after a failure.
     async fn client(&self) -> Result<Connected, SourceError> {
         let mut guard = self.connector.lock().await;
@@ -135,68 +124,6 @@ impl<S: AskServer> LogReader<S> {
                 }
             }
         }
-    }
-
-    /// Finds out what watches of one log need to know of their servers.
-    async fn prove(&self, log: &SharedChangeLog) -> Never {
-        tokio::time::sleep(REGISTRATION_OF_OBJECTS).await;
-        let mut failures = 0;
-        loop {
-            let undecided = self.prove_all(log).await.is_err();
-            if undecided && failures < PROOF_FAILURES {
-                failures += 1;
-                // The next endpoint may answer.
-                self.connector.lock().await.1 = None;
-                tokio::time::sleep(PAUSE).await;
-                continue;
-            }
-            if undecided {
-                log.give_up();
-            }
-            failures = 0;
-            log.registered.notified().await;
-        }
-    }
-
-    /// One server's silence does not keep others waiting for their turn.
-    async fn prove_all(&self, log: &SharedChangeLog) -> Result<(), Undecided> {
-        let mut all = Ok(());
-        for job in log
-            .proof_jobs()
-            .iter()
-            .filter(|job| job.candidates.is_some())
-        {
-            match self.proof(log, job).await {
-                Ok(found) => log.proved(job.server, found),
-                Err(undecided) => all = Err(undecided),
-            }
-        }
-        if !log.is_kind_wanted() {
-            return all;
-        }
-        let mut nobody_left = true;
-        for job in log.proof_jobs() {
-            match self.prover.kind(&job).await {
-                Ok(Some(kind)) => {
-                    log.named(Some(kind));
-                    return all;
-                }
-                Ok(None) => {}
-                Err(undecided) => {
-                    nobody_left = false;
-                    all = Err(undecided);
-                }
-            }
-        }
-        if nobody_left {
-            log.named(None);
-        }
-        all
-    }
-
-    async fn proof(&self, log: &SharedChangeLog, job: &ProofJob) -> Result<bool, Undecided> {
-        let (client, _) = self.client().await.map_err(|_| Undecided)?;
-        self.prover.proof(client, &log.root, job).await
     }
 
     /// Fills one log until its etcd watch fails.

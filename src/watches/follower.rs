@@ -17,27 +17,6 @@ pub struct WatchPosition {
     pub seen: u32,
 }
 
-/// An object as it was delivered. The etcd that stores the resource must have the same revision of this key.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Anchor {
-    /// Namespace and name, or the name alone, as in etcd's keys.
-    pub key: String,
-    pub revision: i64,
-}
-
-impl Anchor {
-    /// `namespace`: empty for cluster-scoped objects.
-    pub(super) fn set(&mut self, namespace: &str, name: &str, revision: i64) {
-        self.revision = revision;
-        self.key.clear();
-        if !namespace.is_empty() {
-            self.key.push_str(namespace);
-            self.key.push('/');
-        }
-        self.key.push_str(name);
-    }
-}
-
 /// `apiVersion` and `kind` of a stream's objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectType {
@@ -59,7 +38,6 @@ pub struct Follower {
 #[derive(Debug)]
 struct WatchState {
     position: Option<WatchPosition>,
-    anchor: Option<Box<Anchor>>,
     type_meta: Option<Box<ObjectType>>,
 }
 
@@ -73,7 +51,6 @@ impl Follower {
             over_budget: false,
             state: WatchState {
                 position: start.map(|revision| WatchPosition { revision, seen: 0 }),
-                anchor: None,
                 type_meta: None,
             },
         }
@@ -124,14 +101,6 @@ impl Follower {
         self.state.position.filter(|_| self.is_understood())
     }
 
-    /// The last delivered object.
-    pub fn anchor(&self) -> Option<&Anchor> {
-        self.state
-            .anchor
-            .as_deref()
-            .filter(|_| self.is_understood())
-    }
-
     /// The type of the delivered objects.
     pub fn type_meta(&self) -> Option<&ObjectType> {
         self.state
@@ -166,10 +135,6 @@ impl WatchState {
                     .position
                     .map(|position| position.next(revision))
                     .transpose()?;
-                if !event.name.is_empty() {
-                    let anchor = self.anchor.get_or_insert_default();
-                    anchor.set(&event.namespace, &event.name, revision);
-                }
             }
         }
         Ok(())
@@ -249,16 +214,6 @@ mod tests {
             position(None, &[added(9, "a"), added(4, "b"), bookmark(9)]),
             Some((9, 0))
         );
-        let anchor = after(None, &[added(9, "a"), added(4, "b")])
-            .anchor()
-            .cloned();
-        assert_eq!(
-            anchor,
-            Some(Anchor {
-                key: "n/b".to_owned(),
-                revision: 4
-            })
-        );
     }
 
     #[test]
@@ -270,7 +225,7 @@ mod tests {
         ] {
             let follower = after(Some(7), &pieces);
             assert!(!follower.is_understood() && follower.position().is_none());
-            assert!(follower.anchor().is_none() && follower.type_meta().is_none());
+            assert!(follower.type_meta().is_none());
         }
         assert_eq!(position(Some(7), &[added(7, "a")]), None);
     }

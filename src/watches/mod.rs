@@ -8,8 +8,9 @@
 //! [`change_log`] holds the changes there, and [`proof`] says which revision is safe for the client. All of these are pure.
 //! [`transformed`] knows the objects of watches that ask for tables or metadata, and [`bookmark`] writes the event.
 //!
-//! [`change_logs`] watches etcd and fills one [`shared_change_log`] for each resource. [`prover`] asks servers
-//! ([`apiservers`]) and etcd where a resource is stored, by a [`sample`] of it. The stream itself belongs to [`crate::relay`].
+//! [`change_logs`] watches etcd and fills one [`shared_change_log`] for each resource. [`stored_here`] knows which
+//! resources are stored in this etcd: the [`prover`] asks servers ([`apiservers`]) and etcd, by a [`sample`] of each. The
+//! stream itself belongs to [`crate::relay`].
 
 pub mod apiservers;
 pub mod bookmark;
@@ -26,6 +27,7 @@ pub mod sample;
 pub mod shared_change_log;
 mod start;
 pub mod storage;
+pub mod stored_here;
 pub mod transformed;
 
-pub use self::start::start;
+pub use self::start::{WatchState, start};

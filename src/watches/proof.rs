@@ -21,7 +21,7 @@ pub enum Withheld {
     TypeUnknown,
     /// It is unknown where in etcd the resource is stored, or it is stored in another etcd.
     ElsewhereStored,
-    /// No delivered object was found in etcd with the revision it was delivered with.
+    /// It is not proved that the server stores the resource in this etcd.
     NotFound,
     /// etcd did not report the changes in time.
     NotTold,
@@ -67,15 +67,15 @@ impl Withheld {
 }
 
 /// The newest revision up to which a client at `position` has seen every change of the keys that begin with `scope`.
-/// `anchored`: an object that its server delivered was found in this etcd, with the same revision.
+/// `stored_here`: its server is proved to store the resource in this etcd.
 pub fn newest_safe(
     position: WatchPosition,
     scope: &str,
     log: &ChangeLog,
-    anchored: bool,
+    stored_here: bool,
 ) -> Result<i64, Withheld> {
     let WatchPosition { revision, seen } = position;
-    if !anchored {
+    if !stored_here {
         return Err(Withheld::NotFound);
     }
     if seen > 0 {

@@ -1,4 +1,4 @@
-//! What a server tells of a resource when watches of it end: the metadata of one object, as a
+//! What a server tells of a watched resource: the metadata of one object, as a
 //! `PartialObjectMetadataList` with `limit=1`, and the resource's kind, from discovery. Pure.
 //!
 //! The list proves where the resource is stored if this etcd passed the list's own revision while the server answered,
@@ -8,7 +8,6 @@
 
 use serde::Deserialize;
 
-use super::follower::Anchor;
 use super::frames;
 
 /// `Accept` of the list.
@@ -64,6 +63,14 @@ struct Document {
 struct Named {
     name: String,
     kind: String,
+}
+
+/// An object. The etcd that stores the resource must have the same revision of this key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Anchor {
+    /// Namespace and name, or the name alone, as in etcd's keys.
+    pub key: String,
+    pub revision: i64,
 }
 
 /// A list of at most one object's metadata.
@@ -153,10 +160,12 @@ fn anchor(metadata: &Metadata) -> Option<Anchor> {
     if metadata.name.is_empty() {
         return None;
     }
-    let mut anchor = Anchor::default();
+    let key = match &*metadata.namespace {
+        "" => metadata.name.clone(),
+        namespace => format!("{namespace}/{}", metadata.name),
+    };
     let revision = frames::revision(&metadata.resource_version).ok()?;
-    anchor.set(&metadata.namespace, &metadata.name, revision);
-    Some(anchor)
+    Some(Anchor { key, revision })
 }
 
 #[cfg(test)]

@@ -232,10 +232,19 @@ impl Etcd {
 
     /// SIGKILL, and up again with the copy of its data.
     pub async fn restore(&mut self) {
+        self.restore_from(&self.dir.join("backup")).await;
+    }
+
+    /// SIGKILL, and up again with the copy of the other's data ([`Self::back_up`]).
+    pub async fn become_copy_of(&mut self, other: &Self) {
+        self.restore_from(&other.dir.join("backup")).await;
+    }
+
+    async fn restore_from(&mut self, backup: &Path) {
         self.kill();
         let data = self.dir.join("data");
         std::fs::remove_dir_all(&data).expect("remove etcd's data");
-        copy(&self.dir.join("backup"), &data);
+        copy(backup, &data);
         self.start_again().await;
     }
 

@@ -16,6 +16,7 @@ pub mod http_probe;
 pub mod identity;
 pub mod local_proxy;
 pub mod peers;
+pub mod storage;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ use self::concurrent::join_all;
 use self::connection_failure::ConnectionFailure;
 use self::etcd::inventory::{self, EtcdInventory};
 use self::etcd::probe::ProbeTls;
-use self::finding::Finding;
+use self::finding::{Finding, Level};
 use self::local_proxy::RunningProxy;
 use self::peers::PeerServer;
 use crate::cli::inventory::Inventory;
@@ -41,6 +42,7 @@ use crate::cluster::connector;
 use crate::cluster::keys::{EtcdKeys, Topic};
 use crate::cluster::state::canonical;
 use crate::config::{self, Config};
+use crate::local;
 use crate::publish::identity::host_name;
 use crate::server::rotate;
 use crate::tls::credentials::Current;
@@ -82,13 +84,18 @@ async fn live(config: &Config, file: &Path) -> Vec<Finding> {
     let local = http_probe::credentials_trusting(config, &config.api_server.ca_file, &reading);
     let etcd = etcd_tls(config, &reading);
     let user = etcd_user(config, &reading);
-    let ((apiserver, apiserver_skew), local_proxy, (etcd, inventory)) = tokio::join!(
+    let local_credentials = local.as_ref().ok().cloned();
+    let ((apiserver, apiserver_skew), local_proxy, (etcd, etcd_client, inventory)) = tokio::join!(
         check_apiserver(config, local, &reading),
         local_proxy::probe::probe(config, maker.as_ref().ok()),
         check_etcd(config, etcd, user.as_deref()),
     );
     findings.extend(etcd);
+    let answers = apiserver.iter().all(|found| found.level < Level::Problem);
     findings.extend(apiserver);
+    if let (true, Some(credentials), Some(client)) = (answers, local_credentials, etcd_client) {
+        findings.extend(check_storage(config, &credentials, &client).await);
+    }
     findings.extend(local_proxy::findings(config, &local_proxy));
     findings.extend(addresses::findings(config, &HostAddresses::read()));
     let mut skews: Vec<(String, Skew)> = apiserver_skew.into_iter().collect();
@@ -188,15 +195,31 @@ async fn check_apiserver(
     (findings, skew.map(|skew| (about, skew)))
 }
 
-/// Returns what is stored there too, if an endpoint answers.
+/// Which resources the local apiserver stores elsewhere.
+async fn check_storage(
+    config: &Config,
+    credentials: &Current,
+    etcd: &etcd_client::Client,
+) -> Option<Finding> {
+    let maker = Arc::new(local::maker(config, credentials.clone()).ok()?);
+    let probing = storage::probe(config, credentials, maker, etcd);
+    let stored = timeout(PATIENCE, probing).await.ok()??;
+    Some(storage::finding(config, &stored))
+}
+
+/// Returns a client of the first endpoint that answers, and what is stored there, too.
 async fn check_etcd(
     config: &Config,
     tls: Result<ProbeTls, TlsError>,
     user: Option<&str>,
-) -> (Vec<Finding>, Option<EtcdInventory>) {
+) -> (
+    Vec<Finding>,
+    Option<etcd_client::Client>,
+    Option<EtcdInventory>,
+) {
     let tls = match tls {
         Ok(tls) => tls,
-        Err(error) => return (vec![skipped("etcd", error)], None),
+        Err(error) => return (vec![skipped("etcd", error)], None, None),
     };
     let probes = config.etcd.endpoints.iter().map(|endpoint| {
         let (config, endpoint, tls) = (config.etcd.clone(), endpoint.clone(), tls.clone());
@@ -209,6 +232,7 @@ async fn check_etcd(
     let first = endpoints.iter().find_map(|(endpoint, observed)| {
         Some((endpoint.clone(), observed.as_ref().ok()?.1.clone()))
     });
+    let client = first.as_ref().map(|(_, client)| client.clone());
     let inventory = async {
         let (endpoint, client) = first?;
         let connector = etcd::probe::connector(&config.etcd, &endpoint, &tls);
@@ -236,7 +260,7 @@ async fn check_etcd(
     if let Some(inventory) = &inventory {
         findings.extend(etcd::stored(&config.etcd, user, inventory));
     }
-    (findings, inventory)
+    (findings, client, inventory)
 }
 
 /// Returns the clock differences of the peers too.

@@ -2,24 +2,18 @@
 //! each delivered a part of their events.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use bytes::Bytes;
 use etcd_client::{Client, Compare, CompareOp, EventType, Txn, TxnOp, WatchOptions};
 use kube_interop_proxy::cluster::connector::{self, Connector};
 use kube_interop_proxy::config;
 use kube_interop_proxy::tls::files::FileSnapshot;
-use kube_interop_proxy::watches::apiservers::{AskServer, NoAnswer};
 use kube_interop_proxy::watches::change_logs::{self, ChangeLogs};
-use kube_interop_proxy::watches::follower::{Anchor, WatchPosition};
+use kube_interop_proxy::watches::follower::WatchPosition;
 use kube_interop_proxy::watches::proof::Withheld;
-use kube_interop_proxy::watches::prover::Prover;
-use kube_interop_proxy::watches::sample::WatchedResource;
-use kube_interop_proxy::watches::shared_change_log::EndingWatch;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -90,15 +84,6 @@ async fn history(etcd: &Etcd) -> History {
     }
 }
 
-/// An apiserver that does not answer.
-struct Silent;
-
-impl AskServer for Silent {
-    async fn get(&self, _: SocketAddr, _: &str, _: &'static str) -> Result<Bytes, NoAnswer> {
-        Err(NoAnswer::Final)
-    }
-}
-
 /// A watch that ends: of which keys, what was delivered, and what it was told.
 struct Ended {
     root: String,
@@ -153,28 +138,12 @@ async fn end(
             }
         }
     };
-    let anchor = last.map(|(revision, key)| Anchor {
-        key: key.strip_prefix(&root).unwrap().to_owned(),
-        revision: *revision,
-    });
-    let server: SocketAddr = "127.0.0.1:6443".parse().unwrap();
-    let ending = EndingWatch {
-        server,
-        resource: &WatchedResource {
-            group: "".into(),
-            version: "v1".into(),
-            resource: "things".into(),
-        },
-        position,
-        anchor: anchor.as_ref(),
-        kind_wanted: false,
-    };
-    let change_log = change_logs.register(&root, ending);
+    let change_log = change_logs.register(&root, position.revision);
     let change_log = change_log.expect("no more than there may be");
     tokio::time::sleep(Duration::from_millis(random.gen_range(0..300))).await;
-    let heard = tokio::time::timeout(LONG, change_log.caught_up(server, false));
+    let heard = tokio::time::timeout(LONG, change_log.caught_up());
     heard.await.expect("etcd tells how far it is");
-    let bookmark = change_log.newest_safe(position, scope, server, anchor.as_ref())?;
+    let bookmark = change_log.newest_safe(position, scope, true)?;
     assert!(bookmark > position.revision);
     Ok(Ended {
         root,
@@ -228,11 +197,7 @@ async fn thousands_of_watches_are_told_nothing_that_they_missed() {
         let (change_logs, registrations) = ChangeLogs::new();
         let change_logs = Arc::new(change_logs);
         let connector = Connector::new(&config, tls.clone());
-        let running = tokio::spawn(change_logs::run(
-            connector,
-            registrations,
-            Prover::new(Silent),
-        ));
+        let running = tokio::spawn(change_logs::run(connector, registrations));
         let streams: Vec<_> = (0..STREAMS as u64)
             .map(|stream| {
                 tokio::spawn(end(

@@ -17,6 +17,7 @@ use testkit::wait::eventually;
 
 pub const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 pub const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+const SERVICE_ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
 const EVENTS: &str = "/api/v1/namespaces/default/events";
 const EMPTY: &str = "/api/v1/podtemplates";
 pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;stream=watch";
@@ -48,6 +49,7 @@ pub async fn write(admin: &Client, collection: &str, name: &str, more: &Value) -
     let kind = match collection {
         EVENTS => "Event",
         path if path.ends_with("secrets") => "Secret",
+        SERVICE_ACCOUNTS => "ServiceAccount",
         _ => "ConfigMap",
     };
     let mut object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}});
@@ -156,6 +158,20 @@ impl Events {
             false => Err("cut in the middle of a frame".to_owned()),
         }
     }
+}
+
+/// Waits until the proxy knows that these many watched resources are stored in its etcd, and their kinds.
+pub async fn until_proved(proxy: &Proxy, resources: usize) {
+    eventually(
+        "it is proved where resources are stored",
+        LONG,
+        async || {
+            let log = proxy.log_tail();
+            let proofs = log.matches("stored_here: Some(true), kind: Some(");
+            (proofs.count() >= resources).then_some(()).ok_or(log)
+        },
+    )
+    .await;
 }
 
 pub fn last_bookmark(seen: &[Seen]) -> Option<i64> {
@@ -321,6 +337,42 @@ async fn no_revision_of_one_etcd_is_given_for_what_is_in_another() {
     }
 }
 
+/// The configuration does not name it. Each object has the same key and revision in both.
+#[tokio::test]
+async fn no_revision_of_one_etcd_is_given_for_what_was_moved_to_a_copy_of_it() {
+    let mut ground = Ground::new().await;
+    let mut before = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
+    let moved = write(before.admin(), CONFIG_MAPS, "moved", &json!({})).await;
+    before.kill();
+    ground.etcd.back_up().await;
+    let mut other = Etcd::start(ground.dir.path(), &ground.pki).await;
+    other.become_copy_of(&ground.etcd).await;
+    let overrides = format!("--etcd-servers-overrides=/configmaps#{}", other.endpoint());
+    let kube = options(&ground, "cp-a").arg(&overrides);
+    let server = KubeApiServer::start(kube, &ground.pki).await;
+    let admin = server.admin();
+    for name in ["x", "y", "z"] {
+        write(admin, SECRETS, name, &json!({})).await;
+    }
+    let mut proxy = proxy(&ground, &server, "4s").await;
+    let client = proxy.client(&ground.pki).cert("admin");
+    let from = list_revision(admin, CONFIG_MAPS).await;
+    assert!(from < list_revision(admin, SECRETS).await);
+    let quiet = Events::open(&client, &watch_path(CONFIG_MAPS, from)).await;
+    let path = format!("{}&timeoutSeconds=6", watch_path(CONFIG_MAPS, 0));
+    let mut existing = Events::open(&client, &path).await;
+    existing.until(moved).await;
+    let path = watch_path(SECRETS, list_revision(admin, SECRETS).await);
+    let secrets = Events::open(&client, &path).await;
+    write(admin, SERVICE_ACCOUNTS, "x", &json!({})).await;
+    proxy.process().signal(Signal::Term);
+    let mut given = Vec::new();
+    for watch in [quiet, existing, secrets] {
+        given.push(last_bookmark(&watch.rest().await.0).is_some());
+    }
+    assert_eq!(given, [false, false, true], "{}", proxy.log_tail());
+}
+
 #[tokio::test]
 async fn etcd_may_restart_during_the_drain_and_what_it_compacted_proves_nothing() {
     let mut ground = Ground::new().await;
@@ -393,6 +445,7 @@ async fn a_crd_that_is_named_like_a_built_in_resource_does_not_hide_its_changes(
     let seen = admin.request("POST", POLICIES, policy("seen")).await;
     watch.until(revision_of(&seen.json())).await;
     write(admin, CONFIG_MAPS, "something-else", &json!({})).await;
+    until_proved(&proxy, 1).await;
     a.process().signal(Signal::Stop);
     let missed = admin.request("POST", POLICIES, policy("missed")).await;
     let missed = revision_of(&missed.json());

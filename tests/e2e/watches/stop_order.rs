@@ -1,13 +1,12 @@
 //! How watches end when apiserver and proxy stop in one order or another, as the containers of a pod can: each ends
-//! cleanly, and with its last bookmark where the apiserver was still there to prove it. With a real kube-apiserver
-//! v1.20.2 and etcd, on the raw streams.
+//! cleanly, and with its last bookmark. With a real kube-apiserver v1.20.2 and etcd, on the raw streams.
 
 use serde_json::json;
 
 use crate::routing::real_apiservers::options;
 use crate::watches::bookmarks::{
-    CONFIG_MAPS, Events, PROTOBUF, SECRETS, last_bookmark, list_revision, proxy_with, watch_path,
-    write,
+    CONFIG_MAPS, Events, PROTOBUF, SECRETS, last_bookmark, list_revision, proxy_with, until_proved,
+    watch_path, write,
 };
 use crate::watches::resources::POD_TEMPLATES;
 use testkit::cluster::{Ground, LONG};
@@ -20,21 +19,21 @@ use testkit::wait::eventually;
 const OF_EACH: usize = 2;
 const DRAIN: &str = "4s";
 
-/// What a watch's resource has to prove a bookmark with.
+/// What there is of a watch's resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Proof {
-    /// An object that the watch itself delivered: etcd is enough.
+enum Objects {
+    /// An object that the watch itself delivered.
     Delivered,
-    /// Objects that no watch delivered: the apiserver has to be asked.
+    /// Objects that no watch delivered.
     Quiet,
-    /// No object at all: the same.
+    /// No object at all.
     Empty,
 }
 
 /// An open watch, and what it is called when it fails.
 struct Watch {
     name: String,
-    proof: Proof,
+    objects: Objects,
     events: Events,
 }
 
@@ -66,10 +65,11 @@ impl World {
         let mut watches = open_watches(&ground, &server, &proxy).await;
         let change = write(admin, CONFIG_MAPS, "a", &json!({"data": {"x": "1"}})).await;
         for watch in &mut watches {
-            if watch.proof == Proof::Delivered {
+            if watch.objects == Objects::Delivered {
                 watch.events.until(change).await;
             }
         }
+        until_proved(&proxy, 3).await;
         // In another namespace than the watches.
         let elsewhere = "/api/v1/namespaces/kube-system/configmaps";
         let newest = write(admin, elsewhere, "x", &json!({})).await;
@@ -85,20 +85,14 @@ impl World {
     /// Once the proxy has ended.
     async fn ends(self) -> Vec<End> {
         let reading = self.watches.into_iter().map(|watch| {
-            let Watch {
-                name,
-                proof,
-                events,
-            } = watch;
-            let end = tokio::spawn(events.try_rest());
-            (name, proof, end)
+            let end = tokio::spawn(watch.events.try_rest());
+            (watch.name, end)
         });
         let mut ends = Vec::new();
-        for (name, proof, end) in reading.collect::<Vec<_>>() {
+        for (name, end) in reading.collect::<Vec<_>>() {
             let bookmark = end.await.unwrap().map(|(seen, _)| last_bookmark(&seen));
             ends.push(End {
                 name,
-                proof,
                 bookmark: bookmark.map(|revision| revision.is_some_and(|it| it >= self.newest)),
             });
         }
@@ -120,16 +114,16 @@ async fn open_watches(ground: &Ground, server: &KubeApiServer, proxy: &Proxy) ->
         ("protobuf, HTTP/1.1", protobuf.http1()),
         ("protobuf, HTTP/2", protobuf.http2()),
     ] {
-        for (proof, collection) in [
-            (Proof::Delivered, CONFIG_MAPS),
-            (Proof::Quiet, SECRETS),
-            (Proof::Empty, &empty),
+        for (objects, collection) in [
+            (Objects::Delivered, CONFIG_MAPS),
+            (Objects::Quiet, SECRETS),
+            (Objects::Empty, &empty),
         ] {
             for _ in 0..OF_EACH {
                 let events = Events::open(&client, &watch_path(collection, from)).await;
                 watches.push(Watch {
-                    name: format!("{proof:?}, {format}"),
-                    proof,
+                    name: format!("{objects:?}, {format}"),
+                    objects,
                     events,
                 });
             }
@@ -141,30 +135,25 @@ async fn open_watches(ground: &Ground, server: &KubeApiServer, proxy: &Proxy) ->
 /// How a watch ended: whether with a bookmark that is new enough, or why not cleanly.
 struct End {
     name: String,
-    proof: Proof,
     bookmark: Result<bool, String>,
 }
 
-/// All ended cleanly, and those with such proofs with a bookmark.
-fn assert_ends(ends: &[End], with_bookmark: &[Proof]) {
+/// All ended cleanly and with a bookmark.
+fn assert_ends(ends: &[End]) {
     let is_wrong = |end: &End| match &end.bookmark {
-        Ok(bookmark) if with_bookmark.contains(&end.proof) && !bookmark => {
-            Some(format!("{}: no bookmark", end.name))
-        }
-        Ok(_) => None,
+        Ok(true) => None,
+        Ok(false) => Some(format!("{}: no bookmark", end.name)),
         Err(why) => Some(format!("{}: {why}", end.name)),
     };
     let wrong: Vec<_> = ends.iter().filter_map(is_wrong).collect();
     assert!(wrong.is_empty(), "of {}: {wrong:#?}", ends.len());
 }
 
-const ALL: [Proof; 3] = [Proof::Delivered, Proof::Quiet, Proof::Empty];
-
 #[tokio::test]
 async fn the_proxy_alone_stops() {
     let mut world = World::new("0s", "0s").await;
     world.proxy.process().signal(Signal::Term);
-    assert_ends(&world.ends().await, &ALL);
+    assert_ends(&world.ends().await);
 }
 
 /// Both get SIGTERM at the same moment.
@@ -177,17 +166,17 @@ async fn both_stop(apiserver: &str, delay: &str) -> Vec<End> {
 
 #[tokio::test]
 async fn both_stop_and_the_apiserver_is_there_when_the_drain_begins() {
-    assert_ends(&both_stop("2s", "0s").await, &ALL);
+    assert_ends(&both_stop("2s", "0s").await);
 }
 
 #[tokio::test]
 async fn both_stop_and_the_apiserver_takes_nothing_new_when_the_drain_begins() {
-    assert_ends(&both_stop("1s", "2s").await, &[Proof::Delivered]);
+    assert_ends(&both_stop("1s", "2s").await);
 }
 
 #[tokio::test]
 async fn both_stop_and_the_apiserver_has_no_delay() {
-    assert_ends(&both_stop("0s", "0s").await, &[Proof::Delivered]);
+    assert_ends(&both_stop("0s", "0s").await);
 }
 
 #[tokio::test]
@@ -207,5 +196,5 @@ async fn the_apiserver_is_killed_while_the_proxy_drains() {
     })
     .await;
     world.server.kill();
-    assert_ends(&world.ends().await, &[Proof::Delivered]);
+    assert_ends(&world.ends().await);
 }

@@ -1,6 +1,7 @@
 //! With real kube-apiservers.
 
 use super::{doctor, file_of, ground};
+use testkit::etcd::Etcd;
 use testkit::kube::{KubeApiServer, KubeOptions};
 use testkit::proxy::{Proxy, Until};
 
@@ -109,4 +110,31 @@ async fn a_real_apiserver_is_healthy_and_other_header_names_are_told() {
         proxy.addr()
     );
     said.is("apiServer.address is a proxy's", &[&[&about]], &[]);
+}
+
+#[tokio::test]
+async fn what_an_apiserver_stores_in_another_etcd_is_named() {
+    let ground = ground().await;
+    let other = Etcd::start(ground.dir.path(), &ground.pki).await;
+    let at = other.endpoint();
+    let overrides =
+        format!("--etcd-servers-overrides=/events#{at},coordination.k8s.io/leases#{at}");
+    let options = KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, "cp-a");
+    let apiserver = KubeApiServer::start(options.arg(&overrides), &ground.pki).await;
+    let proxy = ground.proxy("a", apiserver.addr());
+    let proxy = Proxy::start(proxy.until(Until::Ready)).await;
+    let (config, dir) = (file_of(&proxy), ground.dir.path());
+    let about = format!(
+        "apiserver {}: it stores in another etcd: ",
+        apiserver.addr()
+    );
+    let key = "etcd.otherResources";
+    let said = doctor(dir, &config, &[]).await;
+    let names = "events, leases.coordination.k8s.io; do: name them in etcd.otherResources";
+    said.is("none is named", &[&[&about, names]], &[]);
+    let said = doctor(dir, &config, &[(key, "[events]".to_owned())]).await;
+    let name = "other etcd: leases.coordination.k8s.io;";
+    said.is("one is not named", &[&[&about, name]], &[]);
+    let all = "[events, leases.coordination.k8s.io]".to_owned();
+    doctor(dir, &config, &[(key, all)]).await.is_healthy();
 }

@@ -1,0 +1,173 @@
+//! Where the local apiserver stores its built-in resources: in the etcd of the configuration, or in another one
+//! (`--etcd-servers-overrides`). Revisions of different etcds must never be compared, so `etcd.otherResources` has to name
+//! the latter. The proof is that of last bookmarks ([`crate::watches::prover`]).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use http::{HeaderMap, StatusCode};
+
+use super::apiserver;
+use super::finding::Finding;
+use super::http_probe;
+use crate::client::{Client, ClientMaker};
+use crate::config::Config;
+use crate::kube::discovery::documents;
+use crate::kube::gvr::{GroupVersion, ResourceKind};
+use crate::request::info::{PathForm, ResourceRequest};
+use crate::tls::credentials::Current;
+use crate::watches::apiservers::ApiServers;
+use crate::watches::prover::Prover;
+use crate::watches::sample::WatchedResource;
+use crate::watches::storage;
+
+/// Names, as `etcd.otherResources` has them.
+#[derive(Debug, Default)]
+pub struct Stored {
+    here: usize,
+    elsewhere: BTreeSet<String>,
+    unknown: BTreeSet<String>,
+}
+
+/// Asks the apiserver for one object of each resource that it lists in built-in groups, and etcd for the same. `None`: it
+/// does not tell what it serves.
+pub async fn probe(
+    config: &Config,
+    credentials: &Current,
+    maker: Arc<ClientMaker>,
+    etcd: &etcd_client::Client,
+) -> Option<Stored> {
+    let server = config.api_server.address;
+    let listed = listed(&mut maker.client(server)).await?;
+    let prover = Prover(ApiServers::new(config, credentials, maker).ok()?);
+    let (mut stored, mut asked) = (Stored::default(), BTreeSet::new());
+    for resource in listed {
+        let Some(root) = root(config, &resource) else {
+            continue;
+        };
+        // Other versions, and groups that share its storage.
+        if !asked.insert(root.clone()) {
+            continue;
+        }
+        let asking = prover.is_stored(etcd.clone(), server, &root, &resource);
+        match asking.await {
+            Ok(Some(true)) => stored.here += 1,
+            Ok(Some(false)) => drop(stored.elsewhere.insert(name(&resource))),
+            Ok(None) | Err(_) => drop(stored.unknown.insert(name(&resource))),
+        }
+    }
+    Some(stored)
+}
+
+pub fn finding(config: &Config, stored: &Stored) -> Finding {
+    let about = apiserver::about(config);
+    let names = |names: &BTreeSet<String>| Vec::from_iter(names.iter().cloned()).join(", ");
+    if stored.here == 0 && !stored.elsewhere.is_empty() {
+        return Finding::problem(
+            about,
+            "it stores nothing in the etcd of etcd.endpoints below etcd.prefix",
+            "name there the etcd and the prefix that it uses (--etcd-servers, --etcd-prefix)",
+        );
+    }
+    if !stored.elsewhere.is_empty() {
+        return Finding::problem(
+            about,
+            format!("it stores in another etcd: {}", names(&stored.elsewhere)),
+            "name them in etcd.otherResources",
+        );
+    }
+    match stored.unknown.is_empty() {
+        true => Finding::ok(about, "stores what it has built in in this etcd"),
+        false => Finding::info(
+            about,
+            format!("does not tell where it stores {}", names(&stored.unknown)),
+        ),
+    }
+}
+
+fn name(resource: &WatchedResource) -> String {
+    match &*resource.group {
+        "" => resource.resource.to_string(),
+        group => format!("{}.{group}", resource.resource),
+    }
+}
+
+/// `None`: the resource is not among those that kube-apiserver has built in, or is in `etcd.otherResources`.
+fn root(config: &Config, resource: &WatchedResource) -> Option<String> {
+    let request = ResourceRequest {
+        group: (&*resource.group).into(),
+        version: (&*resource.version).into(),
+        resource: (&*resource.resource).into(),
+        subresource: "".into(),
+        namespace: "".into(),
+        name: "".into(),
+        form: PathForm::default(),
+    };
+    storage::root(&config.etcd, ResourceKind::BuiltIn, &request)
+}
+
+/// What can be watched.
+async fn listed(client: &mut Client) -> Option<Vec<WatchedResource>> {
+    let groups = body(client, "/apis").await?;
+    let mut versions = vec![GroupVersion {
+        group: String::new(),
+        version: "v1".to_owned(),
+    }];
+    versions.extend(documents::listed(&groups).ok()?);
+    let mut found = Vec::new();
+    for of in &versions {
+        let path = match &*of.group {
+            "" => "/api/v1".to_owned(),
+            group => format!("/apis/{group}/{}", of.version),
+        };
+        let document = body(client, &path).await;
+        let group = document.and_then(|document| documents::resources(of, &document).ok());
+        let versions = group.map(|group| group.versions).unwrap_or_default();
+        for resource in versions.into_iter().flat_map(|version| version.resources) {
+            if resource.verbs.iter().any(|verb| **verb == *"watch") {
+                found.push(WatchedResource {
+                    group: (&*of.group).into(),
+                    version: (&*of.version).into(),
+                    resource: (&*resource.name).into(),
+                });
+            }
+        }
+    }
+    Some(found)
+}
+
+async fn body(client: &mut Client, path: &str) -> Option<bytes::Bytes> {
+    let answer = http_probe::get(client, path, &HeaderMap::new())
+        .await
+        .ok()?;
+    (answer.status == StatusCode::OK).then_some(answer.body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(here: usize, elsewhere: &[&str], unknown: &[&str]) -> String {
+        let config = crate::config::parse(include_str!("../../../config.example.yaml")).unwrap();
+        let set = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+        let (elsewhere, unknown) = (set(elsewhere), set(unknown));
+        let stored = Stored {
+            here,
+            elsewhere,
+            unknown,
+        };
+        finding(&config, &stored).to_string()
+    }
+
+    #[test]
+    fn what_is_elsewhere_is_named() {
+        assert!(said(5, &[], &[]).starts_with("ok"));
+        let line = said(5, &["events", "leases.coordination.k8s.io"], &["pods"]);
+        assert!(
+            line.contains("in another etcd: events, leases.coordination.k8s.io; do: name them in"),
+            "{line}"
+        );
+        assert!(said(0, &["events"], &[]).contains("stores nothing in the etcd"));
+        assert!(said(5, &[], &["pods"]).contains("does not tell where it stores pods"));
+    }
+}
