@@ -49,6 +49,7 @@ fn snapshot() -> Snapshot {
             live: true,
             initialized: true,
             target: true,
+            ready: true,
             known: true,
             binary_version: None,
             version: None,

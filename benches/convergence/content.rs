@@ -178,6 +178,7 @@ impl Peer {
             endpoint: self.endpoint,
             api_server_id: None,
             initialized: true,
+            ready: true,
             record_revision: Some(self.record_revision),
         };
         serde_json::to_vec(&live).expect("JSON")

@@ -124,6 +124,8 @@ sections! {
         pub known: Option<bool>,
         pub live: bool,
         pub native: bool,
+        /// It is a target whose apiserver is ready: others are asked last.
+        pub ready: bool,
         /// How many it serves.
         pub resources: Option<u64>,
         pub target: bool,

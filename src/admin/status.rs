@@ -312,6 +312,7 @@ fn peer(server: &Server, health: &Health) -> PeerStatus {
         known: Some(server.known),
         live: server.live,
         native: server.kind == PeerKind::Native,
+        ready: server.ready,
         resources: server.served.as_ref().map(|served| served.len() as u64),
         target: server.target,
         unhealthy: health.is_suspect(server.endpoint),

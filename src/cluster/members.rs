@@ -168,13 +168,15 @@ impl ClusterState {
             Some(_) if !known => self.with_storage_versions(self.apiserver_id(id), served),
             _ => served,
         };
+        let target = initialized && newest && endpoint != self.own_endpoint;
         Some(Server {
             id: id.into(),
             endpoint,
             kind: PeerKind::Proxied,
             live: live.is_some(),
             initialized,
-            target: initialized && newest && endpoint != self.own_endpoint,
+            target,
+            ready: target && live.is_some_and(|live| live.value.ready),
             binary_version: record.and_then(|record| record.value.record.binary_version.clone()),
             version: record.and_then(|record| record.value.record.version()),
             history_start: record
@@ -215,6 +217,7 @@ impl ClusterState {
             live: entry.is_some(),
             initialized: entry.is_some(),
             target: newest,
+            ready: newest,
             binary_version: read.map(|read| read.binary_version.clone()),
             version: read.and_then(|read| read.version),
             history_start: None,

@@ -49,6 +49,9 @@ pub struct LiveKey {
     pub endpoint: SocketAddr,
     /// Whether its apiserver is initialized.
     pub initialized: bool,
+    /// Whether its apiserver's `/readyz` is 200, and it is not suspected to be frozen: others are asked first.
+    #[serde(default)]
+    pub ready: bool,
     /// The apiserver's own ID (KEP-1965), by which StorageVersions name it, if it is known and not the server ID.
     #[serde(
         default,

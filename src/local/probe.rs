@@ -81,6 +81,7 @@ pub async fn run(mut client: Client, state: Arc<LocalState>, every: Duration) {
         let answer = client.get("/readyz", &[]).await;
         if let Ok(answer) = &answer {
             state.shuts_down(says_it_shuts_down(answer), epoch);
+            state.finds_etcd_away(says_etcd_is_away(answer));
         }
         judge(&state, trigger, epoch, answer.map(|answer| answer.status));
         state.end_probe(number);
@@ -95,9 +96,20 @@ pub fn says_it_shuts_down(answer: &ClientResponse) -> bool {
         let mut parts = answer.body.windows(TURNED_AWAY.len());
         return parts.any(|part| part == TURNED_AWAY);
     }
+    fails(answer, "shutdown")
+}
+
+/// Whether a `/readyz` response says that etcd does not answer. 1.24 and later have two checks.
+fn says_etcd_is_away(answer: &ClientResponse) -> bool {
+    fails(answer, "etcd") || fails(answer, "etcd-readiness")
+}
+
+/// Whether a `/readyz` response names this check as failed.
+fn fails(answer: &ClientResponse, check: &str) -> bool {
+    let failed = format!("[-]{check} failed");
     let mut lines = answer.body.split(|byte| *byte == b'\n');
     answer.status == StatusCode::INTERNAL_SERVER_ERROR
-        && lines.any(|line| line.starts_with(b"[-]shutdown failed"))
+        && lines.any(|line| line.starts_with(failed.as_bytes()))
 }
 
 fn judge(

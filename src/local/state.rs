@@ -38,6 +38,8 @@ pub struct LocalState {
     shutting_down: AtomicBool,
     /// It rejected a request while it was shutting down.
     turns_away: AtomicBool,
+    /// The last `/readyz` said that etcd does not answer.
+    lacks_etcd: AtomicBool,
     /// Nothing comes from it, although its port is open.
     frozen: AtomicBool,
     /// Wakes the probe: the process may have been replaced.
@@ -133,10 +135,41 @@ impl LocalState {
         }
     }
 
-    /// Whether requests go to the apiserver first: it is initialized, does not turn requests away, and is not suspected
-    /// to be frozen. Else it is tried last, and no target for peers.
+    /// Whether the last `/readyz` said that the apiserver's etcd does not answer.
+    pub fn lacks_etcd(&self) -> bool {
+        self.lacks_etcd.load(Ordering::Relaxed)
+    }
+
+    /// Whether the apiserver's etcd answers, by its `/readyz`.
+    pub fn finds_etcd_away(&self, away: bool) {
+        if self.lacks_etcd.swap(away, Ordering::Relaxed) != away {
+            match away {
+                true => tracing::warn!(
+                    "the local apiserver's etcd does not answer: peers that are ready are asked first"
+                ),
+                false => tracing::info!("the local apiserver's etcd answers again"),
+            }
+        }
+    }
+
+    /// A read failed as it does without etcd. Returns whether that is the reason, by a new `/readyz`. After `patience` the
+    /// answer is what is known.
+    pub async fn is_found_without_etcd(&self, patience: Duration) -> bool {
+        if !self.lacks_etcd() {
+            self.next_probe(patience).await;
+        }
+        self.lacks_etcd()
+    }
+
+    /// Whether the apiserver is a target for peers: it is initialized and does not turn requests away.
+    pub fn accepts(&self) -> bool {
+        self.is_initialized() && !self.turns_away()
+    }
+
+    /// Whether requests go to the apiserver first: it accepts them, and is not suspected to be frozen. Else it is tried
+    /// last.
     pub fn serves(&self) -> bool {
-        self.is_initialized() && !self.turns_away() && !self.is_frozen()
+        self.accepts() && !self.is_frozen()
     }
 
     /// Whether this process is known to accept the users that this proxy names.
@@ -219,6 +252,7 @@ impl LocalState {
         let was_ready = self.ready.swap(false, Ordering::Relaxed);
         self.shutting_down.store(false, Ordering::Relaxed);
         self.turns_away.store(false, Ordering::Relaxed);
+        self.lacks_etcd.store(false, Ordering::Relaxed);
         let next = |state: u64| Some(((state >> 1) + 1) << 1);
         let before =
             self.epoch_and_initialized
@@ -257,13 +291,7 @@ impl LocalState {
     pub async fn has_turned_away(&self, patience: Duration) -> bool {
         let epoch = self.epoch();
         if !self.shutting_down.load(Ordering::Relaxed) {
-            // A running probe may have been answered before the rejection.
-            let next = self.begun.load(Ordering::Relaxed) + 1;
-            let mut ended = self.ended.subscribe();
-            self.wanted.notify_one();
-            let ended = ended.wait_for(|ended| *ended >= next);
-            // After a timeout the last known state counts.
-            let _ = tokio::time::timeout(patience, ended).await;
+            self.next_probe(patience).await;
         }
         if self.epoch() != epoch {
             return true;
@@ -276,6 +304,17 @@ impl LocalState {
             self.changed.send_replace(());
         }
         shuts_down
+    }
+
+    /// Waits for the result of a probe that begins now, no longer than `patience`.
+    async fn next_probe(&self, patience: Duration) {
+        // A running probe may have been answered before.
+        let next = self.begun.load(Ordering::Relaxed) + 1;
+        let mut ended = self.ended.subscribe();
+        self.wanted.notify_one();
+        let ended = ended.wait_for(|ended| *ended >= next);
+        // After a timeout the last known state counts.
+        let _ = tokio::time::timeout(patience, ended).await;
     }
 
     /// Resolves when a request needs the current `/readyz`. One waiter.

@@ -222,13 +222,14 @@ impl Publisher {
             }
             (keeping.written, keeping.at) = (Some(record), Some(started));
         }
-        // The record first, then the live key. An apiserver that rejects requests or may be frozen is not a target.
-        let initialized = self.state.serves();
+        // The record first, then the live key. An apiserver that rejects requests is not a target, and one that may be frozen
+        // is asked last.
         let apiserver = self.own.apiserver_id.borrow().clone();
         let another = apiserver.as_deref().filter(|id| *id != &*keeping.id);
         let live = LiveKey {
             endpoint: self.own.endpoint,
-            initialized,
+            initialized: self.state.accepts(),
+            ready: self.state.is_ready() && self.state.serves(),
             api_server_id: another.map(str::to_owned),
             record_revision: keeping.since.filter(|_| known),
         };
@@ -245,7 +246,7 @@ impl Publisher {
                 claim: 0,
             }));
         }
-        let apiserver = apiserver.filter(|_| initialized);
+        let apiserver = apiserver.filter(|_| self.state.serves());
         Ok(self.entry.keep(session, apiserver).await?)
     }
 

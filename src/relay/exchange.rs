@@ -78,8 +78,8 @@ pub struct Exchange<'a> {
     pub names_server: bool,
     /// What becomes of "no such resource".
     pub no_such_resource: NoSuchResource,
-    /// A 404 that is passed on is marked as one that is not in doubt: a peer's proxy gets it.
-    pub marks_404: bool,
+    /// A peer's proxy gets the answer: a 404 that is passed on is marked as one that is not in doubt.
+    pub is_rerouted_here: bool,
     /// How long the answer may take to begin.
     pub patience: Option<Patience>,
     /// Set if the request may be sent to another server if nothing comes from this one.
@@ -169,8 +169,8 @@ impl Exchange<'_> {
         if !self.expiry.accepts(&response) {
             return Err(ExchangeFailure::NotContinued);
         }
-        if self.may_be_terminating(&response) {
-            return rare(|| self.check_terminating(down, up, response, &method, upload)).await;
+        if self.may_be_turned_away(&response) {
+            return rare(|| self.check_turned_away(down, up, response, &method, upload)).await;
         }
         if let Some(merge_request) = &self.merge_request
             && merge_request.concerns(response.status)

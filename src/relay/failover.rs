@@ -258,9 +258,9 @@ impl<'a> ForwardedRequest<'a> {
                     Err(_) => break RouteEnd::Refused(Refusal::DoubtfulNotFound),
                 }
             }
-            let terminating = kept.terminating.is_some();
+            let turned_away = kept.turned_away.is_some();
             let last = self.refusal(&failure, custom);
-            match self.next_route(shared, last, terminating, &tried, upload) {
+            match self.next_route(shared, last, turned_away, &tried, upload) {
                 Ok(next) => {
                     if next.address != route.address {
                         shared.metrics.failed_over(&failure, custom);
@@ -293,7 +293,7 @@ impl<'a> ForwardedRequest<'a> {
         let passed = match end {
             // A peer's proxy tries other servers itself.
             RouteEnd::Exhausted(Refusal::Terminating) | RouteEnd::Refused(Refusal::Terminating) => {
-                kept.terminating.filter(|_| !self.route_request.rerouted)
+                kept.turned_away.filter(|_| !self.route_request.rerouted)
             }
             RouteEnd::Exhausted(Refusal::DoubtfulNotFound)
             | RouteEnd::Refused(Refusal::DoubtfulNotFound)
@@ -319,19 +319,19 @@ impl<'a> ForwardedRequest<'a> {
         Ok(self.pass(&exchange?.0, session, upload, from, answer).await)
     }
 
-    /// The next route. `last`: the refusal if no other server can be tried; `terminating`: a server that is shutting
-    /// down has turned the request away.
+    /// The next route. `last`: the refusal if no other server can be tried; `turned_away`: a server has turned
+    /// the request away.
     fn next_route(
         &mut self,
         shared: &Shared,
         last: Refusal,
-        terminating: bool,
+        turned_away: bool,
         tried: &[SocketAddr],
         upload: &Upload,
     ) -> Result<Route, RouteEnd> {
         let last = match last {
             last if last.forbids_repetition() => return Err(RouteEnd::Refused(last)),
-            _ if terminating => Refusal::Terminating,
+            _ if turned_away => Refusal::Terminating,
             last => last,
         };
         if !upload.can_begin_again() {
@@ -466,7 +466,7 @@ impl<'a> ForwardedRequest<'a> {
             ready: self.ready,
             names_server: self.route_request.may_seek_a_proxy(),
             no_such_resource: route.no_such_resource,
-            marks_404: route.row == Row::Rerouted,
+            is_rerouted_here: route.row == Row::Rerouted,
             patience: route.patience,
             leaving: None,
             expiry: Expiry::Pass,
@@ -555,7 +555,9 @@ impl<'a> ForwardedRequest<'a> {
                 Refusal::NotServed
             }
             failure if failure.is_no_such_resource() => Refusal::DoubtfulNotFound,
-            ExchangeFailure::Terminating(_) => Refusal::Terminating,
+            ExchangeFailure::Terminating(_) | ExchangeFailure::Unavailable(_) => {
+                Refusal::Terminating
+            }
             ExchangeFailure::Unmerged => Refusal::Unmerged,
             ExchangeFailure::Frozen if self.route_request.rerouted => Refusal::PeerFrozen,
             _ => Refusal::Failed {
@@ -613,6 +615,8 @@ pub(super) fn report(shared: &Shared, route: &Route, failure: &ExchangeFailure, 
         }
         // The probe logs this once.
         (ServerKind::Local, ExchangeFailure::Terminating(_)) => None,
+        // It serves other resources, or the probe logs this.
+        (_, ExchangeFailure::Unavailable(_)) => None,
         // Says nothing about other resources of the server.
         (_, ExchangeFailure::NotExecuted { of_resource: true }) => PACE.admit(),
         // It answers as it should: its history does not reach back.

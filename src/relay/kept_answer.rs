@@ -1,6 +1,6 @@
 //! Answers that are kept while other servers are tried, and passed on if none of them answers otherwise.
 //!
-//! An apiserver that is shutting down turns requests away ([`super::terminating`]). An apiserver may learn of a
+//! An apiserver that is shutting down turns requests away ([`super::turned_away`]). An apiserver may learn of a
 //! CustomResourceDefinition, or of a version of one, later than others: its "no such resource" counts when every target
 //! has answered the same. Neither request was executed, so any verb may be sent again.
 
@@ -27,8 +27,8 @@ pub struct KeptAnswer {
 /// The answers that were kept for one request, each with where it came from.
 #[derive(Default)]
 pub(super) struct KeptAnswers {
-    /// Of a server that is shutting down.
-    pub(super) terminating: Option<Box<(Route, Arc<KeptAnswer>)>>,
+    /// Of a server that turned the request away.
+    pub(super) turned_away: Option<Box<(Route, Arc<KeptAnswer>)>>,
     /// "No such resource", of the local apiserver.
     no_such_resource: Option<Box<(Route, Arc<KeptAnswer>)>>,
     /// "No such resource" that counts ([`super::denials`]), the first one, and all servers that it came from.
@@ -41,8 +41,8 @@ pub(super) struct KeptAnswers {
 impl KeptAnswers {
     pub(super) fn add(&mut self, route: &Route, failure: &ExchangeFailure) {
         match failure {
-            ExchangeFailure::Terminating(answer) => {
-                self.terminating = Some(Box::new((route.clone(), answer.clone())));
+            ExchangeFailure::Terminating(answer) | ExchangeFailure::Unavailable(answer) => {
+                self.turned_away = Some(Box::new((route.clone(), answer.clone())));
             }
             ExchangeFailure::NoSuchResource(answer) => {
                 self.no_such_resource = Some(Box::new((route.clone(), answer.clone())));

@@ -47,6 +47,8 @@ pub enum ExchangeFailure {
     },
     /// The apiserver is shutting down and accepts no requests.
     Terminating(Arc<KeptAnswer>),
+    /// The server cannot answer this read at the moment, and others may.
+    Unavailable(Arc<KeptAnswer>),
     /// "No such resource", from an apiserver that may not know a new custom resource yet.
     NoSuchResource(Arc<KeptAnswer>),
     /// "No such resource", from a server that is listed as serving it; with the answer, if that could be read.
@@ -103,6 +105,7 @@ impl ExchangeFailure {
             ExchangeFailure::Unprocessed(_) => "unprocessed",
             ExchangeFailure::NotExecuted { .. } => "not_executed",
             ExchangeFailure::Terminating(_) => "terminating",
+            ExchangeFailure::Unavailable(_) => "unavailable",
             ExchangeFailure::NoSuchResource(_) => "no_such_resource",
             ExchangeFailure::DoubtfulNotFound(_) => "doubtful_not_found",
             ExchangeFailure::Frozen => "frozen",
@@ -121,6 +124,7 @@ impl ExchangeFailure {
             | ExchangeFailure::BrokeOff { error, .. } => Some(error),
             ExchangeFailure::NotExecuted { .. }
             | ExchangeFailure::Terminating(_)
+            | ExchangeFailure::Unavailable(_)
             | ExchangeFailure::NoSuchResource(_)
             | ExchangeFailure::DoubtfulNotFound(_)
             | ExchangeFailure::Frozen

@@ -51,7 +51,7 @@ fn gated(
             action: Action::Answer(Refusal::NotInitialized),
         },
         Gate::Pass { ready } => {
-            let (row, action) = action(shared.local.serves());
+            let (row, action) = action(shared.local_serves(request.rerouted));
             Plan { ready, row, action }
         }
     }
@@ -148,7 +148,7 @@ pub fn after_expiry(
     request: &RouteRequest<'_>,
     tried: &[SocketAddr],
 ) -> Option<Route> {
-    let initialized = shared.local.serves();
+    let initialized = shared.local_serves(request.rerouted);
     let snapshot = shared.published.snapshot.load();
     if is_tied(shared, request, &snapshot) {
         return None;

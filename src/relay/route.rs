@@ -207,8 +207,8 @@ fn details(server: &Server) -> CredentialFeatures {
     version.map(credential::details).unwrap_or_default()
 }
 
-/// Chooses one of several servers by rendezvous hashing: the servers that fit the version best come first, unhealthy
-/// servers last. All requests of a connection get the same server while the servers stay the same. When a server goes
+/// Chooses one of several servers by rendezvous hashing: the servers that fit the version best come first, those
+/// that are unhealthy or not ready last. All requests of a connection get the same server while the servers stay the same. When a server goes
 /// away, its connections spread over all that are left.
 fn choose<'s>(
     servers: impl Iterator<Item = &'s Server>,
@@ -219,7 +219,8 @@ fn choose<'s>(
     servers.max_by_key(|server| {
         let score = score(seed, server.endpoint);
         let fit = version.map(|wanted| Reverse(Fit::of(server.version, wanted)));
-        (fit, !health.is_suspect(server.endpoint), score)
+        let healthy = server.ready && !health.is_suspect(server.endpoint);
+        (fit, healthy, score)
     })
 }
 

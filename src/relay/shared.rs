@@ -114,6 +114,19 @@ impl Shared {
             && !self.is_leaving()
     }
 
+    /// Whether requests go to the local apiserver first. One that has lost its etcd comes after peers that say that they
+    /// are ready; the proxy that a request was rerouted by knows whether there are others.
+    pub fn local_serves(&self, rerouted: bool) -> bool {
+        let lacks_etcd = || self.local.lacks_etcd() && !rerouted && self.has_ready_target();
+        self.local.serves() && !lacks_etcd()
+    }
+
+    /// Whether a peer's apiserver is ready.
+    pub fn has_ready_target(&self) -> bool {
+        let snapshot = self.published.snapshot.load();
+        snapshot.servers.iter().any(|server| server.ready)
+    }
+
     /// Whether the proxy is stopping. An answer over HTTP/1 is then the last of its connection, and says so.
     pub fn is_leaving(&self) -> bool {
         *self.phase.borrow() != ShutdownPhase::Serving

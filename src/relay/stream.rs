@@ -61,7 +61,7 @@ impl Exchange<'_> {
         ) {
             response.remove_header(&NOT_EXECUTED);
         }
-        if self.marks_404 && response.status == StatusCode::NOT_FOUND {
+        if self.is_rerouted_here && response.status == StatusCode::NOT_FOUND {
             response.insert_header(NOT_EXECUTED, OF_RESOURCE)?;
         }
         // The same.

@@ -50,6 +50,8 @@ pub struct Server {
     pub initialized: bool,
     /// Live, initialized, and not at our own address: requests may be sent there.
     pub target: bool,
+    /// A target whose apiserver is ready, according to its live key. Others are asked last.
+    pub ready: bool,
     /// Version of its apiserver's binary, where known.
     pub binary_version: Option<String>,
     /// The version that its apiserver emulates, where known.
@@ -75,6 +77,7 @@ impl Server {
             live: true,
             initialized: true,
             target: true,
+            ready: true,
             binary_version: None,
             version: None,
             history_start: None,

@@ -44,7 +44,8 @@ impl Registry {
     /// Writes a live key that refers to the record of `record_revision`.
     pub async fn put_live(&self, id: &str, port: u16, initialized: bool, record_revision: i64) {
         let endpoint = format!("127.0.0.1:{port}");
-        let value = json!({"endpoint": endpoint, "initialized": initialized, "recordRevision": record_revision});
+        let value = json!({"endpoint": endpoint, "initialized": initialized, "ready": initialized,
+            "recordRevision": record_revision});
         self.put(&self.live(id), &value.to_string()).await;
     }
 

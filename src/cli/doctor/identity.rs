@@ -161,6 +161,7 @@ mod tests {
                 endpoint: endpoint.parse().unwrap(),
                 api_server_id: None,
                 initialized: true,
+                ready: true,
                 record_revision: None,
             };
             (String::from(*id), live)

@@ -142,6 +142,8 @@ fn state(peer: &PeerStatus) -> String {
         "starting"
     } else if !peer.target {
         "another one is at its address"
+    } else if !peer.ready {
+        "not ready, asked last"
     } else if peer.unhealthy {
         "unhealthy, asked last"
     } else {

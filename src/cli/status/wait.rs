@@ -54,7 +54,7 @@ fn lacking(status: &StatusDocument, peers: usize) -> Vec<String> {
         let why: Vec<_> = server.missing.iter().map(|it| plain(it)).collect();
         lacking.push(format!("this server is not ready: {}", why.join("; ")));
     }
-    let serving = status.peers.iter().filter(|it| it.target && !it.unhealthy);
+    let serving = status.peers.iter().filter(|it| it.ready && !it.unhealthy);
     let serving = serving.count();
     if serving < peers {
         lacking.push(format!("other servers that serve: {serving} of {peers}"));
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     fn status(change: impl FnOnce(&mut Value)) -> StatusDocument {
-        let peer = |id| json!({"id": id, "live": true, "initialized": true, "target": true, "known": true});
+        let peer = |id| json!({"id": id, "live": true, "initialized": true, "target": true, "ready": true, "known": true});
         let resource = |name, local: bool, peers: &[&str]| json!({"group": "apps", "version": "v1", "resource": name, "local": local, "peers": peers});
         let mut status = json!({
             "server": {"ready": true},
@@ -143,7 +143,7 @@ mod tests {
                 "this server is not ready: stopping; \\u{1b}x",
             ),
             (
-                |it| it["peers"][0]["target"] = false.into(),
+                |it| it["peers"][0]["ready"] = false.into(),
                 "other servers that serve: 1 of 2",
             ),
             (
@@ -172,7 +172,7 @@ mod tests {
             ),
             // A document of which nothing can be read.
             (
-                |it| *it = json!({"discovery": {"current": true}, "peers": [{"target": true}, {"target": true}]}),
+                |it| *it = json!({"discovery": {"current": true}, "peers": [{"target": true, "ready": true}, {"target": true, "ready": true}]}),
                 "this server is not ready: ",
             ),
         ];

@@ -145,6 +145,7 @@ fn bare_server(address: SocketAddr, asked: &AskedAddress, lives: bool) -> Option
         live,
         initialized: known,
         target: known,
+        ready: known,
         binary_version: read.map(|read| read.binary_version.clone()),
         version: read.and_then(|read| read.version),
         history_start: None,

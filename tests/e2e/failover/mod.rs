@@ -4,3 +4,4 @@ pub mod frozen;
 pub mod peers;
 pub mod real_apiservers;
 pub mod terminating;
+pub mod unavailable;

@@ -273,6 +273,7 @@ mod tests {
                 endpoint: address(last),
                 api_server_id: None,
                 initialized: true,
+                ready: true,
                 record_revision: None,
             };
             (id.to_owned(), live)

@@ -21,7 +21,7 @@ fn status() -> Value {
     let peer = |id, port, change: Value| {
         let mut peer = json!({
             "id": id, "endpoint": format!("10.0.0.{port}:6443"), "native": false, "live": true,
-            "initialized": true, "target": true, "unhealthy": false, "known": true,
+            "initialized": true, "target": true, "ready": true, "unhealthy": false, "known": true,
             "binaryVersion": "v1.20.2", "compatibilityVersion": "1.20",
         });
         for (key, value) in change.as_object().unwrap() {

@@ -173,8 +173,7 @@ impl Others {
     }
 
     async fn write_live(&self, server: &Server, record: i64) {
-        let live =
-            json!({"endpoint": server.endpoint(), "initialized": true, "recordRevision": record});
+        let live = json!({"endpoint": server.endpoint(), "initialized": true, "ready": true, "recordRevision": record});
         self.put(&self.registry.live(&server.id), &live).await;
         let entry = json!({
             "apiVersion": "v1", "kind": "Endpoints",

@@ -1,13 +1,18 @@
-//! Recognises an apiserver that is shutting down: it answers 429 to all requests but health and metrics
-//! (`--shutdown-send-retry-after`), or, once its shutdown delay has passed, 503 to short requests.
+//! Recognises answers by which an apiserver turns a request away that another server may answer:
 //!
-//! kube-apiserver sends this answer before it authenticates or executes anything, so another server can be tried
-//! whatever the verb. Over HTTP/2 its `Connection: close` becomes a GOAWAY, which other requests may have caused. Only
-//! its text tells it from other 429s and 503s (priority and fairness, quotas, evictions, webhooks), which are passed
-//! on. An answer that passed priority and fairness names a priority level.
+//! | answer | requests | believed |
+//! |---|---|---|
+//! | 429 in plain text (`--shutdown-send-retry-after`), or 503 once the shutdown delay has passed: it is shutting down | all | of the local apiserver while its `/readyz` confirms it; of a native one by its text |
+//! | 429 "storage is (re)initializing", since 1.31, while it builds a watch cache | lists and watches | by its text |
+//! | 500 or 504 | reads | of the local apiserver while its `/readyz` names etcd and a peer says that it is ready |
 //!
-//! The local apiserver is believed while its `/readyz` confirms the shutdown. A peer's proxy decides for its apiserver.
-//! A native apiserver is believed by its text, unless the answer may come from a pod behind it.
+//! The first is sent before kube-apiserver authenticates or executes anything, so another server can be tried whatever
+//! the verb. Over HTTP/2 its `Connection: close` becomes a GOAWAY, which other requests may have caused. Only its text tells
+//! it from other 429s and 503s (priority and fairness, quotas, evictions, webhooks), which are passed on. An answer that
+//! passed priority and fairness names a priority level.
+//!
+//! A peer's proxy decides for its apiserver, but for the second: that it passes on, and the proxy that was asked first
+//! tries others. Answers that come through an apiserver, from a pod or an aggregated API, turn nothing away.
 //!
 //! The answer is kept: the client gets it if no other server can be tried.
 
@@ -21,37 +26,74 @@ use pingora_http::ResponseHeader;
 use super::client_session::ClientSession;
 use super::upload::Upload;
 use super::upstream_stream::UpstreamSession;
+use crate::kube::gvr::GvrRef;
 use crate::relay::exchange::Exchange;
 use crate::relay::kept_answer::KeptAnswer;
 use crate::relay::outcome::{ExchangeFailure, Outcome};
+use crate::relay::plan;
 use crate::relay::route::ServerKind;
+use crate::request::info::Verb;
 use crate::routing::decide::NoSuchResource;
 
 /// kube-apiserver's text, without the full stop that it has since 1.23.
 const WORDS: &[u8] = b"The apiserver is shutting down, please try again later";
 /// The message of the 503, in a `Status`.
 const MESSAGE: &str = "apiserver is shutting down";
-/// Longer bodies are not read.
-const LIMIT: usize = 256;
+/// In the message of the 429, in any format.
+const INITIALIZING: &[u8] = b"storage is (re)initializing";
+/// Longer bodies are passed on.
+const LIMIT: usize = 4096;
 /// Priority and fairness sets this header.
 const PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 const READING: Duration = Duration::from_secs(1);
-/// How long the first such answer waits for confirmation by `/readyz`.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long an answer waits for confirmation by `/readyz`, whose check of etcd takes 2 s.
+const PATIENCE: Duration = Duration::from_millis(2500);
 
 impl Exchange<'_> {
     /// Whether the body of an answer is worth reading.
-    pub(super) fn may_be_terminating(&self, response: &ResponseHeader) -> bool {
+    pub(super) fn may_be_turned_away(&self, response: &ResponseHeader) -> bool {
+        matches!(response.status.as_u16(), 429 | 500 | 503 | 504)
+            && self.is_apiservers_own()
+            && (self.may_shut_down(response)
+                || self.may_initialize(response)
+                || self.may_lack_etcd(response))
+    }
+
+    /// Whether nobody behind the apiserver can have given the answer.
+    fn is_apiservers_own(&self) -> bool {
+        let snapshot = self.shared.published.snapshot.load();
+        let gvr = plan::gvr(self.info);
+        let aggregated = |gvr: GvrRef<'_>| snapshot.custom.is_aggregated(gvr.group, gvr.version);
+        !self.info.is_proxied() && !gvr.is_some_and(aggregated)
+    }
+
+    fn may_shut_down(&self, response: &ResponseHeader) -> bool {
         let is_possible = match self.server_kind {
-            ServerKind::Local => !self.info.is_proxied(),
+            ServerKind::Local => true,
             ServerKind::Native => self.no_such_resource != NoSuchResource::Pass,
             ServerKind::Peer => false,
         };
-        is_possible && looks_like_it(response)
+        is_possible && looks_like_shutdown(response)
     }
 
-    /// Reads an answer that may say that the apiserver is shutting down.
-    pub(super) async fn check_terminating(
+    fn may_initialize(&self, response: &ResponseHeader) -> bool {
+        response.status == StatusCode::TOO_MANY_REQUESTS
+            && matches!(self.info.verb, Verb::List | Verb::Watch)
+            && !self.is_rerouted_here
+    }
+
+    fn may_lack_etcd(&self, response: &ResponseHeader) -> bool {
+        matches!(
+            response.status,
+            StatusCode::INTERNAL_SERVER_ERROR | StatusCode::GATEWAY_TIMEOUT
+        ) && self.server_kind == ServerKind::Local
+            && matches!(self.info.verb, Verb::Get | Verb::List)
+            && !self.is_rerouted_here
+            && self.shared.has_ready_target()
+    }
+
+    /// Reads an answer that may turn the request away.
+    pub(super) async fn check_turned_away(
         &self,
         down: &mut ClientSession,
         mut up: UpstreamSession,
@@ -65,27 +107,51 @@ impl Exchange<'_> {
             return Ok(Outcome::Broken);
         };
         let head = *method == Method::HEAD;
-        let said = prefix.complete && is_said(response.status, head, &prefix.body);
-        if !said || !self.is_confirmed().await {
+        let reason = match prefix.complete {
+            true => self.reason(&response, head, &prefix.body).await,
+            false => None,
+        };
+        let Some(reason) = reason else {
             let passing = self.pass(down, up, response, prefix, method, upload);
             return passing.await;
-        }
+        };
         self.release(up, upload).await;
         let body = prefix.body.into();
-        let answer = KeptAnswer { response, body };
-        Err(ExchangeFailure::Terminating(Arc::new(answer)))
+        let answer = Arc::new(KeptAnswer { response, body });
+        Err(match reason {
+            Reason::ShutsDown => ExchangeFailure::Terminating(answer),
+            Reason::CannotRead => ExchangeFailure::Unavailable(answer),
+        })
     }
 
-    async fn is_confirmed(&self) -> bool {
-        match self.server_kind {
-            ServerKind::Local => self.shared.local.has_turned_away(PATIENCE).await,
-            ServerKind::Native => true,
-            ServerKind::Peer => false,
+    async fn reason(&self, response: &ResponseHeader, head: bool, body: &[u8]) -> Option<Reason> {
+        let local = &self.shared.local;
+        let is_local = self.server_kind == ServerKind::Local;
+        if self.may_shut_down(response) && says_shutdown(response.status, head, body) {
+            let confirmed = !is_local || local.has_turned_away(PATIENCE).await;
+            return confirmed.then_some(Reason::ShutsDown);
         }
+        if self.may_initialize(response) && contains(body, INITIALIZING) {
+            return Some(Reason::CannotRead);
+        }
+        let lacks_etcd =
+            self.may_lack_etcd(response) && local.is_found_without_etcd(PATIENCE).await;
+        lacks_etcd.then_some(Reason::CannotRead)
     }
 }
 
-fn looks_like_it(response: &ResponseHeader) -> bool {
+/// Why a request was turned away.
+enum Reason {
+    ShutsDown,
+    /// A read cannot be answered now.
+    CannotRead,
+}
+
+fn contains(body: &[u8], words: &[u8]) -> bool {
+    body.windows(words.len()).any(|part| part == words)
+}
+
+fn looks_like_shutdown(response: &ResponseHeader) -> bool {
     let headers = &response.headers;
     let media_type: &[u8] = match response.status {
         StatusCode::TOO_MANY_REQUESTS => b"text/plain",
@@ -100,7 +166,7 @@ fn looks_like_it(response: &ResponseHeader) -> bool {
 }
 
 /// An answer to HEAD has no body: its header decides. HEAD may be sent twice.
-fn is_said(code: StatusCode, head: bool, body: &[u8]) -> bool {
+fn says_shutdown(code: StatusCode, head: bool, body: &[u8]) -> bool {
     if head && body.is_empty() {
         return true;
     }
@@ -133,7 +199,7 @@ mod tests {
 
     #[test]
     fn only_a_plain_text_that_no_priority_level_has_seen_is_looked_at() {
-        assert!(looks_like_it(&answer(429, &[TEXT, LATER])));
+        assert!(looks_like_shutdown(&answer(429, &[TEXT, LATER])));
         let level = ("x-kubernetes-pf-prioritylevel-uid", "x");
         let json = ("content-type", "application/json");
         for other in [
@@ -144,7 +210,7 @@ mod tests {
             answer(429, &[TEXT, LATER, level]),
             answer(429, &[TEXT, LATER, ("content-encoding", "gzip")]),
         ] {
-            assert!(!looks_like_it(&other), "{other:?}");
+            assert!(!looks_like_shutdown(&other), "{other:?}");
         }
     }
 
@@ -155,7 +221,7 @@ mod tests {
             "The apiserver is shutting down, please try again later.\n",
             "The apiserver is shutting down, please try again later",
         ] {
-            assert!(is_said(code, false, words.as_bytes()), "{words:?}");
+            assert!(says_shutdown(code, false, words.as_bytes()), "{words:?}");
         }
         for words in [
             "Too many requests, please try again later.\n",
@@ -163,9 +229,9 @@ mod tests {
             "The apiserver is shutting down, please try again later. Or not.\n",
             "",
         ] {
-            assert!(!is_said(code, false, words.as_bytes()), "{words:?}");
+            assert!(!says_shutdown(code, false, words.as_bytes()), "{words:?}");
         }
-        assert!(is_said(code, true, b""));
+        assert!(says_shutdown(code, true, b""));
     }
 
     #[test]
@@ -174,7 +240,7 @@ mod tests {
             let body = format!(
                 r#"{{"kind":"Status","apiVersion":"v1","metadata":{{}},"status":"Failure","message":"{message}"{more}}}"#
             );
-            is_said(StatusCode::SERVICE_UNAVAILABLE, false, body.as_bytes())
+            says_shutdown(StatusCode::SERVICE_UNAVAILABLE, false, body.as_bytes())
         };
         assert!(said(
             MESSAGE,
@@ -182,7 +248,7 @@ mod tests {
         ));
         assert!(!said("x: apiserver is shutting down", ""));
         assert!(!said(MESSAGE, r#","details":{"name":"x"}"#));
-        assert!(looks_like_it(&answer(
+        assert!(looks_like_shutdown(&answer(
             503,
             &[("content-type", "application/json"), ("retry-after", "1")]
         )));

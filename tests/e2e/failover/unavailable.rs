@@ -1,0 +1,174 @@
+//! An apiserver that cannot answer reads at the moment: it builds a watch cache (1.31 and later), or its etcd is away for it
+//! alone. Other servers are asked; if none answers, its own answer passes unchanged.
+
+use serde_json::json;
+
+use crate::failover::peers::{PODS, Three};
+use crate::routing::real_apiservers::options;
+use testkit::addr::Loopback;
+use testkit::client::Client;
+use testkit::cluster::{Ground, HPAS, LONG, Single};
+use testkit::cut::Cut;
+use testkit::double::{Fault, ScriptedAnswer};
+use testkit::etcd::{Etcd, EtcdOptions};
+use testkit::kube::KubeApiServer;
+use testkit::pki::Pki;
+use testkit::proxy::{Proxy, Until};
+use testkit::streaming::Response;
+use testkit::wait::eventually;
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const WITHOUT_ETCD: &str = "[+]ping ok\n[-]etcd failed: reason withheld\nreadyz check failed\n";
+
+fn status(code: u16, message: &str) -> Fault {
+    let body = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code,
+        "message": message, "details": {"retryAfterSeconds": 1}});
+    let answer = ScriptedAnswer::new(code).header("Content-Type", "application/json");
+    let answer = answer.header("Retry-After", "1").body(body.to_string());
+    Fault::Answer(Box::new(answer))
+}
+
+/// As kube-apiserver 1.31 and later answer while they build the resource's watch cache, after priority and fairness.
+fn initializing() -> Fault {
+    status(429, "storage is (re)initializing")
+}
+
+fn watch(path: &str) -> String {
+    format!("{path}?watch=true")
+}
+
+#[track_caller]
+fn assert_initializing(answer: &Response) {
+    assert_eq!(answer.code(), 429, "{}", answer.text());
+    assert!(answer.text().contains("storage is (re)initializing"));
+}
+
+#[tokio::test]
+async fn lists_and_watches_go_on_while_one_apiserver_builds_its_cache() {
+    let three = Three::with(|options| options).await;
+    three.doubles[0].set_fault(PODS, Some(initializing()));
+    for client in [three.admin().http1(), three.admin().http2()] {
+        let list = client.get(PODS).await;
+        assert_eq!(list.code(), 200, "{}", list.text());
+        assert_eq!(client.open(&watch(PODS)).await.status, 200);
+        // Only lists and watches are answered so.
+        let written = client.request("POST", PODS, "{}").await;
+        assert_initializing(&written);
+        assert_initializing(&client.get(&format!("{PODS}/x")).await);
+    }
+    assert_eq!(three.failovers("unavailable").await, 4.0);
+    for peer in ["b", "c"] {
+        assert!(!three.is_unhealthy(peer).await);
+    }
+    three.doubles[1].set_fault(HPAS, Some(initializing()));
+    for client in three.several() {
+        assert_eq!(client.get(HPAS).await.code(), 200);
+    }
+    three.doubles[2].set_fault(HPAS, Some(initializing()));
+    assert_initializing(&three.admin().get(HPAS).await);
+}
+
+#[tokio::test]
+async fn if_no_server_has_the_cache_its_answer_passes() {
+    let single = Single::with(|options| options).await;
+    single.double.set_fault(PODS, Some(initializing()));
+    for client in single.admins() {
+        assert_initializing(&client.get(PODS).await);
+        assert_initializing(&client.get(&watch(PODS)).await);
+    }
+}
+
+/// The local apiserver's `/readyz` says that its etcd is away.
+async fn loses_etcd(three: &Three, servers: &[usize]) {
+    for server in servers {
+        let readyz = ScriptedAnswer::new(500).header("Content-Type", "text/plain");
+        let readyz = Fault::Answer(Box::new(readyz.body(WITHOUT_ETCD)));
+        three.doubles[*server].set_fault("/readyz", Some(readyz));
+        let fault = status(500, "etcdserver: request timed out");
+        three.doubles[*server].set_fault(PODS, Some(fault));
+    }
+}
+
+async fn codes(client: &Client) -> [u16; 2] {
+    let read = client.get(PODS).await.code();
+    [read, client.get(&format!("{PODS}/x")).await.code()]
+}
+
+#[tokio::test]
+async fn a_read_that_failed_for_want_of_etcd_is_asked_elsewhere() {
+    // Of which nobody finds out but by an answer.
+    let three = Three::with(|options| options.set("apiServer.probeInterval", "1h")).await;
+    loses_etcd(&three, &[0]).await;
+    for client in [three.admin().http1(), three.admin().http2()] {
+        assert_eq!(codes(&client).await, [200, 404]);
+        // New requests go there first.
+        let written = client.request("POST", PODS, r#"{"metadata": {"generateName": "x-"}}"#);
+        assert_eq!(written.await.code(), 201);
+    }
+    assert_eq!(three.failovers("unavailable").await, 1.0);
+}
+
+#[tokio::test]
+async fn a_read_that_failed_for_another_reason_passes() {
+    let three = Three::with(|options| options).await;
+    three.doubles[0].set_fault(PODS, Some(status(500, "a webhook failed")));
+    assert_eq!(codes(&three.admin()).await, [500, 500]);
+    let asked = three.doubles.each_ref().map(|double| double.count(PODS));
+    assert_eq!(asked, [2, 0, 0]);
+}
+
+#[tokio::test]
+async fn if_etcd_is_away_for_all_it_is_as_if_it_were_for_none() {
+    let three = Three::with(|options| options).await;
+    loses_etcd(&three, &[0, 1, 2]).await;
+    eventually("no peer is ready, and none is asked", LONG, async || {
+        three
+            .doubles
+            .iter()
+            .for_each(|double| drop(double.take_requests()));
+        assert_eq!(codes(&three.admin()).await, [500, 500]);
+        let asked = three.doubles.each_ref().map(|double| double.count(PODS));
+        (asked == [2, 0, 0])
+            .then_some(())
+            .ok_or(format!("{asked:?}"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn real_apiservers_of_which_one_has_lost_etcd_answer_for_it() {
+    let (dir, address) = (tempfile::tempdir().unwrap(), Loopback::new());
+    let pki = Pki::new(&dir.path().join("pki"));
+    let certified = EtcdOptions {
+        also: vec![address.ip()],
+        ..EtcdOptions::default()
+    };
+    let etcd = Etcd::start_with(dir.path(), &pki, certified).await;
+    let link = Cut::start(address, etcd.addr()).await;
+    let ground = Ground { dir, pki, etcd };
+    let cut = options(&ground, "cp-a").without("etcd-servers");
+    let cut = cut.arg(&format!("--etcd-servers=https://{}", link.addr()));
+    let a = KubeApiServer::start(cut, &ground.pki).await;
+    let b = KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await;
+    let proxy = |id, server: &KubeApiServer| {
+        Proxy::start(ground.proxy(id, server.addr()).until(Until::Ready))
+    };
+    let (proxy, _other) = tokio::join!(proxy("a", &a), proxy("b", &b));
+    eventually("A knows B", LONG, async || {
+        proxy.statusz().await["peers"][0]["initialized"] == true
+    })
+    .await;
+    link.silence();
+    eventually("A's apiserver is not ready", LONG, async || {
+        !proxy.is_ready().await
+    })
+    .await;
+    let client = proxy.client(&ground.pki).cert("admin");
+    let object = |name: &str| json!({"metadata": {"name": name}}).to_string();
+    for name in ["x", "y"] {
+        let made = client.request("POST", MAPS, object(name)).await;
+        assert_eq!(made.code(), 201, "{}\n{}", made.text(), proxy.log_tail());
+        let read = client.get(&format!("{MAPS}/{name}")).await;
+        assert_eq!(read.code(), 200, "{}", read.text());
+    }
+}
