@@ -18,9 +18,8 @@ use crate::config::EtcdConfig;
 use crate::tls::error::TlsError;
 use crate::tls::files::{FileSnapshot, TlsFile};
 
-/// Time for one request, the opening of a watch included.
-pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time for one request, for the opening of a watch and for a connection. Then another member is asked.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// HTTP/2 pings: connections are not trusted to report their own death.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -44,7 +43,7 @@ impl Connector {
     /// For the endpoints of `config`.
     pub fn new(config: &EtcdConfig, tls: EtcdTls) -> Self {
         let options = ConnectOptions::new()
-            .with_connect_timeout(CONNECT_TIMEOUT)
+            .with_connect_timeout(REQUEST_TIMEOUT)
             .with_keep_alive(PING_INTERVAL, PING_TIMEOUT)
             .with_keep_alive_while_idle(true)
             .with_require_leader(true);

@@ -66,11 +66,22 @@ impl WatchSource for EtcdSource {
         prefix: &str,
         rest: Option<ListingRest>,
     ) -> Result<Listing, SourceError> {
-        let client = self.take().await?;
-        let (part, cluster) = list_part(&client.kv_client(), prefix, false, rest).await?;
-        self.cluster = cluster;
-        self.client = Some(client);
-        Ok(part)
+        let mut wanted = rest.unwrap_or_else(|| first_part(prefix, false));
+        loop {
+            let client = self.take().await?;
+            match list_part(&client.kv_client(), prefix, false, wanted.clone()).await {
+                // The next member is asked; over a slow link less may pass.
+                Err(SourceError::Timeout) if wanted.limit > 1 => {
+                    wanted.limit = smaller(wanted.limit);
+                }
+                listed => {
+                    let (part, cluster) = listed?;
+                    self.cluster = cluster;
+                    self.client = Some(client);
+                    return Ok(part);
+                }
+            }
+        }
     }
 
     async fn watch(
@@ -80,8 +91,11 @@ impl WatchSource for EtcdSource {
     ) -> Result<Box<dyn ChangeStream>, SourceError> {
         let mut client = self.take().await?;
         // Another connection may lead to another server; one that does not tell is trusted with nothing.
-        let version = within(client.status()).await;
-        let version = version.map_or_else(|_| String::new(), |status| status.version().to_owned());
+        let version = match within(client.status()).await {
+            Ok(status) => status.version().to_owned(),
+            Err(SourceError::Timeout) => return Err(SourceError::Timeout),
+            Err(_) => String::new(),
+        };
         let mut watcher = client.watch_client().max_decoding_message_size(MAX_MESSAGE);
         let mut options = WatchOptions::new()
             .with_start_revision(from)
@@ -111,14 +125,25 @@ pub async fn list(
     prefix: &str,
     keys_only: bool,
 ) -> Result<Vec<EtcdItem>, SourceError> {
-    let (mut items, mut rest) = (Vec::new(), None);
-    loop {
-        let (part, _) = list_part(&kv, prefix, keys_only, rest).await?;
+    let mut items = Vec::new();
+    let mut next = Some(first_part(prefix, keys_only));
+    while let Some(wanted) = next {
+        let (part, _) = list_part(&kv, prefix, keys_only, wanted).await?;
         items.extend(part.items);
-        rest = part.rest;
-        if rest.is_none() {
-            return Ok(items);
-        }
+        next = part.rest;
+    }
+    Ok(items)
+}
+
+/// The first part of what is below `prefix`.
+fn first_part(prefix: &str, keys_only: bool) -> ListingRest {
+    ListingRest {
+        from: prefix.as_bytes().to_vec(),
+        revision: 0,
+        limit: match keys_only {
+            true => KEYS_PAGE,
+            false => FIRST_VALUES,
+        },
     }
 }
 
@@ -127,23 +152,11 @@ async fn list_part(
     kv: &KvClient,
     prefix: &str,
     keys_only: bool,
-    rest: Option<ListingRest>,
+    mut wanted: ListingRest,
 ) -> Result<(Listing, u64), SourceError> {
-    let mut wanted = rest.unwrap_or_else(|| ListingRest {
-        from: prefix.as_bytes().to_vec(),
-        revision: 0,
-        limit: match keys_only {
-            true => KEYS_PAGE,
-            false => FIRST_VALUES,
-        },
-    });
     let mut page = loop {
         match page(kv, prefix, keys_only, &wanted).await {
-            // Over a slow link it may be too large, too.
-            Err(error)
-                if (error.is_too_large() || matches!(error, SourceError::Timeout))
-                    && wanted.limit > 1 =>
-            {
+            Err(error) if error.is_too_large() && wanted.limit > 1 => {
                 wanted.limit = smaller(wanted.limit);
             }
             page => break page?,
@@ -400,6 +413,8 @@ pub fn range_end(prefix: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::connector::EtcdTls;
+    use crate::config::EtcdConfig;
 
     #[test]
     fn requested_progress_is_believed_from_versions_that_order_it() {
@@ -450,6 +465,35 @@ mod tests {
         let mixed = [[100; 1000].as_slice(), &[1 << 20; 20], &[100; 100]].concat();
         let mixed = limits(&mixed);
         assert!(mixed.len() < 40, "{mixed:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_two_seconds_without_an_answer_the_next_member_is_asked() {
+        let members = [(); 2].map(|()| {
+            let member = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            member.set_nonblocking(true).unwrap();
+            member
+        });
+        let config = EtcdConfig {
+            endpoints: members
+                .iter()
+                .map(|member| format!("http://{}", member.local_addr().unwrap()))
+                .collect(),
+            ca_file: None,
+            client: None,
+            prefix: "/registry".to_owned(),
+            other_resources: Vec::new(),
+        };
+        let connector = Connector::new(&config, EtcdTls::default());
+        let mut source = EtcdSource::new(connector, Duration::from_secs(15));
+        let begun = tokio::time::Instant::now();
+        let listed = source.list("/registry/leases/", None).await;
+        assert!(matches!(listed, Err(SourceError::Timeout)), "{listed:?}");
+        // For 10, 5, 2 values and 1.
+        assert_eq!(begun.elapsed().as_secs(), 4 * REQUEST_TIMEOUT.as_secs());
+        for member in members {
+            assert!(member.accept().is_ok() && member.accept().is_ok());
+        }
     }
 
     #[test]

@@ -100,6 +100,7 @@ impl LogReader {
         let mut client = connector.connect().await?;
         let ordered = match within(client.status()).await {
             Ok(status) => orders_requested_progress(status.version()),
+            Err(SourceError::Timeout) => return Err(SourceError::Timeout),
             Err(_) => false,
         };
         *connected = Some((client.clone(), ordered));

@@ -7,7 +7,7 @@ use etcd_client::{Client, Compare, CompareOp, GetOptions, Txn, TxnOp};
 
 use crate::cli::doctor::concurrent::join_all;
 use crate::cli::inventory::Inventory;
-use crate::cluster::connector::{Connector, REQUEST_TIMEOUT, within};
+use crate::cluster::connector::{Connector, within};
 use crate::cluster::etcd;
 use crate::cluster::keys::{EtcdKeys, Topic};
 use crate::cluster::source::{EtcdItem, SourceError};
@@ -17,6 +17,8 @@ use crate::config::{BareServersMode, Config};
 pub const UNUSED_NAME: &str = ".check";
 /// Most other prefixes that are named.
 const MAX_OTHER_PREFIXES: usize = 4;
+/// For everything below one prefix.
+const LISTING_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
 pub struct EtcdInventory {
@@ -129,7 +131,7 @@ async fn list(
         let client = connector.connect().await?;
         etcd::list(client.kv_client(), below, keys_only).await
     };
-    let listing = tokio::time::timeout(REQUEST_TIMEOUT, listing).await;
+    let listing = tokio::time::timeout(LISTING_TIMEOUT, listing).await;
     listing.unwrap_or(Err(SourceError::Timeout))
 }
 
