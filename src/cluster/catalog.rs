@@ -13,6 +13,7 @@ use arc_swap::ArcSwap;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::absence::Absence;
 use super::bare::BareAnswer;
 use super::bare_reader::Candidates;
 use super::codec::Lease;
@@ -56,6 +57,8 @@ pub struct Published {
     pub counters: Arc<EtcdCounters>,
     /// This proxy's keys, as the watches show them.
     pub own_keys: watch::Sender<OwnKeys>,
+    /// Proves that no server is missing in the snapshot.
+    pub absence: Arc<Absence>,
     /// To the catalog: connections to these peers were refused. Dropped if the channel is full.
     pub refused: mpsc::Sender<SocketAddr>,
     /// To the catalog: requests for a report of its whole state.
@@ -81,6 +84,7 @@ impl Published {
             freshness: Arc::new(Freshness::new(topics)),
             counters: Arc::default(),
             own_keys: watch::Sender::default(),
+            absence: Arc::default(),
             refused: refused_sender,
             reports: report_sender,
         };
@@ -185,9 +189,11 @@ impl Catalog {
             if changed {
                 self.publish();
             }
-            // After the snapshot: who waits for these keys relies on it.
+            // After the snapshot: who waits for these relies on it.
             let own_keys = self.state.own_keys(self.own.id.borrow().as_deref());
             send_if_changed(&self.published.own_keys, own_keys);
+            let followed = self.state.followed();
+            send_if_changed(&self.published.absence.followed, followed);
         }
     }
 

@@ -120,19 +120,16 @@ impl WatchSource for EtcdSource {
 }
 
 /// Everything below `prefix` at one revision.
-pub async fn list(
-    kv: KvClient,
-    prefix: &str,
-    keys_only: bool,
-) -> Result<Vec<EtcdItem>, SourceError> {
-    let mut items = Vec::new();
+pub async fn list(kv: KvClient, prefix: &str, keys_only: bool) -> Result<Listing, SourceError> {
+    let mut all = Listing::default();
     let mut next = Some(first_part(prefix, keys_only));
     while let Some(wanted) = next {
         let (part, _) = list_part(&kv, prefix, keys_only, wanted).await?;
-        items.extend(part.items);
+        all.revision = part.revision;
+        all.items.extend(part.items);
         next = part.rest;
     }
-    Ok(items)
+    Ok(all)
 }
 
 /// The first part of what is below `prefix`.

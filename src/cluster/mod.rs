@@ -1,5 +1,6 @@
 //! The state of the cluster in etcd: watched below a few prefixes, kept in memory, published as one snapshot.
 
+pub mod absence;
 pub mod bare;
 pub mod bare_reader;
 pub mod catalog;

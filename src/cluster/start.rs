@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use super::absence::EtcdReader;
 use super::bare_reader;
 use super::catalog::{Catalog, CatalogInputs, NamedLease, OwnServer, Published};
 use super::connector::Connector;
@@ -52,13 +53,17 @@ pub struct ClusterOutputs {
     pub others_ids: watch::Receiver<Option<OthersIds>>,
 }
 
-/// Spawns one follower of etcd for each topic, the reader of native peers' discovery and the catalog.
+/// Spawns one follower of etcd for each topic, what proves that no server is missing, the reader of native peers'
+/// discovery and the catalog.
 pub fn start(
     config: &Config,
     inputs: ClusterInputs,
     control: &mut JoinSet<()>,
 ) -> Result<ClusterOutputs, MakerError> {
     let messages = follow_etcd(config, &inputs, control);
+    let reader = EtcdReader::new(config, inputs.connector.clone(), inputs.keys.clone());
+    let absence = inputs.published.absence.clone();
+    control.spawn(async move { absence.serve(reader).await });
     let (peers_sender, native_peers) = watch::channel(BTreeMap::new());
     let (natives_sender, natives) = mpsc::channel(QUEUE);
     let (candidates_sender, bare_candidates) = watch::channel(BTreeMap::new());

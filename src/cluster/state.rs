@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::absence::{self, Revisions};
 use super::bare::{BareAnswer, BareServers};
 use super::codec::{self, PeerEndpoint, ServerVersions};
 use super::custom::CustomTracker;
@@ -169,6 +170,8 @@ impl ClusterState {
                     position.revision = revision;
                     position.lists += 1;
                 }
+                // Nothing of the new history is known yet.
+                Event::OtherHistory => position.revision = 0,
                 _ => {}
             }
         }
@@ -287,6 +290,15 @@ impl ClusterState {
             && self.api_services.complete
             && self.bare.is_complete()
             && self.leases.are_complete()
+    }
+
+    /// Up to which revision the topics are known by which servers show themselves.
+    pub fn followed(&self) -> Revisions {
+        let revision = |topic: Topic| {
+            let position = self.positions.get(topic.index());
+            position.map_or(0, |position| position.revision)
+        };
+        absence::TOPICS.map(revision)
     }
 
     /// The newest known revision.

@@ -56,6 +56,7 @@ pub struct Exchange<'a> {
     /// Those in force when the request began.
     pub settings: &'a Settings,
     pub info: &'a RequestInfo<'a>,
+    pub request: &'a RouteRequest<'a>,
     pub caller: &'a Caller,
     pub downstream: &'a Downstream,
     /// The bearer token, if only an apiserver can verify it.
@@ -96,7 +97,6 @@ pub struct Exchange<'a> {
 pub struct Leaving<'a> {
     /// Also after it was sent here.
     pub reads: bool,
-    pub request: &'a RouteRequest<'a>,
     /// The servers that have failed before.
     pub tried: &'a [SocketAddr],
     pub budget: &'a ReadBudget,
@@ -104,9 +104,15 @@ pub struct Leaving<'a> {
 }
 
 impl Leaving<'_> {
-    fn is_possible(&self, shared: &Shared, at: SocketAddr, sent: bool) -> bool {
+    fn is_possible(
+        &self,
+        shared: &Shared,
+        request: &RouteRequest<'_>,
+        at: SocketAddr,
+        sent: bool,
+    ) -> bool {
         (self.reads || !sent)
-            && plan::can_leave(shared, self.request, at, self.tried)
+            && plan::can_leave(shared, request, at, self.tried)
             && (!sent || self.budget.take())
     }
 }
@@ -218,7 +224,7 @@ impl Exchange<'_> {
             };
             let address = self.destination.address;
             let sent = || sent.load(Ordering::Relaxed);
-            let elsewhere = || leaving.is_possible(self.shared, address, sent());
+            let elsewhere = || leaving.is_possible(self.shared, self.request, address, sent());
             if leaving.reads {
                 leaving.budget.read();
             }
@@ -398,12 +404,31 @@ impl Exchange<'_> {
             self.release(up, upload).await;
             let body = prefix.body.into();
             let answer = Arc::new(KeptAnswer { response, body });
-            return Err(match self.no_such_resource {
-                NoSuchResource::IfUnanimous => ExchangeFailure::NoSuchResource(answer),
-                _ => ExchangeFailure::DoubtfulNotFound(Some(answer)),
-            });
+            return match self.no_such_resource {
+                NoSuchResource::IfUnanimous => Err(ExchangeFailure::NoSuchResource(answer)),
+                NoSuchResource::IfProved => self.pass_proved(answer, down, method, upload).await,
+                _ => Err(ExchangeFailure::DoubtfulNotFound(Some(answer))),
+            };
         }
         self.pass(down, up, response, prefix, method, upload).await
+    }
+
+    /// Passes on "no such resource" once it is proved that no server lists the resource.
+    async fn pass_proved(
+        &self,
+        answer: Arc<KeptAnswer>,
+        down: &mut ClientSession,
+        method: &Method,
+        upload: &Upload,
+    ) -> Result<Outcome, ExchangeFailure> {
+        let known = tokio::select! {
+            known = self.shared.published.absence.is_nobody_missing() => known,
+            () = down.gone() => return Ok(Outcome::Broken),
+        };
+        match known && plan::is_nobodys(self.shared, self.request) {
+            true => Ok(self.pass_kept(&answer, down, method, upload).await),
+            false => Err(ExchangeFailure::DoubtfulNotFound(Some(answer))),
+        }
     }
 
     /// Reads the first bytes of a body: until its end, until more than `limit` bytes were read, or until the timeout.

@@ -181,7 +181,6 @@ impl<'a> ForwardedRequest<'a> {
         exchange.expiry = self.expiry(upload);
         exchange.leaving = tried.map(|tried| Leaving {
             reads: self.kind == RequestKind::Short && self.is_safe(),
-            request: self.route_request,
             tried,
             budget: &upstreams.read_budget,
             ticker: &upstreams.ticker,
@@ -447,6 +446,7 @@ impl<'a> ForwardedRequest<'a> {
             shared,
             settings: self.route_request.settings,
             info: self.route_request.info,
+            request: self.route_request,
             caller,
             downstream: self.downstream,
             token: authentication.token,

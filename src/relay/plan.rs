@@ -129,6 +129,13 @@ pub fn next(
     })
 }
 
+/// Whether no server lists the resource, as the snapshot says now.
+pub fn is_nobodys(shared: &Shared, request: &RouteRequest<'_>) -> bool {
+    let snapshot = shared.published.snapshot.load();
+    let serves = shared.local_serves(request.rerouted);
+    ask(shared, request, serves, &snapshot).row == Row::Nobody
+}
+
 /// Whether a request that waits for the frozen server `at` can be sent to another one. A peer's proxy sends it on itself.
 pub fn can_leave(
     shared: &Shared,

@@ -132,6 +132,8 @@ pub struct Decision<'s> {
 pub enum NoSuchResource {
     /// It is passed on.
     Pass,
+    /// It is passed on if it is proved that no server is missing in the snapshot, and no server lists the resource.
+    IfProved,
     /// It is passed on if every other target answers the same.
     IfUnanimous,
     /// It is in doubt: the next candidate is asked, and without one the answer is 503.
@@ -266,7 +268,10 @@ pub fn decide<'s>(
         None if !snapshot.local_known || snapshot.peer_unknown || stale() => {
             guarded(Row::Unknown, ServerChoice::Local)
         }
-        None => open(Row::Nobody, ServerChoice::Local),
+        None => Decision {
+            no_such_resource: NoSuchResource::IfProved,
+            ..guarded(Row::Nobody, ServerChoice::Local)
+        },
     }
 }
 

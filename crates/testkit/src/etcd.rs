@@ -12,6 +12,7 @@ use etcd_client::{
 
 use super::addr::Loopback;
 use super::kube::caches;
+use super::peer_links::PeerLinks;
 use super::pki::{LeafOptions, Pki};
 use super::process::{NotFound, Process, Signal};
 
@@ -62,6 +63,8 @@ pub struct Etcd {
     process: Process,
     dir: PathBuf,
     options: EtcdOptions,
+    /// Where its peers connect.
+    peers: SocketAddr,
     /// `--initial-cluster`.
     members: String,
     files: ServerFiles,
@@ -103,8 +106,9 @@ impl Etcd {
 
     pub async fn start_with(dir: &Path, pki: &Pki, options: EtcdOptions) -> Self {
         let address = Loopback::new();
-        let members = member(&address);
-        let mut etcd = Self::spawned(dir, pki, options, address, members);
+        let peers = address.socket(PEER_PORT);
+        let members = member(&address, peers);
+        let mut etcd = Self::spawned(dir, pki, options, (address, peers), members);
         etcd.wait_until_it_answers().await;
         etcd
     }
@@ -120,9 +124,43 @@ impl Etcd {
         count: usize,
         options: &EtcdOptions,
     ) -> Vec<Self> {
-        let addresses: Vec<_> = (0..count).map(|_| Loopback::new()).collect();
-        let members: Vec<_> = addresses.iter().map(member).collect();
-        let members = members.join(",");
+        let addresses = (0..count).map(|_| {
+            let address = Loopback::new();
+            let peers = address.socket(PEER_PORT);
+            (address, peers)
+        });
+        Self::start_at(dir, pki, options, addresses.collect()).await
+    }
+
+    /// As many members, with forwarders between them.
+    pub async fn start_linked(
+        dir: &Path,
+        pki: &Pki,
+        count: usize,
+        options: &EtcdOptions,
+    ) -> (Vec<Self>, PeerLinks) {
+        let mut links = PeerLinks::default();
+        let mut addresses = Vec::new();
+        for _ in 0..count {
+            let address = Loopback::new();
+            let peers = links.to(address.socket(PEER_PORT)).await;
+            addresses.push((address, peers));
+        }
+        let etcds = Self::start_at(dir, pki, options, addresses).await;
+        (etcds, links)
+    }
+
+    /// `addresses`: of each member, and where its peers connect.
+    async fn start_at(
+        dir: &Path,
+        pki: &Pki,
+        options: &EtcdOptions,
+        addresses: Vec<(Loopback, SocketAddr)>,
+    ) -> Vec<Self> {
+        let named = addresses
+            .iter()
+            .map(|(address, peers)| member(address, *peers));
+        let members = named.collect::<Vec<_>>().join(",");
         let spawned = |address| Self::spawned(dir, pki, options.clone(), address, members.clone());
         // None answers before most of them run.
         let mut etcds: Vec<_> = addresses.into_iter().map(spawned).collect();
@@ -136,7 +174,7 @@ impl Etcd {
         dir: &Path,
         pki: &Pki,
         options: EtcdOptions,
-        address: Loopback,
+        (address, peers): (Loopback, SocketAddr),
         members: String,
     ) -> Self {
         super::install_crypto_provider();
@@ -159,9 +197,10 @@ impl Etcd {
         };
         let dir = dir.join(&name);
         std::fs::create_dir_all(&dir).expect("directory for etcd");
-        let process = spawn(&dir, &address, &files, &options, &members);
+        let process = spawn(&dir, (&address, peers), &files, &options, &members);
         Self {
             address,
+            peers,
             process,
             dir,
             options,
@@ -173,6 +212,11 @@ impl Etcd {
 
     pub fn endpoint(&self) -> String {
         format!("https://{}", self.addr())
+    }
+
+    /// Where it listens to its peers.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.address.socket(PEER_PORT)
     }
 
     /// Where clients connect.
@@ -217,8 +261,9 @@ impl Etcd {
     }
 
     pub async fn start_again(&mut self) {
-        let Self { dir, address, .. } = &*self;
-        self.process = spawn(dir, address, &self.files, &self.options, &self.members);
+        let Self { dir, files, .. } = &*self;
+        let address = (&self.address, self.peers);
+        self.process = spawn(dir, address, files, &self.options, &self.members);
         self.wait_until_it_answers().await;
     }
 
@@ -302,24 +347,20 @@ fn name(address: &Loopback) -> String {
     format!("etcd-{}", address.ip())
 }
 
-fn peer_url(address: &Loopback) -> String {
-    format!("http://{}", address.socket(PEER_PORT))
-}
-
 /// A member's part of `--initial-cluster`.
-fn member(address: &Loopback) -> String {
-    format!("{}={}", name(address), peer_url(address))
+fn member(address: &Loopback, peers: SocketAddr) -> String {
+    format!("{}=http://{peers}", name(address))
 }
 
 fn spawn(
     dir: &Path,
-    address: &Loopback,
+    (address, peers): (&Loopback, SocketAddr),
     files: &ServerFiles,
     options: &EtcdOptions,
     members: &str,
 ) -> Process {
     let client_url = format!("https://{}", address.socket(CLIENT_PORT));
-    let peer_url = peer_url(address);
+    let peer_url = format!("http://{}", address.socket(PEER_PORT));
     let mut command = Command::new(&options.binary);
     command
         .arg(format!("--name={}", name(address)))
@@ -327,7 +368,7 @@ fn spawn(
         .arg(format!("--listen-client-urls={client_url}"))
         .arg(format!("--advertise-client-urls={client_url}"))
         .arg(format!("--listen-peer-urls={peer_url}"))
-        .arg(format!("--initial-advertise-peer-urls={peer_url}"))
+        .arg(format!("--initial-advertise-peer-urls=http://{peers}"))
         .arg(format!("--initial-cluster={members}"))
         .arg(format!("--cert-file={}", files.cert))
         .arg(format!("--key-file={}", files.key))

@@ -33,6 +33,7 @@ pub mod network;
 pub mod nodes;
 pub mod notes;
 pub mod openssl;
+pub mod peer_links;
 pub mod pki;
 pub mod process;
 pub mod proxy;

@@ -218,7 +218,7 @@ impl EtcdAccess {
 
     async fn other_records(&self, id: &str, client: &Client) -> Result<Vec<Record>, SourceError> {
         let below = self.keys.of(Topic::Servers);
-        let items = etcd::list(client.kv_client(), &below, false).await?;
+        let items = etcd::list(client.kv_client(), &below, false).await?.items;
         let mut inventory = Inventory::default();
         inventory.take(Topic::Servers, &below, &items);
         let others = inventory
@@ -243,7 +243,7 @@ impl EtcdAccess {
             }
         }
         let prefix = self.keys.of(Topic::StorageVersions);
-        let items = etcd::list(client.kv_client(), &prefix, false).await?;
+        let items = etcd::list(client.kv_client(), &prefix, false).await?.items;
         let naming = items.iter();
         let naming = naming.filter(|item| remaining::names(&item.value, id));
         remaining.storage_versions = naming.count();

@@ -90,6 +90,7 @@ fn ask<'s>(gvr: GvrRef<'_>, initialized: bool, snapshot: &'s Snapshot) -> Decisi
 #[track_caller]
 fn expect(decision: &Decision<'_>, row: Row, to: &ServerChoice<'_>, passes: bool) {
     let no_such_resource = match passes {
+        true if row == Row::Nobody => NoSuchResource::IfProved,
         true => NoSuchResource::Pass,
         false => NoSuchResource::Doubt,
     };

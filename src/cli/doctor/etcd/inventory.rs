@@ -129,7 +129,8 @@ async fn list(
     );
     let listing = async {
         let client = connector.connect().await?;
-        etcd::list(client.kv_client(), below, keys_only).await
+        let listing = etcd::list(client.kv_client(), below, keys_only).await?;
+        Ok(listing.items)
     };
     let listing = tokio::time::timeout(LISTING_TIMEOUT, listing).await;
     listing.unwrap_or(Err(SourceError::Timeout))
