@@ -1,7 +1,8 @@
 //! Adds what peers list to aggregated discovery in JSON. Pure.
 //!
-//! The local server's entries stay, byte for byte, and come first. One exception: an entry that has only subresources is
-//! rewritten where peers serve the resource itself.
+//! The local server's entries stay, byte for byte, and come first. Two exceptions: an entry that has only subresources is
+//! rewritten where peers serve the resource itself, and a CRD's entry is replaced where it is named like a built-in
+//! resource that only peers serve.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,7 @@ use super::document::AggregatedDocument;
 use super::peer_union::PeerUnion;
 use super::splice::{Edits, Spanned, SpannedList, SpannedText, lacking};
 use crate::kube::discovery::model::{self, Named};
-use crate::kube::discovery::wire::aggregated as wire;
+use crate::kube::discovery::wire::{Text, aggregated as wire};
 
 #[derive(Deserialize)]
 struct Groups<'a> {
@@ -35,6 +36,8 @@ struct Version<'a> {
     version: SpannedText<'a>,
     #[serde(borrow, default)]
     resources: SpannedList<'a, Resource<'a>>,
+    #[serde(borrow, default)]
+    freshness: Spanned<'a, Option<Text<'a>>>,
 }
 
 #[derive(Deserialize)]
@@ -52,6 +55,14 @@ struct Resource<'a> {
 struct Subresource<'a> {
     #[serde(borrow)]
     subresource: SpannedText<'a>,
+}
+
+impl Resource<'_> {
+    /// Not only its subresources are.
+    fn is_served(&self) -> bool {
+        let kind = self.response_kind.as_ref();
+        kind.is_some_and(|kind| !kind.is_empty())
+    }
 }
 
 impl Named for Group<'_> {
@@ -89,7 +100,7 @@ pub fn merge(
     let mut edits = Edits::of(body);
     let groups = part.of(&others.document);
     let new = lacking(local.items.entries(), groups, |local, other| {
-        versions(&mut edits, local, other)
+        versions(&mut edits, local, other, others)
     })?;
     let new = new.into_iter().map(wire::Group::from);
     edits.append(&local.items, ("items", &local.kind), new)?;
@@ -100,9 +111,10 @@ fn versions<'a>(
     edits: &mut Edits<'a>,
     local: &Group<'a>,
     other: &model::Group,
+    others: &PeerUnion,
 ) -> Result<(), serde_json::Error> {
     let new = lacking(local.versions.entries(), &other.versions, |local, other| {
-        resources(edits, local, other)
+        resources(edits, local, other, others)
     })?;
     let new = new.into_iter().map(wire::Version::from);
     edits.append(&local.versions, ("versions", &local.metadata), new)
@@ -112,45 +124,57 @@ fn resources<'a>(
     edits: &mut Edits<'a>,
     local: &Version<'a>,
     other: &model::Version,
+    others: &PeerUnion,
 ) -> Result<(), serde_json::Error> {
     let mut replaced = HashMap::new();
+    let mut stale = false;
     let new = lacking(
         local.resources.entries(),
         &other.resources,
-        |local, other| {
-            let served = local
-                .response_kind
-                .as_ref()
-                .is_some_and(|kind| !kind.is_empty());
-            if other.kind_known() == Some(true) && !served {
-                replaced.insert(local.name(), &**other);
+        |local, resource| {
+            let served = local.is_served();
+            let taken = served && others.replaces(resource);
+            stale |= taken && other.stale;
+            if taken || (!served && resource.kind_known() == Some(true)) {
+                replaced.insert(local.name(), &**resource);
                 return Ok(());
             }
-            subresources(edits, local, other)
+            subresources(edits, local, resource)
         },
     )?;
     let new = new
         .into_iter()
         .map(|resource| wire::Resource::from(&**resource));
     edits.append(&local.resources, ("resources", &local.version), new)?;
+    if stale {
+        edits.set(&local.freshness, ("freshness", &local.version), wire::STALE)?;
+    }
+    replace(edits, local, &replaced)
+}
+
+/// Rewrites the entries of these names. What had only subresources keeps them.
+fn replace<'a>(
+    edits: &mut Edits<'a>,
+    local: &Version<'a>,
+    replaced: &HashMap<&str, &model::Resource>,
+) -> Result<(), serde_json::Error> {
     if replaced.is_empty() {
         return Ok(());
     }
     for text in local.resources.texts()? {
-        let mut known: wire::Resource<'_> = serde_json::from_str(text.get())?;
-        if let Some(other) = replaced.get(&*known.resource) {
-            let new = lacking(&known.subresources, &other.subresources, |_, _| Ok(()))?;
+        let known: wire::Resource<'_> = serde_json::from_str(text.get())?;
+        let Some(other) = replaced.get(&*known.resource) else {
+            continue;
+        };
+        let mut resource = wire::Resource::from(*other);
+        if known.response_kind.is_empty() {
+            let mut subresources = known.subresources;
+            let new = lacking(&subresources, &other.subresources, |_, _| Ok(()))?;
             let new: Vec<_> = new.into_iter().map(wire::Subresource::from).collect();
-            known.subresources.extend(new);
-            let subresources = known.subresources;
-            edits.replace(
-                text.get(),
-                wire::Resource {
-                    subresources,
-                    ..wire::Resource::from(*other)
-                },
-            )?;
+            subresources.extend(new);
+            resource.subresources = subresources;
         }
+        edits.replace(text.get(), resource)?;
     }
     Ok(())
 }

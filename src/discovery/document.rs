@@ -68,6 +68,9 @@ pub enum MergeError {
     Yaml(#[from] serde_yaml::Error),
     #[error("the document cannot be read: {0}")]
     Protobuf(#[from] prost::DecodeError),
+    /// A CRD or an aggregated API has the name of a built-in resource that only servers without a target serve.
+    #[error("a built-in resource of it cannot be asked for")]
+    Stale,
     /// Protobuf of another kind, or without Kubernetes' envelope.
     #[error("not an {0}")]
     Kind(&'static str),

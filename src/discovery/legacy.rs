@@ -1,14 +1,16 @@
 //! Adds what peers list to legacy discovery documents in JSON. Pure.
 //!
-//! The local server's entries stay, byte for byte, and come first; its preferred versions are kept. `/api` is not here: the
-//! core group has only one version.
+//! The local server's entries stay, byte for byte, and come first; its preferred versions are kept. One exception: those of
+//! a CRD that is named like a built-in resource that only peers serve are replaced. `/api` is not here: the core group has
+//! only one version.
 
 use std::collections::HashSet;
 
 use serde::Deserialize;
+use serde_json::value::{RawValue, to_raw_value};
 
-use super::document::AggregatedDocument;
-use super::peer_union::PeerUnion;
+use super::document::{AggregatedDocument, MergeError};
+use super::peer_union::{PeerUnion, resource_of};
 use super::splice::{Edits, SpannedList, SpannedText, lacking};
 use crate::kube::discovery::model::{self, Named};
 use crate::kube::discovery::wire::{Text, legacy as wire};
@@ -102,39 +104,49 @@ pub fn group(
 
 /// `/apis/<group>/<version>` and `/api/<version>`: the local server's document with what it lacks; `None` where it lacks
 /// nothing. Without a local document it is made from what others list; `None` where they do not list the version, or it is
-/// stale.
+/// stale. [`MergeError::Stale`]: the local server lists a CRD's resource in place of a stale one.
 pub fn resources(
     group: &str,
     version: &str,
     body: Option<&[u8]>,
     others: &PeerUnion,
-) -> Result<Option<Vec<u8>>, serde_json::Error> {
+) -> Result<Option<Vec<u8>>, MergeError> {
     let Some(other) = others.document.version(group, version) else {
         return Ok(None);
     };
-    let all = || {
-        other
-            .resources
-            .iter()
-            .flat_map(|resource| wire::Resource::all(resource))
-    };
+    let all = other
+        .resources
+        .iter()
+        .flat_map(|resource| wire::Resource::all(resource));
     let Some(body) = body else {
         let list = wire::Resources {
             group_version: Text(api_version(group, version).into()),
-            resources: all().collect(),
+            resources: all.collect(),
         };
         return match other.stale {
             true => Ok(None),
-            false => wire::Document::text(wire::RESOURCES, list).map(Some),
+            false => Ok(Some(wire::Document::text(wire::RESOURCES, list)?)),
         };
     };
     let local: Resources<'_> = serde_json::from_slice(body)?;
     local.kind.expect(wire::RESOURCES)?;
-    let known = local.resources.entries().iter();
-    let known: HashSet<&str> = known.map(|resource| &*resource.name.value).collect();
+    let names = local.resources.entries().iter();
+    let names: Vec<&str> = names.map(|resource| &*resource.name.value).collect();
+    let replaced = others.replaced(other, names.iter().copied())?;
+    let kept = |name: &str| !replaced.contains(resource_of(name));
+    let known: HashSet<&str> = names.iter().copied().filter(|name| kept(name)).collect();
+    let new = all.filter(|resource| !known.contains(&*resource.name));
     let mut edits = Edits::of(body);
-    let new = all().filter(|resource| !known.contains(&*resource.name));
-    edits.append(&local.resources, ("resources", &local.kind), new)?;
+    if replaced.is_empty() {
+        edits.append(&local.resources, ("resources", &local.kind), new)?;
+    } else {
+        let texts = local.resources.texts()?.into_iter().zip(&names);
+        let texts = texts.filter(|(_, name)| kept(name));
+        let texts = texts.map(|(text, _)| Ok(text.to_owned()));
+        let new = new.map(|resource| to_raw_value(&resource));
+        let list: Vec<Box<RawValue>> = texts.chain(new).collect::<Result<_, _>>()?;
+        edits.replace(local.resources.text(), list)?;
+    }
     Ok(edits.finish())
 }
 

@@ -29,7 +29,7 @@ pub fn merge(
     others: &PeerUnion,
 ) -> Result<Option<Vec<u8>>, MergeError> {
     match format {
-        DocumentFormat::Json => Ok(json(document, body, others)?),
+        DocumentFormat::Json => json(document, body, others),
         DocumentFormat::Yaml => {
             let body = body.map(from_yaml).transpose()?;
             let merged = json(document, body.as_deref(), others)?;
@@ -43,16 +43,16 @@ fn json(
     document: DiscoveryDocument<'_>,
     body: Option<&[u8]>,
     others: &PeerUnion,
-) -> Result<Option<Vec<u8>>, serde_json::Error> {
-    match (document, body) {
-        (DiscoveryDocument::Aggregated(part), Some(body)) => aggregated::merge(part, body, others),
-        (DiscoveryDocument::Groups, Some(body)) => legacy::groups(body, others),
-        (DiscoveryDocument::Group(name), body) => legacy::group(name, body, others),
+) -> Result<Option<Vec<u8>>, MergeError> {
+    Ok(match (document, body) {
+        (DiscoveryDocument::Aggregated(part), Some(body)) => aggregated::merge(part, body, others)?,
+        (DiscoveryDocument::Groups, Some(body)) => legacy::groups(body, others)?,
+        (DiscoveryDocument::Group(name), body) => legacy::group(name, body, others)?,
         (DiscoveryDocument::Resources { group, version }, body) => {
-            legacy::resources(group, version, body, others)
+            legacy::resources(group, version, body, others)?
         }
-        (DiscoveryDocument::Aggregated(_) | DiscoveryDocument::Groups, None) => Ok(None),
-    }
+        (DiscoveryDocument::Aggregated(_) | DiscoveryDocument::Groups, None) => None,
+    })
 }
 
 fn from_yaml(body: &[u8]) -> Result<Vec<u8>, MergeError> {

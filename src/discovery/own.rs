@@ -28,7 +28,10 @@ impl OwnGroups {
         let versions = document.groups.iter().flat_map(|group| &group.versions);
         let lacks = versions.into_iter().any(|it| !it.stale);
         Self {
-            union: PeerUnion { document },
+            union: PeerUnion {
+                document,
+                replaces: false,
+            },
             complete: groups.aggregated.clone().filter(|_| !lacks),
         }
     }

@@ -274,6 +274,7 @@ mod tests {
                 document: Document {
                     groups: vec![group],
                 },
+                replaces: false,
             },
             ..PeerDiscovery::default()
         }

@@ -7,10 +7,12 @@
 //! union.
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use indexmap::IndexMap;
 
+use super::document::MergeError;
 use crate::kube::discovery::model::{Document, Group, Resource, Text, Version};
 
 /// The union of what peers list.
@@ -18,6 +20,36 @@ use crate::kube::discovery::model::{Document, Group, Resource, Text, Version};
 pub struct PeerUnion {
     /// Without resources of CRDs and aggregated APIs, which every server has. May have what the local server lists too.
     pub document: Document,
+    /// The local server serves none of it itself. What it lists under the same names is a CRD's or an aggregated API's, and
+    /// these entries take its place.
+    pub replaces: bool,
+}
+
+impl PeerUnion {
+    /// Whether this entry takes the place of one that the local server lists under its name.
+    pub(super) fn replaces(&self, other: &Resource) -> bool {
+        self.replaces && other.kind.is_some()
+    }
+
+    /// Which resources of `other`, a version of this union, take the place of some among the local server's legacy `names`.
+    pub(super) fn replaced<'n>(
+        &self,
+        other: &Version,
+        names: impl Iterator<Item = &'n str>,
+    ) -> Result<HashSet<&'n str>, MergeError> {
+        let others = other.resources.iter().filter(|it| self.replaces(it));
+        let others: HashSet<&str> = others.map(|resource| &*resource.name).collect();
+        let replaced: HashSet<&str> = names.filter(|name| others.contains(name)).collect();
+        match other.stale && !replaced.is_empty() {
+            true => Err(MergeError::Stale),
+            false => Ok(replaced),
+        }
+    }
+}
+
+/// The resource that a legacy name is of: `pods` for `pods/log`.
+pub(super) fn resource_of(name: &str) -> &str {
+    name.split_once('/').map_or(name, |(resource, _)| resource)
 }
 
 /// A peer and what it lists.
@@ -73,6 +105,7 @@ pub fn union(peers: &[UnionMember<'_>]) -> PeerUnion {
         document: Document {
             groups: found.into_iter().map(group).collect(),
         },
+        replaces: false,
     }
 }
 

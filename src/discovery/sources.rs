@@ -227,7 +227,10 @@ impl Sources {
                 peer(&tracked.named, false),
             ]
         });
-        union(&peers.collect::<Vec<_>>())
+        PeerUnion {
+            replaces: true,
+            ..union(&peers.collect::<Vec<_>>())
+        }
     }
 
     /// OpenAPI documents in each wanted format that all sources were asked for.

@@ -36,6 +36,11 @@ impl<T> Spanned<'_, Option<Vec<T>>> {
 }
 
 impl<'a, T> SpannedList<'a, T> {
+    /// The list as text.
+    pub(super) fn text(&self) -> &'a str {
+        self.text
+    }
+
     /// The entries as text.
     pub(super) fn texts(&self) -> Result<Vec<&'a RawValue>, serde_json::Error> {
         serde_json::from_str(self.text)
@@ -120,6 +125,23 @@ impl<'a> Edits<'a> {
             return Err(serde_json::Error::custom("an entry without a name"));
         }
         self.edits.push((at, text));
+        Ok(())
+    }
+
+    /// Gives a field another value. A missing field is created after the value `after`.
+    pub(super) fn set<T, A>(
+        &mut self,
+        value: &Spanned<'a, T>,
+        (field, after): (&str, &Spanned<'a, A>),
+        new: impl Serialize,
+    ) -> Result<(), serde_json::Error> {
+        if !value.text.is_empty() {
+            return self.replace(value.text, new);
+        }
+        let mut text = format!(",{field:?}:").into_bytes();
+        serde_json::to_writer(&mut text, &new)?;
+        let end = self.range(after.text).end;
+        self.edits.push((end..end, text));
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 mod fixtures;
 mod merge;
+mod named_alike;
 mod peer_union;
 mod properties;
 mod shapes;
@@ -152,6 +153,7 @@ fn groups_body(document: &Document) -> Vec<u8> {
 fn resources_body(document: &Document, of: &GroupVersion) -> Option<Vec<u8>> {
     let others = PeerUnion {
         document: document.clone(),
+        replaces: false,
     };
     legacy::resources(&of.group, &of.version, None, &others).unwrap()
 }

@@ -279,7 +279,7 @@ impl DocumentRoutes<'_> {
         let server = self.candidates.server(indices, None, None)?;
         let snapshot = self.candidates.snapshot;
         let added = match self.sure || self.is_openapi() {
-            true => self.known(),
+            true => self.known_of_peer(),
             false => self
                 .added(lacking(server, snapshot, &self.peer_discovery))
                 .filter(|_| self.document.is_merged()),
@@ -324,6 +324,18 @@ impl DocumentRoutes<'_> {
     fn known(&self) -> Option<Arc<PeerDiscovery>> {
         let merged = self.adds && self.document.is_merged();
         merged.then(|| self.peer_discovery.clone())
+    }
+
+    /// The same for a peer's document: what the local apiserver does not serve itself, the peer may.
+    fn known_of_peer(&self) -> Option<Arc<PeerDiscovery>> {
+        let known = self.known()?;
+        match self.is_openapi() {
+            true => Some(known),
+            false => self.added(PeerUnion {
+                replaces: false,
+                ..known.others.clone()
+            }),
+        }
     }
 
     /// What other servers add, if anything. Made for one request.

@@ -74,7 +74,7 @@ impl Exchange<'_> {
     }
 
     fn unmerged(&self, error: &OverlayError) -> ExchangeFailure {
-        if matches!(error, OverlayError::Nobody) {
+        if error.is_of_nobody() {
             return ExchangeFailure::DoubtfulNotFound(None);
         }
         let destination = &self.destination;

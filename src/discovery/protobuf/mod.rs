@@ -1,12 +1,14 @@
 //! Adding what others list to discovery documents in Kubernetes' protobuf form: `k8s\0` and a `runtime.Unknown` around the
 //! document. Pure.
 //!
-//! The local server's entries come first and say what they said. Fields that this program's protobuf types do not have are
-//! lost, but only in documents that something is added to.
+//! The local server's entries come first and say what they said, but for the exceptions in [`super::aggregated`] and
+//! [`super::legacy`]. Fields that this program's protobuf types do not have are lost, but only in documents that something
+//! is added to.
 
 mod entries;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use k8s_pb::api::apidiscovery::v2 as aggregated;
 use k8s_pb::apimachinery::pkg::apis::meta::v1 as meta;
@@ -14,7 +16,7 @@ use k8s_pb::apimachinery::pkg::runtime::TypeMeta;
 use prost::Message;
 
 use super::document::{AggregatedDocument, DiscoveryDocument, MergeError};
-use super::peer_union::PeerUnion;
+use super::peer_union::{PeerUnion, resource_of};
 use crate::kube::discovery::model::{self, Named};
 use crate::kube::discovery::wire::{aggregated as wire, legacy};
 use crate::kube::envelope::{self, EnvelopeError};
@@ -28,15 +30,15 @@ pub(super) fn merge(
 ) -> Result<Option<Vec<u8>>, MergeError> {
     let document = &others.document;
     match target {
-        DiscoveryDocument::Aggregated(part) => {
-            added(wire::KIND, body, |list| groups(list, part.of(document)))
-        }
+        DiscoveryDocument::Aggregated(part) => added(wire::KIND, body, |list| {
+            Ok(groups(list, part.of(document), others))
+        }),
         DiscoveryDocument::Groups => {
             added(legacy::GROUPS, body, |list: &mut meta::APIGroupList| {
                 let groups = AggregatedDocument::Groups.of(document);
-                add(&mut list.groups, groups, legacy_versions, |group| {
+                Ok(add(&mut list.groups, groups, legacy_versions, |group| {
                     legacy::Group::from(group).into()
-                })
+                }))
             })
         }
         DiscoveryDocument::Group(name) => {
@@ -50,7 +52,9 @@ pub(super) fn merge(
                     &meta::APIGroup::from(legacy::Group::from(group)),
                 )));
             }
-            added(legacy::GROUP, body, |local| legacy_versions(local, group))
+            added(legacy::GROUP, body, |local| {
+                Ok(legacy_versions(local, group))
+            })
         }
         DiscoveryDocument::Resources { group, version } => {
             let Some(known) = document.version(group, version) else {
@@ -61,13 +65,13 @@ pub(super) fn merge(
                     group_version: Some(api_version(group, version)),
                     resources: Vec::new(),
                 };
-                legacy_resources(&mut list, known);
+                legacy_resources(&mut list, known, others)?;
                 return Ok(
                     (!known.stale).then(|| envelope::wrap_object("v1", legacy::RESOURCES, &list))
                 );
             }
             added(legacy::RESOURCES, body, |list| {
-                legacy_resources(list, known)
+                legacy_resources(list, known, others)
             })
         }
     }
@@ -77,7 +81,7 @@ pub(super) fn merge(
 fn added<M: Message + Default>(
     kind: &'static str,
     body: Option<&[u8]>,
-    add: impl FnOnce(&mut M) -> bool,
+    add: impl FnOnce(&mut M) -> Result<bool, MergeError>,
 ) -> Result<Option<Vec<u8>>, MergeError> {
     let Some(body) = body else {
         return Ok(None);
@@ -91,7 +95,7 @@ fn added<M: Message + Default>(
         return Err(MergeError::Kind(kind));
     }
     let mut document = M::decode(unknown.raw())?;
-    if !add(&mut document) {
+    if !add(&mut document)? {
         return Ok(None);
     }
     unknown.raw = Some(document.encode_to_vec());
@@ -126,40 +130,59 @@ fn add<'o, L: Named, O: Named + 'o>(
 
 fn groups<'o>(
     list: &mut aggregated::APIGroupDiscoveryList,
-    others: impl Iterator<Item = &'o model::Group>,
+    groups: impl Iterator<Item = &'o model::Group>,
+    others: &PeerUnion,
 ) -> bool {
-    let versions = |local: &mut aggregated::APIGroupDiscovery, other: &model::Group| {
+    let resources = |local: &mut _, version: &_| resources(local, version, others);
+    let versions = |local: &mut aggregated::APIGroupDiscovery, other: &'o model::Group| {
         add(&mut local.versions, &other.versions, resources, |version| {
             wire::Version::from(version).into()
         })
     };
-    add(&mut list.items, others, versions, |group| {
+    add(&mut list.items, groups, versions, |group| {
         wire::Group::from(group).into()
     })
 }
 
-fn resources(local: &mut aggregated::APIVersionDiscovery, other: &model::Version) -> bool {
-    add(
-        &mut local.resources,
-        &other.resources,
-        resource,
-        |resource| wire::Resource::from(&**resource).into(),
-    )
+fn resources(
+    local: &mut aggregated::APIVersionDiscovery,
+    other: &model::Version,
+    others: &PeerUnion,
+) -> bool {
+    let mut stale = false;
+    let both = |known: &mut aggregated::APIResourceDiscovery, other_resource: &Arc<_>| {
+        let taken = is_served(known) && others.replaces(other_resource);
+        stale |= taken && other.stale;
+        resource(known, other_resource, taken)
+    };
+    let added = add(&mut local.resources, &other.resources, both, |resource| {
+        wire::Resource::from(&**resource).into()
+    });
+    if stale {
+        local.freshness = Some(wire::STALE.to_owned());
+    }
+    added
 }
 
+/// Not only its subresources are.
+fn is_served(resource: &aggregated::APIResourceDiscovery) -> bool {
+    let kind = resource.response_kind.as_ref();
+    kind.is_some_and(|kind| !kind.kind().is_empty())
+}
+
+/// `taken`: the other takes the place of the local one, with all subresources.
 fn resource(
     local: &mut aggregated::APIResourceDiscovery,
-    other: &std::sync::Arc<model::Resource>,
+    other: &Arc<model::Resource>,
+    taken: bool,
 ) -> bool {
-    let served = local
-        .response_kind
-        .as_ref()
-        .is_some_and(|kind| !kind.kind().is_empty());
-    let replaced = other.kind_known() == Some(true) && !served;
+    let replaced = taken || (other.kind_known() == Some(true) && !is_served(local));
     if replaced {
         let subresources = std::mem::take(&mut local.subresources);
         *local = wire::Resource::from(&**other).into();
-        local.subresources = subresources;
+        if !taken {
+            local.subresources = subresources;
+        }
     }
     let subresources = |_: &mut _, _| false;
     replaced
@@ -180,11 +203,19 @@ fn legacy_versions(local: &mut meta::APIGroup, other: &model::Group) -> bool {
     )
 }
 
-fn legacy_resources(list: &mut meta::APIResourceList, other: &model::Version) -> bool {
-    let known: HashSet<String> = list
-        .resources
+fn legacy_resources(
+    list: &mut meta::APIResourceList,
+    other: &model::Version,
+    others: &PeerUnion,
+) -> Result<bool, MergeError> {
+    let names: Vec<String> = list.resources.iter().map(|it| it.name().into()).collect();
+    let replaced = others.replaced(other, names.iter().map(String::as_str))?;
+    let kept = |name: &str| !replaced.contains(resource_of(name));
+    list.resources.retain(|resource| kept(resource.name()));
+    let known: HashSet<&str> = names
         .iter()
-        .map(|known| known.name().to_owned())
+        .map(String::as_str)
+        .filter(|name| kept(name))
         .collect();
     let all = other
         .resources
@@ -193,5 +224,5 @@ fn legacy_resources(list: &mut meta::APIResourceList, other: &model::Version) ->
     let new = all.filter(|resource| !known.contains(&*resource.name));
     let before = list.resources.len();
     list.resources.extend(new.map(meta::APIResource::from));
-    list.resources.len() > before
+    Ok(list.resources.len() > before)
 }

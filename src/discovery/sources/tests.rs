@@ -80,7 +80,7 @@ async fn where_all_list_the_same_nobody_is_asked() {
     let mut sources = planned(vec![server("b", "v1.36.0", true, LOCAL)]);
     assert!(sources.is_empty() && sources.next_due().is_none());
     assert!(sources.next_job(Instant::now()).is_none());
-    assert_eq!(sources.others(), PeerUnion::default());
+    assert_eq!(sources.others().document, Document::default());
 }
 
 #[tokio::test(start_paused = true)]
@@ -140,7 +140,7 @@ async fn what_was_read_stays_stale_when_the_server_is_killed_and_goes_with_its_r
         "nobody is there"
     );
     assert!(sources.plan(&known(Vec::new()), Instant::now()));
-    assert_eq!(sources.others(), PeerUnion::default());
+    assert_eq!(sources.others().document, Document::default());
 }
 
 #[tokio::test(start_paused = true)]
@@ -317,7 +317,7 @@ async fn an_answer_for_a_class_that_is_gone_is_nobodys() {
     sources.plan(&known(Vec::new()), Instant::now());
     sources.done(job.key, cache(MORE), None, Instant::now());
     assert!(sources.is_empty());
-    assert_eq!(sources.others(), PeerUnion::default());
+    assert_eq!(sources.others().document, Document::default());
 }
 
 mod properties {

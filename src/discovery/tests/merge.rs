@@ -44,7 +44,7 @@ pub(super) fn enveloped(version: &str, kind: &str, message: &impl Message) -> Ve
     [b"k8s\0".as_slice(), &unknown.encode_to_vec()].concat()
 }
 
-fn opened<M: Message + Default>(body: &[u8]) -> (TypeMeta, M) {
+pub(super) fn opened<M: Message + Default>(body: &[u8]) -> (TypeMeta, M) {
     let unknown = Unknown::decode(body.strip_prefix(b"k8s\0").unwrap()).unwrap();
     let message = M::decode(unknown.raw()).unwrap();
     (unknown.type_meta.unwrap(), message)
@@ -70,7 +70,7 @@ fn group_list(document: &Document) -> meta::APIGroupList {
     }
 }
 
-fn resource_list(document: &Document, of: (&str, &str)) -> meta::APIResourceList {
+pub(super) fn resource_list(document: &Document, of: (&str, &str)) -> meta::APIResourceList {
     let version = document.version(of.0, of.1).unwrap();
     let resources = version.resources.iter();
     let resources = resources.flat_map(|resource| wire::legacy::Resource::all(resource));

@@ -194,8 +194,8 @@ proptest! {
     }
 
     #[test]
-    fn protobuf_says_what_json_says(local in local(), servers in servers()) {
-        let others = union_of(&servers);
+    fn protobuf_says_what_json_says(local in local(), servers in servers(), replaces in any::<bool>()) {
+        let others = PeerUnion { replaces, ..union_of(&servers) };
         let expected = merged(&local, &others);
         for part in [AggregatedDocument::Core, AggregatedDocument::Groups] {
             let list = super::merge::group_discovery(part, &local);
@@ -209,7 +209,7 @@ proptest! {
 
     #[test]
     fn no_bytes_make_it_panic(bytes in any::<Vec<u8>>(), text in ".{0,40}") {
-        let others = other(&listing("b", &["/v1/x", "g/v1/x"]));
+        let others = PeerUnion { replaces: true, ..other(&listing("b", &["/v1/x", "g/v1/x"])) };
         let body = format!(r#"{{"kind":"APIGroupDiscoveryList","items":[{text}]}}"#);
         for body in [bytes.as_slice(), body.as_bytes(), &[b"k8s\0", bytes.as_slice()].concat()] {
             for what in [DiscoveryDocument::Aggregated(AggregatedDocument::Groups), DiscoveryDocument::Groups, DiscoveryDocument::Group("g"), DiscoveryDocument::Resources { group: "g", version: "v1" }] {

@@ -36,6 +36,14 @@ pub enum OverlayError {
     GivenUp,
 }
 
+impl OverlayError {
+    /// Only servers that cannot be asked have what is to be listed.
+    pub fn is_of_nobody(&self) -> bool {
+        let stale = matches!(self, Self::Discovery(MergeError::Stale));
+        stale || matches!(self, Self::Nobody)
+    }
+}
+
 /// A document from an apiserver.
 pub struct UpstreamDocument {
     pub document: DocumentRequest,

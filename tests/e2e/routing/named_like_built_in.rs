@@ -3,12 +3,16 @@
 
 use std::time::Duration;
 
+use k8s_pb::apimachinery::pkg::apis::meta::v1::{APIResource, APIResourceList};
+use k8s_pb::apimachinery::pkg::runtime::Unknown;
+use prost::Message;
 use serde_json::{Value, json};
 
 use super::real_apiservers::{LONGER, options};
 use testkit::client::Client;
 use testkit::cluster::{Ground, assert_refused, lists};
 use testkit::kube::{self, KubeApiServer, Need};
+use testkit::kubectl::Kubectl;
 use testkit::proxy::{Proxy, Until};
 use testkit::wait::{eventually, holds};
 
@@ -16,7 +20,7 @@ const GROUP: &str = "discovery.k8s.io";
 const DOCUMENT: &str = "/apis/discovery.k8s.io/v1beta1";
 const SLICES: &str = "/apis/discovery.k8s.io/v1beta1/endpointslices";
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-const DEFINITION: &str = "endpointslices.discovery.k8s.io";
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// Several reads of discovery.
 const SOME_READS: Duration = Duration::from_secs(5);
 
@@ -74,16 +78,17 @@ impl World {
         lists(&self.proxy_a.statusz().await, "b", GROUP)
     }
 
-    /// A CRD of this version, which A serves then.
-    async fn define(&self, version: &str) {
-        let names = json!({"plural": "endpointslices", "singular": "endpointslice", "kind": "EndpointSlice",
-            "listKind": "EndpointSliceList"});
-        let version = json!({"name": version, "served": true, "storage": true,
+    /// A CRD of this version and plural, whose resource A serves then. It is of another kind, scope, and set of
+    /// subresources than any built-in resource.
+    async fn define(&self, version: &str, plural: &str) {
+        let version = json!({"name": version, "served": true, "storage": true, "subresources": {"status": {}},
             "schema": {"openAPIV3Schema": {"type": "object"}}});
         let definition = json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-            "metadata": {"name": DEFINITION, "annotations": {"api-approved.kubernetes.io": "unapproved, x"}},
-            "spec": {"group": GROUP, "scope": "Namespaced", "names": names, "versions": [version]},
+            "metadata": {"name": format!("{plural}.{GROUP}"),
+                "annotations": {"api-approved.kubernetes.io": "unapproved, x"}},
+            "spec": {"group": GROUP, "scope": "Cluster", "names": {"plural": plural, "kind": format!("Custom-{plural}")},
+                "versions": [version]},
         });
         let admin = self.a.admin();
         let made = admin
@@ -91,7 +96,7 @@ impl World {
             .await;
         assert_eq!(made.code(), 201, "{}", made.text());
         let path = format!(
-            "/apis/{GROUP}/{}/endpointslices",
+            "/apis/{GROUP}/{}/{plural}",
             definition["spec"]["versions"][0]["name"].as_str().unwrap()
         );
         eventually("A serves the custom resource", LONGER, async || {
@@ -111,7 +116,7 @@ impl World {
     }
 
     async fn delete_definition(&self) {
-        let path = format!("{DEFINITIONS}/{DEFINITION}");
+        let path = format!("{DEFINITIONS}/endpointslices.{GROUP}");
         assert_eq!(
             self.a.admin().request("DELETE", &path, "").await.code(),
             200
@@ -144,11 +149,7 @@ impl World {
             .iter()
             .map(|item| &item["metadata"]["name"]);
         let found = names.into_iter().any(|name| name == "one");
-        let document: Value = document.json();
-        let resources = document["resources"].as_array().unwrap();
-        found
-            && resources.iter().any(|it| it["name"] == "endpointslices")
-            && self.b_is_listed().await
+        found && is_the_built_in_one(&document.json()) && self.b_is_listed().await
     }
 
     /// B is gone: unreachable is not gone.
@@ -156,8 +157,17 @@ impl World {
         let client = self.client();
         let answer = client.get(SLICES).await;
         assert_refused(&answer, "");
-        client.get(DOCUMENT).await.code() != 404
+        let document = client.get(DOCUMENT).await;
+        document.code() == 503 && !document.headers.contains_key("retry-after")
     }
+}
+
+/// Whether this list of resources has the built-in resource, as a CRD cannot describe it, and nothing else of its name.
+fn is_the_built_in_one(document: &Value) -> bool {
+    let of_name = |it: &&Value| it["name"].as_str().unwrap().starts_with("endpointslices");
+    let mut found = document["resources"].as_array().unwrap().iter();
+    let found: Vec<_> = found.by_ref().filter(of_name).collect();
+    matches!(*found, [it] if it["kind"] == "EndpointSlice" && it["namespaced"] == true && it["shortNames"].is_null())
 }
 
 async fn a_crd_changes_nothing(version: &str) {
@@ -165,13 +175,16 @@ async fn a_crd_changes_nothing(version: &str) {
         return;
     }
     let mut world = world().await;
-    world.define(version).await;
+    world.define(version, "endpointslices").await;
     holds("B serves it", SOME_READS, async || {
         world.serves_the_built_in_one().await
     })
     .await;
     world.kill_b();
     eventually("B is gone", LONGER, async || {
+        if world.client().get(DOCUMENT).await.code() == 200 {
+            return Err("its document is there".to_owned());
+        }
         let answer = world.client().get(SLICES).await;
         let status = world.proxy_a.statusz().await;
         match answer.code() {
@@ -205,4 +218,63 @@ async fn a_crd_of_another_version_takes_nothing_from_a_built_in_resource() {
 #[tokio::test]
 async fn a_crd_of_the_same_version_does_not_take_the_place_of_a_built_in_resource() {
     a_crd_changes_nothing("v1beta1").await;
+}
+
+/// What is nobody's built-in resource stays in the same document.
+#[tokio::test]
+async fn discovery_lists_a_built_in_resource_in_place_of_a_crd_of_its_name() {
+    if kube::lacks(&[Need::Serves("discovery.k8s.io/v1beta1")]) {
+        return;
+    }
+    let world = world().await;
+    for plural in ["endpointslices", "gadgets"] {
+        world.define("v1beta1", plural).await;
+    }
+    let own = world.a.admin().get(DOCUMENT).await.json();
+    assert!(!is_the_built_in_one(&own), "A has the CRD's: {own}");
+    let pki = &world.ground.pki;
+    let client = world.client();
+    let protobuf = client.header("accept", PROTOBUF);
+    eventually("both are listed", LONGER, async || {
+        let json = client.get(DOCUMENT).await.json();
+        let list = protobuf.get(DOCUMENT).await;
+        assert_eq!(list.header("content-type"), PROTOBUF);
+        let of_json: Vec<_> = json["resources"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(described)
+            .collect();
+        assert_eq!(of_protobuf(&list.body), of_json);
+        let gadgets = ["gadgets", "gadgets/status"]
+            .map(|name| (name.to_owned(), "Custom-gadgets".to_owned(), false));
+        let both = is_the_built_in_one(&json) && gadgets.iter().all(|it| of_json.contains(it));
+        if both { Ok(()) } else { Err(json.to_string()) }
+    })
+    .await;
+    let kubectl =
+        Kubectl::new(world.proxy_a.addr(), pki, world.ground.dir.path()).cert(pki, "admin");
+    let found = kubectl
+        .run(&["get", "endpointslices", "-n", "default", "-o", "name"])
+        .await;
+    assert!(
+        found.contains("endpointslice.discovery.k8s.io/one"),
+        "{found}"
+    );
+    kubectl.run(&["get", "gadgets"]).await;
+}
+
+/// Name, kind and scope.
+fn described(resource: &Value) -> (String, String, bool) {
+    let text = |field: &str| resource[field].as_str().unwrap().to_owned();
+    (text("name"), text("kind"), resource["namespaced"] == true)
+}
+
+fn of_protobuf(body: &[u8]) -> Vec<(String, String, bool)> {
+    let raw = Unknown::decode(&body[4..]).unwrap().raw.unwrap();
+    let list = APIResourceList::decode(&*raw).unwrap();
+    let resources = list.resources.iter();
+    let described =
+        |it: &APIResource| (it.name().to_owned(), it.kind().to_owned(), it.namespaced());
+    resources.map(described).collect()
 }

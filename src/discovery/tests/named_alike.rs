@@ -1,0 +1,151 @@
+//! A CRD or an aggregated API of the local server is named like a built-in resource that only others serve.
+
+use super::merge::{enveloped, opened, resource_list};
+use super::*;
+use crate::discovery::document::{DiscoveryDocument, DocumentFormat, MergeError};
+use crate::discovery::merge::merge;
+use k8s_pb::apimachinery::pkg::apis::meta::v1::APIResourceList;
+
+const G_V1: DiscoveryDocument<'_> = DiscoveryDocument::Resources {
+    group: "g",
+    version: "v1",
+};
+
+/// `x` is not the local server's own, `y` is nobody's built-in resource.
+fn local() -> Document {
+    listing(
+        "local",
+        &["g/v1/x", "g/v1/x/status", "g/v1/y", "g/v1/y/status"],
+    )
+}
+
+fn others(stale: bool) -> PeerUnion {
+    let mut document = listing("b", &["g/v1/z", "g/v1/x", "g/v1/x/scale"]);
+    document.groups[0].versions[0].stale = stale;
+    PeerUnion {
+        document,
+        replaces: true,
+    }
+}
+
+/// What `merged` is to list, in this order.
+fn expected(names: &[&str]) -> Vec<(String, String)> {
+    let server = |name: &&str| match name.starts_with('y') {
+        true => ("local".to_owned(), (*name).to_owned()),
+        false => ("b".to_owned(), (*name).to_owned()),
+    };
+    names.iter().map(server).collect()
+}
+
+/// The names of a list of resources, each with the server whose entry it is.
+fn entries(list: &APIResourceList) -> Vec<(String, String)> {
+    let entry = |it: &k8s_pb::apimachinery::pkg::apis::meta::v1::APIResource| {
+        let verbs = &it.verbs.as_ref().unwrap().items;
+        (verbs[1].clone(), it.name().to_owned())
+    };
+    list.resources.iter().map(entry).collect()
+}
+
+#[test]
+fn aggregated_discovery_has_the_built_in_resource_in_its_place() {
+    let merged = merged(&local(), &others(false));
+    let version = merged.version("g", "v1").unwrap();
+    assert!(!version.stale);
+    let said: Vec<_> = version
+        .resources
+        .iter()
+        .map(|it| {
+            let subresources = it.subresources.iter().map(|sub| &*sub.name).collect();
+            (&*it.name, &*it.verbs[1], subresources)
+        })
+        .collect();
+    let expected: Vec<(_, _, Vec<_>)> = vec![
+        ("x", "b", vec!["scale"]),
+        ("y", "local", vec!["status"]),
+        ("z", "b", vec![]),
+    ];
+    assert_eq!(said, expected);
+    let kept = PeerUnion {
+        replaces: false,
+        ..others(true)
+    };
+    let kept = super::merged(&local(), &kept);
+    let version = kept.version("g", "v1").unwrap();
+    assert!(!version.stale && &*version.resources[0].verbs[1] == "local");
+}
+
+#[test]
+fn the_version_is_stale_where_no_target_has_the_built_in_resource() {
+    let body = aggregated_body(AggregatedDocument::Groups, &local());
+    let text = String::from_utf8(body).unwrap();
+    let without = text.replace(r#""freshness":"Current","#, "");
+    let last = without.replace(
+        r#""version":"v1"}"#,
+        r#""version":"v1","freshness":"Current"}"#,
+    );
+    let none = r#"{"kind":"APIGroupDiscoveryList","items":[{"metadata":{"name":"g"},"versions":[{"version":"v1",
+        "resources":[{"resource":"x","responseKind":{"kind":"X"}}]}]}]}"#;
+    assert!(without.len() < text.len() && last.len() == text.len());
+    let null = text.replace(r#""Current""#, "null");
+    for body in [&text, &without, &last, &null, none] {
+        let merged = aggregated::merge(AggregatedDocument::Groups, body.as_bytes(), &others(true));
+        let merged = value(&merged.unwrap().unwrap());
+        let version = &merged["items"][0]["versions"][0];
+        assert_eq!(version["freshness"], "Stale", "{body}");
+        assert_eq!(version["resources"][0]["verbs"][1], "b", "{body}");
+    }
+    // Nothing of its names is a CRD's.
+    let body = aggregated_body(
+        AggregatedDocument::Groups,
+        &listing("local", &["g/v1/y", "g/v1/x/status"]),
+    );
+    let merged = aggregated::merge(AggregatedDocument::Groups, &body, &others(true));
+    let merged = value(&merged.unwrap().unwrap());
+    let version = &merged["items"][0]["versions"][0];
+    assert_eq!(version["freshness"], "Current");
+}
+
+#[test]
+fn the_version_s_own_document_has_the_built_in_resource_and_no_part_of_the_crds() {
+    let json = resources_body(&local(), &of("g", "v1")).unwrap();
+    let merged_json = merge(G_V1, DocumentFormat::Json, Some(&json), &others(false));
+    let merged_json = merged_json.unwrap().unwrap();
+    let of_json: Vec<_> = value(&merged_json)["resources"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| {
+            let text = |value: &Value| value.as_str().unwrap().to_owned();
+            (text(&it["verbs"][1]), text(&it["name"]))
+        })
+        .collect();
+    let expected = expected(&["y", "y/status", "z", "x", "x/scale"]);
+    assert_eq!(of_json, expected);
+
+    let body = enveloped(
+        "v1",
+        "APIResourceList",
+        &resource_list(&local(), ("g", "v1")),
+    );
+    let merged = merge(G_V1, DocumentFormat::Protobuf, Some(&body), &others(false));
+    let (_, list) = opened::<APIResourceList>(&merged.unwrap().unwrap());
+    assert_eq!(entries(&list), expected);
+}
+
+#[test]
+fn without_a_target_the_version_has_no_document_of_its_own() {
+    let json = resources_body(&local(), &of("g", "v1")).unwrap();
+    let protobuf = enveloped(
+        "v1",
+        "APIResourceList",
+        &resource_list(&local(), ("g", "v1")),
+    );
+    for (format, body) in [
+        (DocumentFormat::Json, &json),
+        (DocumentFormat::Yaml, &json),
+        (DocumentFormat::Protobuf, &protobuf),
+    ] {
+        let refused = merge(G_V1, format, Some(body), &others(true));
+        assert!(matches!(refused, Err(MergeError::Stale)), "{format:?}");
+    }
+}
