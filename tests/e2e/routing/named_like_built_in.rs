@@ -19,6 +19,7 @@ use testkit::wait::{eventually, holds};
 const GROUP: &str = "discovery.k8s.io";
 const DOCUMENT: &str = "/apis/discovery.k8s.io/v1beta1";
 const SLICES: &str = "/apis/discovery.k8s.io/v1beta1/endpointslices";
+const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// Several reads of discovery.
@@ -110,6 +111,36 @@ impl World {
         for proxy in [&self.proxy_a, &self.proxy_b] {
             eventually("the proxies know the definition", LONGER, async || {
                 proxy.statusz().await["custom"]["definitions"][GROUP].is_array()
+            })
+            .await;
+        }
+    }
+
+    /// An APIService for the group version of the built-in resource, of a service that does not exist.
+    async fn aggregate(&self) {
+        let spec = json!({"group": GROUP, "version": "v1beta1", "insecureSkipTLSVerify": true,
+            "groupPriorityMinimum": 100, "versionPriority": 100,
+            "service": {"name": "nobody", "namespace": "default"}});
+        let service = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+            "metadata": {"name": format!("v1beta1.{GROUP}")}, "spec": spec});
+        let admin = self.a.admin();
+        let path = format!("{API_SERVICES}/v1beta1.{GROUP}");
+        // B may have made one for what it serves itself.
+        let patch = admin.header("content-type", "application/merge-patch+json");
+        eventually("the APIService is there", LONGER, async || {
+            let made = admin
+                .request("POST", API_SERVICES, service.to_string())
+                .await;
+            let changed = patch.request("PATCH", &path, service.to_string()).await;
+            match (made.code(), changed.code()) {
+                (201, _) | (_, 200) => Ok(()),
+                _ => Err(format!("{} {}", made.text(), changed.text())),
+            }
+        })
+        .await;
+        for proxy in [&self.proxy_a, &self.proxy_b] {
+            eventually("the proxies know it", LONGER, async || {
+                !proxy.statusz().await["custom"]["aggregated"][0].is_null()
             })
             .await;
         }
@@ -277,4 +308,41 @@ fn of_protobuf(body: &[u8]) -> Vec<(String, String, bool)> {
     let described =
         |it: &APIResource| (it.name().to_owned(), it.kind().to_owned(), it.namespaced());
     resources.map(described).collect()
+}
+
+/// An APIService takes B's group version, though its server does not exist. B's proxy starts again meanwhile, and A's
+/// proxy knows of B only what that reads then.
+#[tokio::test]
+async fn an_api_service_that_takes_a_group_version_makes_no_404_while_a_proxy_restarts() {
+    if kube::lacks(&[Need::Serves("discovery.k8s.io/v1beta1")]) {
+        return;
+    }
+    let mut world = world().await;
+    world.aggregate().await;
+    let client = world.client();
+    let no_404 = async || {
+        for path in [SLICES, DOCUMENT] {
+            let answer = client.get(path).await;
+            assert_ne!(answer.code(), 404, "{path}: {}", answer.text());
+        }
+    };
+    let watched = async {
+        loop {
+            no_404().await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let restart = async {
+        world.proxy_b.terminate().await;
+        world.proxy_b.start_again().await;
+    };
+    tokio::select! {
+        () = watched => {}
+        () = restart => {}
+    }
+    holds("nothing is denied", SOME_READS, async || {
+        no_404().await;
+        true
+    })
+    .await;
 }
