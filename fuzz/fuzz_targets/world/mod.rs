@@ -35,7 +35,9 @@ use kube_interop_proxy::server::{http2, rotate};
 use kube_interop_proxy::tls::credentials::{Credentials, Current};
 use kube_interop_proxy::tls::serving::ServingTls;
 use kube_interop_proxy::tls::verify::ClientCas;
+use kube_interop_proxy::watches::WatchState;
 use kube_interop_proxy::watches::change_logs::ChangeLogs;
+use kube_interop_proxy::watches::stored_here::StoredHere;
 use pingora_core::listeners::TlsAccept;
 use pingora_core::listeners::tls::Acceptor;
 use pingora_core::protocols::Ssl;
@@ -172,7 +174,10 @@ impl World {
             peer_discovery: Arc::default(),
             local: local_state,
             announcement: Arc::default(),
-            change_logs: ChangeLogs::new().0,
+            watches: WatchState {
+                change_logs: ChangeLogs::new().0,
+                stored_here: Arc::new(StoredHere::new().0),
+            },
             metrics: Metrics::new(&Registry::new()).expect("metrics"),
             tracer: None,
             phase,
@@ -221,7 +226,11 @@ impl Service {
         let options = self.relay.http2_options(of_a_peer);
         let (outflow, unread) = (downstream.outflow.clone(), self.shared.unread.clone());
         let stream = CountedStream::new(theirs, outflow, unread);
-        let stream = Box::new(HeaderBlockWatch::new(Box::new(stream), of_a_peer));
+        let stream = Box::new(HeaderBlockWatch::new(
+            Box::new(stream),
+            of_a_peer,
+            Arc::default(),
+        ));
         let (relay, closing) = (self.relay.clone(), self.closing.1.clone());
         let serving =
             async move { http2::serve(&relay, options, stream, &downstream, &closing).await };
@@ -298,6 +307,7 @@ fn snapshot(peer: SocketAddr) -> Snapshot {
         live: true,
         initialized: true,
         target: true,
+        ready: true,
         binary_version: Some("v1.20.2".to_owned()),
         version: "1.20".parse().ok(),
         history_start: Some(10),
