@@ -205,8 +205,11 @@ impl ClusterState {
                     let served = shared(served, &mut self.sets);
                     Some(UnpackedRecord { record, served })
                 };
-                // A live key may have named the revision before it came.
-                let written = matches!(event, Event::Apply(_) | Event::InitDone(_));
+                // A live key may have named the revision before it came; and of another history all are void.
+                let written = matches!(
+                    event,
+                    Event::Apply(_) | Event::InitDone(_) | Event::OtherHistory
+                );
                 self.servers.take(event, now, decode).changed || written
             }
             Topic::Live => {
