@@ -67,6 +67,16 @@ async fn start(options: KubeOptions, ground: &Ground) -> KubeApiServer {
     KubeApiServer::start(options, &ground.pki).await
 }
 
+/// Waits until the apiserver of this node has its master lease. It writes it some time after its `/readyz`, after the
+/// namespace `default`, and without it nobody knows of the server.
+async fn until_advertised(ground: &Ground, node: &Node) {
+    let key = format!("/registry/masterleases/{}", node.address.ip());
+    eventually(&key, LONGER, async || {
+        !ground.etcd.below(&key).await.is_empty()
+    })
+    .await;
+}
+
 /// Asks again and again: no answer may be a 404.
 fn never_a_404(admin: &Client, path: &'static str) -> Steady {
     always(admin, path, &[200, 503])
@@ -252,6 +262,7 @@ async fn a_user_who_writes_the_endpoints_of_kubernetes_decides_nothing() {
     let mut on_a = start(without_autoscaling(a.options(&ground, true)), &ground).await;
     on_a.wait_ready().await;
     on_b.wait_ready().await;
+    until_advertised(&ground, &b).await;
     let_bob_edit_endpoints(on_b.admin()).await;
     let chosen = counting(&b, CHOSEN).await;
     let mut proxy_a = a.proxy(&ground, &on_a).await;
@@ -268,6 +279,7 @@ async fn a_user_who_writes_the_endpoints_of_kubernetes_decides_nothing() {
     // Straight at an apiserver, while the proxy is away.
     let straight = Client::new(on_b.addr(), &ground.pki).token("tok-bob");
     let changing = endpoints_that_change(&straight, [CHOSEN, CHOSEN]);
+    until_advertised(&ground, &b).await;
     proxy_a.kill();
     proxy_a.start_again().await;
     let admin = admin.fresh();
