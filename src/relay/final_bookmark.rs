@@ -25,9 +25,7 @@ use super::unread::KeptBytes;
 use crate::config::settings::Settings;
 use crate::kube::gvr::ResourceKind;
 use crate::metrics::Open;
-use crate::request::info::{
-    PathForm, RequestInfo, ResourceRequest, Target, Verb, is_set, query_values,
-};
+use crate::request::info::{RequestInfo, Target, Verb, is_set, query_values};
 use crate::watches::bookmark;
 use crate::watches::follower::{Follower, ObjectType};
 use crate::watches::frames::{FrameBoundary, FrameFormat};
@@ -375,27 +373,10 @@ impl BookmarkRequest {
         }
     }
 
-    fn request(&self) -> ResourceRequest<'_> {
-        let WatchedResource {
-            group,
-            version,
-            resource,
-        } = &self.resource;
-        ResourceRequest {
-            group: (&**group).into(),
-            version: (&**version).into(),
-            resource: (&**resource).into(),
-            subresource: "".into(),
-            namespace: (&*self.namespace).into(),
-            name: "".into(),
-            form: PathForm::default(),
-        }
-    }
-
     /// Asks whether `server` stores the resource in this etcd. Returns the resource's key prefix; `None`: that is not
     /// known by now, or the history of the server's process is not that of this etcd.
     fn ask_where_stored(&self, shared: &Shared, server: SocketAddr) -> Option<String> {
-        let request = self.request();
+        let request = self.resource.request(&self.namespace);
         let is_local = server == shared.config.api_server.address;
         let snapshot = shared.published.snapshot.load();
         let kind = snapshot.kind_at(is_local, (&request).into())?;
@@ -479,7 +460,7 @@ impl BookmarkRequest {
             None => Withheld::ElsewhereStored,
             Some(_) => Withheld::NotTold,
         })?;
-        let scope = storage::scope(&self.request());
+        let scope = storage::scope(&self.resource.request(&self.namespace));
         let proof = shared.watches.stored_here.proof(server, &change_log.root);
         let stored_here = proof.stored_here == Some(true);
         let revision = change_log.newest_safe(position, &scope, stored_here)?;

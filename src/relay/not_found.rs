@@ -157,7 +157,7 @@ fn media_type(headers: &HeaderMap) -> Vec<u8> {
         .to_ascii_lowercase()
 }
 
-fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+pub(super) fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     haystack
         .windows(needle.len())
         .any(|window| window == needle)

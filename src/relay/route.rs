@@ -208,8 +208,8 @@ fn details(server: &Server) -> CredentialFeatures {
 }
 
 /// Chooses one of several servers by rendezvous hashing: the servers that fit the version best come first, those
-/// that are unhealthy or not ready last. All requests of a connection get the same server while the servers stay the same. When a server goes
-/// away, its connections spread over all that are left.
+/// that are unhealthy or not ready last. All requests of a connection get the same server while the servers stay the same.
+/// When a server goes away, its connections spread over all that are left.
 fn choose<'s>(
     servers: impl Iterator<Item = &'s Server>,
     version: Option<KubernetesVersion>,

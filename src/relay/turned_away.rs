@@ -24,6 +24,7 @@ use http::{Method, StatusCode};
 use pingora_http::ResponseHeader;
 
 use super::client_session::ClientSession;
+use super::not_found::contains;
 use super::upload::Upload;
 use super::upstream_stream::UpstreamSession;
 use crate::kube::gvr::GvrRef;
@@ -145,10 +146,6 @@ enum Reason {
     ShutsDown,
     /// A read cannot be answered now.
     CannotRead,
-}
-
-fn contains(body: &[u8], words: &[u8]) -> bool {
-    body.windows(words.len()).any(|part| part == words)
 }
 
 fn looks_like_shutdown(response: &ResponseHeader) -> bool {

@@ -9,6 +9,7 @@
 use serde::Deserialize;
 
 use super::frames;
+use crate::request::info::{PathForm, ResourceRequest};
 
 /// `Accept` of the list.
 pub const ACCEPT_METADATA: &str =
@@ -26,6 +27,19 @@ pub struct WatchedResource {
 }
 
 impl WatchedResource {
+    /// A request for all of it in `namespace`; empty for all namespaces.
+    pub fn request<'a>(&'a self, namespace: &'a str) -> ResourceRequest<'a> {
+        ResourceRequest {
+            group: (&*self.group).into(),
+            version: (&*self.version).into(),
+            resource: (&*self.resource).into(),
+            subresource: "".into(),
+            namespace: namespace.into(),
+            name: "".into(),
+            form: PathForm::default(),
+        }
+    }
+
     /// `apiVersion` of its objects.
     pub fn api_version(&self) -> String {
         match &*self.group {

@@ -5,16 +5,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use http::{HeaderMap, StatusCode};
-
-use super::apiserver;
+use super::apiserver::{self, probe::body};
 use super::finding::Finding;
-use super::http_probe;
 use crate::client::{Client, ClientMaker};
 use crate::config::Config;
 use crate::kube::discovery::documents;
 use crate::kube::gvr::{GroupVersion, ResourceKind};
-use crate::request::info::{PathForm, ResourceRequest};
 use crate::tls::credentials::Current;
 use crate::watches::apiservers::ApiServers;
 use crate::watches::prover::Prover;
@@ -42,7 +38,9 @@ pub async fn probe(
     let prover = Prover(ApiServers::new(config, credentials, maker).ok()?);
     let (mut stored, mut asked) = (Stored::default(), BTreeSet::new());
     for resource in listed {
-        let Some(root) = root(config, &resource) else {
+        // Else the resource is not among those that kube-apiserver has built in, or is in `etcd.otherResources`.
+        let root = storage::root(&config.etcd, ResourceKind::BuiltIn, &resource.request(""));
+        let Some(root) = root else {
             continue;
         };
         // Other versions, and groups that share its storage.
@@ -92,20 +90,6 @@ fn name(resource: &WatchedResource) -> String {
     }
 }
 
-/// `None`: the resource is not among those that kube-apiserver has built in, or is in `etcd.otherResources`.
-fn root(config: &Config, resource: &WatchedResource) -> Option<String> {
-    let request = ResourceRequest {
-        group: (&*resource.group).into(),
-        version: (&*resource.version).into(),
-        resource: (&*resource.resource).into(),
-        subresource: "".into(),
-        namespace: "".into(),
-        name: "".into(),
-        form: PathForm::default(),
-    };
-    storage::root(&config.etcd, ResourceKind::BuiltIn, &request)
-}
-
 /// What can be watched.
 async fn listed(client: &mut Client) -> Option<Vec<WatchedResource>> {
     let groups = body(client, "/apis").await?;
@@ -116,11 +100,7 @@ async fn listed(client: &mut Client) -> Option<Vec<WatchedResource>> {
     versions.extend(documents::listed(&groups).ok()?);
     let mut found = Vec::new();
     for of in &versions {
-        let path = match &*of.group {
-            "" => "/api/v1".to_owned(),
-            group => format!("/apis/{group}/{}", of.version),
-        };
-        let document = body(client, &path).await;
+        let document = body(client, &of.path()).await;
         let group = document.and_then(|document| documents::resources(of, &document).ok());
         let versions = group.map(|group| group.versions).unwrap_or_default();
         for resource in versions.into_iter().flat_map(|version| version.resources) {
@@ -134,13 +114,6 @@ async fn listed(client: &mut Client) -> Option<Vec<WatchedResource>> {
         }
     }
     Some(found)
-}
-
-async fn body(client: &mut Client, path: &str) -> Option<bytes::Bytes> {
-    let answer = http_probe::get(client, path, &HeaderMap::new())
-        .await
-        .ok()?;
-    (answer.status == StatusCode::OK).then_some(answer.body)
 }
 
 #[cfg(test)]

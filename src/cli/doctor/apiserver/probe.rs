@@ -93,7 +93,8 @@ async fn optional(client: &mut Client) -> OptionalAnswers {
     }
 }
 
-async fn body(client: &mut Client, path: &str) -> Option<bytes::Bytes> {
+/// The body of a 200.
+pub async fn body(client: &mut Client, path: &str) -> Option<bytes::Bytes> {
     let answer = http_probe::get(client, path, &HeaderMap::new())
         .await
         .ok()?;
