@@ -40,24 +40,17 @@ use super::upload::{Disconnected, Upload, UploadInterest};
 use super::upstream::{ConnectionChoice, PoolChoice, RequestKind, UpstreamGroup};
 use super::upstream_stream::{UpstreamSession, UpstreamStream};
 use super::watch_rest::WatchRest;
-use crate::config::settings::Settings;
 use crate::relay::final_bookmark::{FinalBookmark, Watch};
 use crate::relay::kept_answer::KeptAnswer;
 use crate::relay::revalidate::Revalidation;
 use crate::relay::route::{Patience, RouteRequest, ServerKind};
-use crate::request::caller::Caller;
 use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE};
-use crate::request::info::RequestInfo;
 use crate::routing::decide::NoSuchResource;
 
 /// The parameters of one exchange.
 pub struct Exchange<'a> {
     pub shared: &'a Shared,
-    /// Those in force when the request began.
-    pub settings: &'a Settings,
-    pub info: &'a RequestInfo<'a>,
     pub request: &'a RouteRequest<'a>,
-    pub caller: &'a Caller,
     pub downstream: &'a Downstream,
     /// The bearer token, if only an apiserver can verify it.
     pub token: Option<Token>,
@@ -132,7 +125,13 @@ impl Exchange<'_> {
         let mut final_bookmark = match self.kind {
             RequestKind::Long => {
                 let server = self.destination.address;
-                FinalBookmark::of(self.shared, self.settings, self.info, &header, server)
+                FinalBookmark::of(
+                    self.shared,
+                    self.request.settings,
+                    self.request.info,
+                    &header,
+                    server,
+                )
             }
             _ => FinalBookmark::none(self.shared),
         };
@@ -186,7 +185,7 @@ impl Exchange<'_> {
         }
         if response.status == StatusCode::NOT_FOUND
             && self.no_such_resource != NoSuchResource::Pass
-            && !denials::is_no_path_of_it(self.shared, self.info)
+            && !denials::is_no_path_of_it(self.shared, self.request.info)
         {
             return rare(|| self.check_not_found(down, up, response, &method, upload)).await;
         }
@@ -299,7 +298,7 @@ impl Exchange<'_> {
         Revalidation {
             shared: self.shared,
             connection: &self.downstream.client,
-            caller: self.caller,
+            caller: self.request.caller,
             trust: self.group.trust(),
             presented: matches!(self.pool_choice, PoolChoice::Certificate),
             server_kind: self.server_kind,
@@ -317,7 +316,7 @@ impl Exchange<'_> {
             up,
             server_kind: self.server_kind,
             code,
-            caller: self.caller.clone(),
+            caller: self.request.caller.clone(),
             trust: self.group.trust().clone(),
             presented: matches!(self.pool_choice, PoolChoice::Certificate),
             watch,

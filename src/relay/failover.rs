@@ -444,10 +444,7 @@ impl<'a> ForwardedRequest<'a> {
         };
         let exchange = Exchange {
             shared,
-            settings: self.route_request.settings,
-            info: self.route_request.info,
             request: self.route_request,
-            caller,
             downstream: self.downstream,
             token: authentication.token,
             tokens: self.tokens,

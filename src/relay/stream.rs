@@ -72,7 +72,7 @@ impl Exchange<'_> {
             response.insert_header(SERVER_ID, self.shared.server_id_header())?;
         }
         // Only this proxy sets it: the value of another proxy is about another apiserver.
-        if self.settings.if_ready.enabled && response.headers.contains_key(READY) {
+        if self.request.settings.if_ready.enabled && response.headers.contains_key(READY) {
             response.remove_header(&READY);
         }
         if let Some(ready) = self.ready {
@@ -101,8 +101,9 @@ impl Exchange<'_> {
     /// over an HTTP/1.1 connection for this client alone, the apiserver closes it. An answer from a pod behind `proxy`
     /// does not count.
     fn ends_connection(&self, response: &ResponseHeader) -> bool {
-        let refused = response.status == StatusCode::UNAUTHORIZED && !self.info.is_proxied();
-        match self.caller {
+        let refused =
+            response.status == StatusCode::UNAUTHORIZED && !self.request.info.is_proxied();
+        match self.request.caller {
             Caller::Peer => false,
             Caller::Anonymous if self.ends_anonymous => true,
             _ => refused || says_close(&response.headers),
@@ -198,7 +199,7 @@ impl Exchange<'_> {
                     Err(PieceError::BrokeOff(error)) => {
                         let server = self.destination.address;
                         let ending = rare(|| async {
-                            break_off(final_bookmark, self.caller, server, &error, down)
+                            break_off(final_bookmark, self.request.caller, server, &error, down)
                                 .await?;
                             download.end(None, down).await
                         });

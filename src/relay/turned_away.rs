@@ -63,9 +63,9 @@ impl Exchange<'_> {
     /// Whether nobody behind the apiserver can have given the answer.
     fn is_apiservers_own(&self) -> bool {
         let snapshot = self.shared.published.snapshot.load();
-        let gvr = plan::gvr(self.info);
+        let gvr = plan::gvr(self.request.info);
         let aggregated = |gvr: GvrRef<'_>| snapshot.custom.is_aggregated(gvr.group, gvr.version);
-        !self.info.is_proxied() && !gvr.is_some_and(aggregated)
+        !self.request.info.is_proxied() && !gvr.is_some_and(aggregated)
     }
 
     fn may_shut_down(&self, response: &ResponseHeader) -> bool {
@@ -79,7 +79,7 @@ impl Exchange<'_> {
 
     fn may_initialize(&self, response: &ResponseHeader) -> bool {
         response.status == StatusCode::TOO_MANY_REQUESTS
-            && matches!(self.info.verb, Verb::List | Verb::Watch)
+            && matches!(self.request.info.verb, Verb::List | Verb::Watch)
             && !self.is_rerouted_here
     }
 
@@ -88,7 +88,7 @@ impl Exchange<'_> {
             response.status,
             StatusCode::INTERNAL_SERVER_ERROR | StatusCode::GATEWAY_TIMEOUT
         ) && self.server_kind == ServerKind::Local
-            && matches!(self.info.verb, Verb::Get | Verb::List)
+            && matches!(self.request.info.verb, Verb::Get | Verb::List)
             && !self.is_rerouted_here
             && self.shared.has_ready_target()
     }
