@@ -52,12 +52,13 @@ async fn timely<T>(limit: Duration, work: impl Future<Output = T>) -> pingora_co
         .or_err(ErrorType::ConnectTimedout, "connecting")
 }
 
-/// Detects half-open connections. Watches may be silent for a long time.
+/// Detects half-open connections. Watches may be silent for a long time. What is sent, a ping at least, has to be
+/// acknowledged in the user timeout: a system does that for a process that is busy or frozen too.
 fn keepalive() -> TcpKeepalive {
     TcpKeepalive {
         idle: Duration::from_secs(15),
         interval: Duration::from_secs(5),
         count: 3,
-        user_timeout: Duration::from_secs(30),
+        user_timeout: Duration::from_secs(15),
     }
 }

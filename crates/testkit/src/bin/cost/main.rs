@@ -7,6 +7,7 @@
     reason = "a benchmark: a failure is a panic with a message"
 )]
 
+mod frozen;
 mod handshakes;
 mod instructions;
 mod lab;
@@ -71,7 +72,9 @@ enum Work {
     Lists(lists::Options),
     /// What is added to the time of a request.
     Latency(latency::Options),
-    /// All of these tables.
+    /// How long reads wait for a frozen kube-apiserver; real ones are needed.
+    Frozen(frozen::Options),
+    /// All tables above but the last.
     All,
     /// What a proxy takes in a cluster of many servers and custom resources.
     Scale(scale::Options),
@@ -116,6 +119,7 @@ async fn run(plan: &Plan, work: Work) -> ExitCode {
         Work::Handshakes(options) => handshakes::measure(plan, &options).await,
         Work::Lists(options) => lists::measure(plan, &options).await,
         Work::Latency(options) => latency::measure(plan, &options).await,
+        Work::Frozen(options) => frozen::measure(plan, &options).await,
         Work::Scale(options) => scale::measure(plan, &options).await,
         Work::All => all(plan).await,
         Work::Training => training::train(plan).await,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::exchange::Outcome;
 use crate::plan::Kind;
 use crate::rules::Verdict;
-use crate::table::{Request, Seen, Trouble, Window};
+use crate::table::{Request, Seen, Trouble, Wait, Window};
 use crate::writes::Write;
 
 /// Requests that take longer are named, with what their attempts were answered.
@@ -129,6 +129,7 @@ impl Book {
         self.seen().windows.push(Window {
             kind: kind.to_string(),
             is_noticed: kind.is_noticed(),
+            holds_reads: kind.holds_reads(),
             from,
             until,
         });
@@ -138,6 +139,12 @@ impl Book {
     pub fn trouble(&self, from: Duration, what: String) {
         let until = self.now();
         self.seen().troubles.push(Trouble { from, until, what });
+    }
+
+    /// An attempt of a read ended.
+    pub fn waited(&self, from: Duration, what: String) {
+        let until = self.now();
+        self.seen().waits.push(Wait { from, until, what });
     }
 
     pub fn relist(&self, informer: &str, revision: i64) {

@@ -19,6 +19,8 @@ use crate::world::{World, runtime_config};
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOADED: &str = "kube_interop_proxy_certificates_loaded_total";
 const DELAY: Duration = Duration::from_millis(150);
+/// Shorter than an election of etcd.
+const LAG: Duration = Duration::from_millis(300);
 
 pub async fn inject(world: &World, book: &Arc<Book>, number: usize, fault: &Fault) {
     let from = book.now();
@@ -42,6 +44,7 @@ pub async fn inject(world: &World, book: &Arc<Book>, number: usize, fault: &Faul
             sleep(fault.lasts).await;
             links.iter().for_each(testkit::cut::Cut::restore);
         }
+        Kind::Lagging => lag(world, fault).await,
         Kind::Stepped(minutes) => step_clock(world, fault, minutes).await,
         Kind::Rotated(files) => rotate(world, fault.node, files).await,
         Kind::Defined => {
@@ -121,6 +124,19 @@ async fn etcd(world: &World, fault: &Fault) {
     }
     sleep(fault.lasts).await;
     member.start_again().await;
+}
+
+async fn lag(world: &World, fault: &Fault) {
+    let (at, id) = {
+        let member = world.etcds[fault.node].lock().await;
+        let status = member.client().await.status().await;
+        let status = status.expect("a member's status");
+        let id = status.header().map(|header| header.member_id());
+        (member.peer_addr(), id.expect("a member's ID"))
+    };
+    world.peer_links.delay(at, id, LAG);
+    sleep(fault.lasts).await;
+    world.peer_links.restore();
 }
 
 async fn step_clock(world: &World, fault: &Fault, minutes: i64) {

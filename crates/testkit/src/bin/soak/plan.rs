@@ -49,6 +49,8 @@ pub enum Kind {
     Cut(Link),
     Delayed(Link),
     Silent(Link),
+    /// A member of etcd gets late what its peers say.
+    Lagging,
     Rotated(Files),
     /// The proxy's clock, by so many minutes.
     Stepped(i64),
@@ -180,6 +182,7 @@ impl Iterator for Plan {
 fn touches_etcd(kind: Kind) -> bool {
     use Kind::{Frozen, Killed, Terminated};
     matches!(kind, Killed(part) | Terminated(part) | Frozen(part) if part == Part::Etcd)
+        || kind == Kind::Lagging
 }
 
 impl Kind {
@@ -188,10 +191,21 @@ impl Kind {
         !matches!(
             self,
             Self::Delayed(Link::Clients | Link::Peers | Link::Apiserver)
+                | Self::Lagging
                 | Self::Rotated(Files::Serving)
                 | Self::Stepped(_)
                 | Self::Defined
         )
+    }
+
+    /// Whether reads may wait for its end: what no proxy can shorten. The client's own link or the proxy that it is
+    /// connected to does nothing, or the apiserver waits for its member of etcd.
+    pub fn holds_reads(self) -> bool {
+        touches_etcd(self)
+            || matches!(
+                self,
+                Self::Frozen(Part::Proxy) | Self::Silent(Link::Clients)
+            )
     }
 }
 
@@ -208,7 +222,7 @@ fn all_kinds() -> Vec<Kind> {
         .flat_map(|link| [Kind::Cut(link), Kind::Delayed(link), Kind::Silent(link)]);
     let files = [Files::Serving, Files::ProxyClient].map(Kind::Rotated);
     let clocks = [Kind::Stepped(90), Kind::Stepped(-30)];
-    let rest = [Kind::Switched, Kind::Switched, Kind::Defined];
+    let rest = [Kind::Lagging, Kind::Switched, Kind::Switched, Kind::Defined];
     let all = parts.chain(links).chain(files).chain(clocks);
     all.chain(rest).collect()
 }
@@ -257,6 +271,7 @@ impl Display for Kind {
             Self::Cut(link) => write!(f, "{link}: cut"),
             Self::Delayed(link) => write!(f, "{link}: delayed"),
             Self::Silent(link) => write!(f, "{link}: silent"),
+            Self::Lagging => f.write_str("etcd member: its peers are late"),
             Self::Rotated(Files::Serving) => f.write_str("serving certificate: new"),
             Self::Rotated(Files::ProxyClient) => f.write_str("proxy client certificate: new"),
             Self::Stepped(minutes) => write!(f, "proxy's clock: {minutes:+} minutes"),

@@ -68,10 +68,11 @@ pub async fn run(seed: u64, time: Duration, keep: bool) -> bool {
         book.violation("a client has not ended".to_owned());
     }
     compare(&world, &book, &reference, &stories).await;
-    let troubles = book.seen().trouble_for_nothing();
-    troubles
-        .into_iter()
-        .for_each(|trouble| book.violation(trouble));
+    let wrong = {
+        let seen = book.seen();
+        [seen.trouble_for_nothing(), seen.waited_for_nothing()].concat()
+    };
+    wrong.into_iter().for_each(|what| book.violation(what));
     examine_proxies(&world, &book, &samples).await;
     report(world, &book, keep, &stories)
 }

@@ -8,6 +8,8 @@ use crate::rules::Verdict;
 
 /// What still counts as seen during a fault.
 const AFTERWARDS: Duration = Duration::from_secs(10);
+/// What an attempt of a read may wait for each fault.
+const LONGEST_WAIT: Duration = Duration::from_secs(3);
 
 /// A request with all its attempts. Times are since the start.
 #[derive(Clone, Debug)]
@@ -24,6 +26,8 @@ pub struct Window {
     pub kind: String,
     /// Whether it explains failures.
     pub is_noticed: bool,
+    /// Whether reads may wait for its end.
+    pub holds_reads: bool,
     pub from: Duration,
     pub until: Duration,
 }
@@ -31,6 +35,14 @@ pub struct Window {
 /// An attempt that failed, a stream that ended, a watch that could not go on.
 #[derive(Clone, Debug)]
 pub struct Trouble {
+    pub from: Duration,
+    pub until: Duration,
+    pub what: String,
+}
+
+/// An attempt of a read, with its connection.
+#[derive(Clone, Debug)]
+pub struct Wait {
     pub from: Duration,
     pub until: Duration,
     pub what: String,
@@ -47,6 +59,7 @@ pub struct Seen {
     pub ended_streams: Vec<Duration>,
     /// What clients may see only while something is broken.
     pub troubles: Vec<Trouble>,
+    pub waits: Vec<Wait>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,6 +73,8 @@ pub struct Row {
     pub ended_streams: usize,
     /// The longest request, from its first attempt to the end of its last.
     pub longest: Duration,
+    /// The longest attempt of a read.
+    pub longest_wait: Duration,
     pub reasons: BTreeMap<String, usize>,
 }
 
@@ -86,6 +101,22 @@ impl Seen {
             .collect()
     }
 
+    /// Reads that waited for what another server could have answered.
+    pub fn waited_for_nothing(&self) -> Vec<String> {
+        let too_long = |wait: &&Wait| {
+            let during = |window: &&Window| window.covers(wait.from, wait.until);
+            let windows: Vec<_> = self.windows.iter().filter(during).collect();
+            let bound = LONGEST_WAIT * u32::try_from(windows.len()).unwrap_or(1).max(1);
+            wait.until - wait.from > bound && !windows.iter().any(|window| window.holds_reads)
+        };
+        let waits = self.waits.iter().filter(too_long);
+        waits
+            .map(|Wait { from, until, what }| {
+                format!("a read that waited, {from:.1?} to {until:.1?}: {what}")
+            })
+            .collect()
+    }
+
     pub fn table(&self) -> Table {
         let mut rows: BTreeMap<String, Row> = BTreeMap::new();
         for window in &self.windows {
@@ -95,6 +126,10 @@ impl Seen {
             for request in self.requests.iter().filter(during) {
                 row.count(request);
             }
+            let waits = self.waits.iter();
+            let during = waits.filter(|wait| window.covers(wait.from, wait.until));
+            let longest = during.map(|wait| wait.until - wait.from).max();
+            row.longest_wait = row.longest_wait.max(longest.unwrap_or_default());
             let moments = |all: &[Duration]| {
                 let during = all.iter().filter(|at| window.covers(**at, **at));
                 during.count()
@@ -136,7 +171,7 @@ impl Display for Table {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:<32}{:>6}{:>10}{:>10}{:>8}{:>11}{:>9}{:>9}{:>9}",
+            "{:<32}{:>6}{:>10}{:>10}{:>8}{:>11}{:>9}{:>9}{:>9}{:>9}",
             "fault",
             "times",
             "requests",
@@ -145,12 +180,13 @@ impl Display for Table {
             "violations",
             "relists",
             "streams",
-            "longest"
+            "longest",
+            "a read"
         )?;
         for (kind, row) in &self.0 {
             writeln!(
                 f,
-                "{kind:<32}{:>6}{:>10}{:>10}{:>8}{:>11}{:>9}{:>9}{:>7.1} s",
+                "{kind:<32}{:>6}{:>10}{:>10}{:>8}{:>11}{:>9}{:>9}{:>7.1} s{:>7.1} s",
                 row.times,
                 row.requests,
                 row.repeated,
@@ -158,7 +194,8 @@ impl Display for Table {
                 row.violations,
                 row.relists,
                 row.ended_streams,
-                row.longest.as_secs_f64()
+                row.longest.as_secs_f64(),
+                row.longest_wait.as_secs_f64()
             )?;
             for (why, times) in &row.reasons {
                 writeln!(f, "{:>38} x {why}", times)?;

@@ -13,6 +13,7 @@ use testkit::cluster::binary;
 use testkit::cut::Cut;
 use testkit::etcd::{Etcd, EtcdOptions};
 use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::peer_links::PeerLinks;
 use testkit::pki::{LeafOptions, Pki, SERVER_NAME};
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::wait::eventually;
@@ -34,6 +35,8 @@ pub struct World {
     pub links: Vec<Links>,
     pub clocks: Vec<Clock>,
     pub etcds: Vec<Mutex<Etcd>>,
+    /// Between the members.
+    pub peer_links: PeerLinks,
     /// Of all pods.
     _kubelet: Kubelet,
     pub pki: Pki,
@@ -94,7 +97,7 @@ impl World {
             also: addresses.iter().map(Loopback::ip).collect(),
             ..EtcdOptions::default()
         };
-        let etcds = Etcd::start_cluster_with(dir.path(), &pki, NODES, &options).await;
+        let (etcds, peer_links) = Etcd::start_linked(dir.path(), &pki, NODES, &options).await;
         let mut servers = Vec::new();
         for node in 0..NODES {
             servers
@@ -135,6 +138,7 @@ impl World {
             links,
             clocks,
             etcds: etcds.into_iter().map(Mutex::new).collect(),
+            peer_links,
             _kubelet: kubelet,
             pki,
             dir,

@@ -17,8 +17,8 @@ use crate::book::{Book, Exchange};
 use crate::exchange::{Answer, Outcome, again};
 use crate::rules::{Expected, Verdict, read, unless_early};
 
-/// In which every attempt is answered: a frozen server is noticed after 15 s, the next may be one too, and the machine
-/// may be busy.
+/// In which every attempt is answered, a write too: a frozen server is noticed after 15 s, the next may be one too, and
+/// the machine may be busy.
 pub const BOUND: Duration = Duration::from_secs(60);
 /// client-go's own for a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -66,6 +66,10 @@ impl Session {
         loop {
             last = self.book.now();
             let outcome = self.attempt(method, path, body).await;
+            if method == "GET" {
+                let what = format!("{}: {path}: {}", self.name, outcome.describe());
+                self.book.waited(last, what);
+            }
             if outcome.is_trouble() {
                 let what = format!("{}: {method} {path}: {}", self.name, outcome.describe());
                 self.book.trouble(last, what);

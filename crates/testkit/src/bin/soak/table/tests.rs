@@ -27,6 +27,7 @@ fn seen() -> Seen {
         windows: vec![Window {
             kind: "proxy: SIGKILL".to_owned(),
             is_noticed: true,
+            holds_reads: false,
             from: seconds(60),
             until: seconds(66),
         }],
@@ -37,6 +38,13 @@ fn seen() -> Seen {
                 from: seconds(from),
                 until: seconds(until),
                 what: "503".to_owned(),
+            })
+            .to_vec(),
+        waits: [(1, 5), (60, 63), (62, 66), (77, 80)]
+            .map(|(from, until)| Wait {
+                from: seconds(from),
+                until: seconds(until),
+                what: "200".to_owned(),
             })
             .to_vec(),
     }
@@ -55,6 +63,7 @@ fn a_fault_has_what_clients_saw_during_it_and_ten_seconds_after() {
         relists: 1,
         ended_streams: 1,
         longest: seconds(1),
+        longest_wait: seconds(4),
         reasons: BTreeMap::from([("broken off: reset".to_owned(), 1)]),
     };
     assert_eq!(*row, expected);
@@ -72,6 +81,19 @@ fn trouble_while_nothing_is_broken_is_found() {
             "while nothing was broken, 58.0s to 59.0s: 503"
         ]
     );
+}
+
+#[test]
+fn a_read_waits_three_seconds_for_each_fault_unless_nobody_can_shorten_it() {
+    let mut seen = seen();
+    let first = "a read that waited, 1.0s to 5.0s: 200";
+    let second = "a read that waited, 62.0s to 66.0s: 200";
+    assert_eq!(seen.waited_for_nothing(), [first, second]);
+    seen.windows.push(seen.windows[0].clone());
+    assert_eq!(seen.waited_for_nothing(), [first]);
+    seen.windows.truncate(1);
+    seen.windows[0].holds_reads = true;
+    assert_eq!(seen.waited_for_nothing(), [first]);
 }
 
 #[test]
