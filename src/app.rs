@@ -287,7 +287,7 @@ impl Bound {
         let config = &self.shared.config.shutdown;
         tracing::info!(delay = ?config.delay, drain = ?config.drain, "stopping");
         self.phase.send_replace(ShutdownPhase::Leaving);
-        self.shared.news.send_replace(());
+        self.shared.revalidations.send_replace(());
         let unpublished = tokio::time::timeout(UNPUBLISH_TIMEOUT, self.publishing.stop());
         let (unpublished, ()) = tokio::join!(unpublished, tokio::time::sleep(config.delay));
         if unpublished.is_err() {

@@ -45,8 +45,8 @@ pub async fn run(listener: AdminListener, bound: watch::Sender<bool>, pages: Arc
                 open.push_back(serving.abort_handle());
             }
             Err(error) => {
-                static PACE: LogRateLimit = LogRateLimit::new();
-                if let Some(left_out) = PACE.admit() {
+                static LOG_RATE: LogRateLimit = LogRateLimit::new();
+                if let Some(left_out) = LOG_RATE.admit() {
                     tracing::warn!(%error, left_out, "cannot accept on the admin port");
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;

@@ -41,7 +41,7 @@ pub enum BareAnswer {
     Proxy,
 }
 
-/// The same without what was read.
+/// Which answer it was, without what was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BareState {
     Read,

@@ -60,8 +60,8 @@ pub(super) fn check(files: &Files, problems: &mut Problems) {
     }
 }
 
-/// The same, and notes certificates of the proxy that are not valid now. The proxy may run with them, as kube-apiserver
-/// does, and wait for new ones.
+/// Checks all files, and notes certificates of the proxy that are not valid now. The proxy may run with them, as
+/// kube-apiserver does, and wait for new ones.
 pub(super) fn check_all(files: &Files, problems: &mut Problems) {
     check(files, problems);
     for pair in files.pairs() {

@@ -355,7 +355,7 @@ pub fn load(path: &Path) -> Result<Config, Vec<Problem>> {
     load_to_run(path).map(|loaded| loaded.config)
 }
 
-/// The same, with what is needed to notice that the file has changed.
+/// Reads the configuration, with what is needed to notice that the file has changed.
 pub fn load_to_run(path: &Path) -> Result<LoadedConfig, Vec<Problem>> {
     load_with(path, files::check)
 }
@@ -388,7 +388,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
     parse_at(Path::new(""), text).map(|(config, _)| config)
 }
 
-/// The same for the contents of the file at `path`.
+/// Parses the contents of the file at `path`.
 pub(crate) fn parse_at(path: &Path, text: &str) -> Result<(Config, EffectiveValues), Vec<Problem>> {
     validate::config(text, base(path), |_, _| {})
 }
@@ -403,7 +403,7 @@ fn read(path: &Path) -> Result<String, Problem> {
     read_text(path).map_err(|message| file_problem(path, &message))
 }
 
-/// The same while the proxy runs: the file must not be a pipe, which would be waited for.
+/// Reads the file while the proxy runs: it must not be a pipe, which would be waited for.
 pub(crate) fn read_again(path: &Path) -> Result<String, Problem> {
     match std::fs::metadata(path) {
         Ok(found) if !found.is_file() => Err(file_problem(path, "is not a file")),

@@ -429,7 +429,7 @@ fn authorities(
     Some(file)
 }
 
-/// The same for CAs of clients.
+/// The path of a required file with CAs of clients, to be checked later.
 fn client_authorities(
     s: &mut Section<'_, '_>,
     key: &'static str,

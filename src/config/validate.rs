@@ -107,7 +107,7 @@ fn check_addresses(facts: &Facts<'_>, problems: &mut Problems) {
     }
 }
 
-/// The same for further addresses: one that is there twice would get two listeners.
+/// Finds further addresses that are taken: one that is there twice would get two listeners.
 fn check_additional_addresses(facts: &Facts<'_>, problems: &mut Problems) {
     let additional = KeyPath::of("serving.additionalBindAddresses");
     for (index, address) in facts.additional.iter().enumerate() {

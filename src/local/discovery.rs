@@ -22,7 +22,7 @@ use crate::log_throttle::{LogThrottle, chain};
 pub struct LocalView {
     /// What it serves itself, without CRDs' resources and aggregated APIs; `None` while unknown.
     pub served: Option<Arc<ServedSet>>,
-    /// The same as groups.
+    /// What it serves itself, as groups.
     pub groups: Arc<ServedGroups>,
     /// The epoch of the apiserver process that was read ([`LocalState::epoch`]).
     pub epoch: u64,

@@ -34,7 +34,7 @@ pub fn maker(config: &Config, credentials: Current) -> Result<ClientMaker, Maker
     )
 }
 
-/// The same without an identity. Each request brings its own.
+/// Clients for the local apiserver without an identity. Each request brings its own.
 pub fn maker_as_nobody(config: &Config, credentials: Current) -> Result<ClientMaker, MakerError> {
     maker_as(config, credentials, HeaderMap::new())
 }

@@ -120,7 +120,7 @@ impl ClientSession {
         }
     }
 
-    /// The same, if not `idle` and unless the body was read. Otherwise waits until the client goes away.
+    /// Reads a piece of the request's body, unless `idle` or the body was read. Then it waits until the client goes away.
     pub async fn read_body_or_idle(&mut self, idle: bool) -> pingora_core::Result<Option<Bytes>> {
         match self {
             Self::H1(session) => Box::pin(session.read_body_or_idle(idle)).await,

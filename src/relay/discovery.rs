@@ -326,7 +326,7 @@ impl DocumentRoutes<'_> {
         merged.then(|| self.peer_discovery.clone())
     }
 
-    /// The same for a peer's document: what the local apiserver does not serve itself, the peer may.
+    /// What a peer's document is known to lack: what the local apiserver does not serve itself, the peer may.
     fn known_of_peer(&self) -> Option<Arc<PeerDiscovery>> {
         let known = self.known()?;
         match self.is_openapi() {

@@ -119,7 +119,7 @@ pub async fn receive(
     poll_fn(|context| poll_receive(body, what, context)).await
 }
 
-/// The same.
+/// See [`receive`].
 pub fn poll_receive(
     body: &mut RecvStream,
     what: &'static str,

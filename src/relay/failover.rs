@@ -49,7 +49,7 @@ use crate::routing::decide::Row;
 const VERIFICATION_TIMEOUT: Duration = Duration::from_secs(1);
 const VERIFICATION_TIMEOUT_EACH: Duration = Duration::from_millis(100);
 /// How long a request waits until it may ask other servers whether they know a custom resource.
-const OPINION_TIMEOUT: Duration = Duration::from_secs(1);
+const NOT_FOUND_RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request that is forwarded.
 pub struct ForwardedRequest<'a> {
@@ -251,8 +251,8 @@ impl<'a> ForwardedRequest<'a> {
             }
             let mut permit = None;
             // The client decides how long the rest of its body takes.
-            if kept.asks_for_another_opinion() && upload.is_read() {
-                match timeout(OPINION_TIMEOUT, shared.other_opinions.acquire()).await {
+            if kept.may_be_known_elsewhere() && upload.is_read() {
+                match timeout(NOT_FOUND_RETRY_TIMEOUT, shared.not_found_retries.acquire()).await {
                     Ok(acquired) => permit = acquired.ok().map(Box::new),
                     Err(_) => break RouteEnd::Refused(Refusal::DoubtfulNotFound),
                 }
@@ -565,8 +565,8 @@ impl<'a> ForwardedRequest<'a> {
 }
 
 fn unwritable(error: &pingora_core::Error) -> Refused {
-    static PACE: LogRateLimit = LogRateLimit::new();
-    if let Some(left_out) = PACE.admit() {
+    static LOG_RATE: LogRateLimit = LogRateLimit::new();
+    if let Some(left_out) = LOG_RATE.admit() {
         tracing::warn!(error = %RedactedError(error), left_out, "request headers cannot be written");
     }
     Refused::untried(Refusal::BadTarget)
@@ -592,7 +592,7 @@ impl RouteEnd {
 /// Reports a server's failure to the local state, the peer health and the log. `custom`: the request is about a
 /// resource that every server is to serve.
 pub(super) fn report(shared: &Shared, route: &Route, failure: &ExchangeFailure, custom: bool) {
-    static PACE: LogRateLimit = LogRateLimit::new();
+    static LOG_RATE: LogRateLimit = LogRateLimit::new();
     let refused = failure.is_refused();
     let worth_a_line = match (route.server_kind, failure) {
         (ServerKind::Local, _) if refused => {
@@ -608,14 +608,14 @@ pub(super) fn report(shared: &Shared, route: &Route, failure: &ExchangeFailure, 
         // The server responds, but serves something else than expected.
         (_, ExchangeFailure::DoubtfulNotFound(_)) => {
             shared.local.doubt();
-            PACE.admit()
+            LOG_RATE.admit()
         }
         // The probe logs this once.
         (ServerKind::Local, ExchangeFailure::Terminating(_)) => None,
         // It serves other resources, or the probe logs this.
         (_, ExchangeFailure::Unavailable(_)) => None,
         // Says nothing about other resources of the server.
-        (_, ExchangeFailure::NotExecuted { of_resource: true }) => PACE.admit(),
+        (_, ExchangeFailure::NotExecuted { of_resource: true }) => LOG_RATE.admit(),
         // It answers as it should: its history does not reach back.
         (ServerKind::Peer | ServerKind::Native, ExchangeFailure::Expired(_)) => {
             shared.health.answered(route.address);
@@ -623,7 +623,7 @@ pub(super) fn report(shared: &Shared, route: &Route, failure: &ExchangeFailure, 
         }
         (_, ExchangeFailure::Expired(_) | ExchangeFailure::NotContinued) => None,
         // The cause may be on this side.
-        (ServerKind::Local, _) | (_, ExchangeFailure::Unmerged) => PACE.admit(),
+        (ServerKind::Local, _) | (_, ExchangeFailure::Unmerged) => LOG_RATE.admit(),
         _ => shared.health.failed(route.address).then_some(0),
     };
     if refused && route.server_kind != ServerKind::Local {

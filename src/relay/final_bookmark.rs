@@ -45,7 +45,7 @@ const NO_WAIT: Duration = Duration::from_millis(50);
 const FRAME_TIMEOUT: Duration = Duration::from_secs(2);
 /// The parts of the drain after which the waits for etcd and for the rest of a frame end.
 const DEADLINES: [f64; 2] = [0.93, 0.97];
-/// The same for watches that began during the drain, as parts of its last seconds ([`Shared::ending`]).
+/// Ends of these waits for watches that began during the drain, as parts of its last seconds ([`Shared::ending`]).
 const LATE_DEADLINES: [f64; 2] = [0.5, 0.8];
 
 /// Writes the final bookmark of a watch. Passes anything else as it is.
@@ -61,7 +61,7 @@ pub struct FinalBookmark<'a> {
 pub struct Watch {
     pub server: SocketAddr,
     /// `None` before the answer begins, and for unknown formats.
-    border: Mutex<Option<FrameBoundary>>,
+    boundary: Mutex<Option<FrameBoundary>>,
     /// Notified when a piece was passed on.
     passed: Notify,
     /// Set if the watch allows bookmarks.
@@ -128,7 +128,7 @@ impl<'a> FinalBookmark<'a> {
             _open: Some(shared.metrics.watches.open(bookmark_request.is_some())),
             watch: Some(Arc::new(Watch {
                 server,
-                border: Mutex::default(),
+                boundary: Mutex::default(),
                 passed: Notify::new(),
                 bookmark_request,
             })),
@@ -177,7 +177,7 @@ impl<'a> FinalBookmark<'a> {
         }
         if let Some(watch) = self.watch.as_mut().and_then(Arc::get_mut) {
             let format = FrameFormat::of_answer(&response.headers);
-            watch.border = Mutex::new(format.map(FrameBoundary::new));
+            watch.boundary = Mutex::new(format.map(FrameBoundary::new));
             let server = watch.server;
             if let Some(bookmark_request) = &mut watch.bookmark_request {
                 bookmark_request.answered(format);
@@ -334,8 +334,8 @@ impl<'a> FinalBookmark<'a> {
 
 impl Watch {
     fn passed(&self, data: &Bytes) {
-        if let Some(border) = &mut *lock(&self.border) {
-            border.passed(data);
+        if let Some(boundary) = &mut *lock(&self.boundary) {
+            boundary.passed(data);
         }
         if let Some(request) = &self.bookmark_request
             && let Some(follower) = &mut *lock(&request.follower)
@@ -347,19 +347,19 @@ impl Watch {
 
     /// Whether what was passed on ends with a frame; `None`: that is not known.
     fn is_at_boundary(&self) -> Option<bool> {
-        let border = lock(&self.border);
-        border.as_ref().map(FrameBoundary::is_at_boundary)
+        let boundary = lock(&self.boundary);
+        boundary.as_ref().map(FrameBoundary::is_at_boundary)
     }
 
     /// Waits for the end of the current frame.
     async fn whole_frame(&self, end: Instant) {
-        let frame_deadline = async {
+        let frame_end = async {
             while self.is_at_boundary() == Some(false) {
                 self.passed.notified().await;
             }
         };
         // The frame may stay incomplete.
-        let _ = timeout_at(end, frame_deadline).await;
+        let _ = timeout_at(end, frame_end).await;
     }
 }
 

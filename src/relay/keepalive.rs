@@ -57,7 +57,7 @@ pub async fn linger(session: &mut ClientSession) {
     while limit.goes_on(read_piece(session)).await {}
 }
 
-/// The same for a connection whose request was not read.
+/// Reads and drops, for a limited time, what comes on a connection whose request was not read.
 pub async fn linger_unread(mut stream: Stream) {
     // Tells the client that no more data follows.
     if stream.shutdown().await.is_err() {

@@ -60,7 +60,7 @@ impl KeptAnswers {
     }
 
     /// Whether the next server is asked only because one has answered "no such resource".
-    pub(super) fn asks_for_another_opinion(&self) -> bool {
+    pub(super) fn may_be_known_elsewhere(&self) -> bool {
         self.no_such_resource.is_some()
     }
 

@@ -78,8 +78,8 @@ impl Exchange<'_> {
             return ExchangeFailure::DoubtfulNotFound(None);
         }
         let destination = &self.destination;
-        static PACE: LogRateLimit = LogRateLimit::new();
-        if let Some(left_out) = PACE.admit() {
+        static LOG_RATE: LogRateLimit = LogRateLimit::new();
+        if let Some(left_out) = LOG_RATE.admit() {
             let error = error as &dyn std::error::Error;
             tracing::warn!(error, %destination, left_out, "a discovery document cannot be served");
         }
@@ -118,7 +118,7 @@ impl Exchange<'_> {
         Ok(entity)
     }
 
-    /// The same with peers' OpenAPI documents, if they were not read yet.
+    /// The request with peers' OpenAPI documents, if they were not read yet.
     async fn with_open_api(
         &self,
         merge_request: &MergeRequest,

@@ -273,7 +273,7 @@ impl ConnectionPool {
         self.session_on(open(&self.protocols, to).await?)
     }
 
-    /// The same over HTTP/1.1.
+    /// Opens an HTTP/1.1 session with `to`.
     pub async fn session_of_http1(
         &self,
         to: &Destination,

@@ -194,10 +194,10 @@ pub fn unix(time: SystemTime) -> i64 {
 
 /// Names standard methods. Clients choose any others.
 pub(super) fn known(method: &Method) -> &'static str {
-    const VERIFIED: [&str; 8] = [
+    const STANDARD: [&str; 8] = [
         "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT",
     ];
-    let known = VERIFIED.into_iter().find(|known| *known == method.as_str());
+    let known = STANDARD.into_iter().find(|known| *known == method.as_str());
     known.unwrap_or("other")
 }
 

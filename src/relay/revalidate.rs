@@ -37,24 +37,24 @@ pub struct Revalidation<'a> {
 
 impl Revalidation<'_> {
     /// Resolves when the proxy stops, or when the request may no longer be valid.
-    pub async fn until_news(&self) {
-        let mut news = self.shared.news.subscribe();
+    pub async fn until_first_change(&self) {
+        let mut revalidations = self.shared.revalidations.subscribe();
         if !self.shared.is_leaving() && self.is_valid() {
-            self.until_a_change(&mut news).await;
+            self.until_a_change(&mut revalidations).await;
         }
     }
 
     /// Resolves when the request is no longer valid and its turn to end has come. Starts with that turn: it is for what
-    /// comes after [`Self::until_news`].
+    /// comes after [`Self::until_first_change`].
     pub async fn ended(&self) {
-        let mut news = self.shared.news.subscribe();
+        let mut revalidations = self.shared.revalidations.subscribe();
         loop {
             self.shared.random_drain_delay().await;
             // Changes before this check are covered by it. A file that was restored meanwhile ends nothing.
-            news.mark_unchanged();
+            revalidations.mark_unchanged();
             if !self.is_valid() {
-                static PACE: LogRateLimit = LogRateLimit::new();
-                if let Some(left_out) = PACE.admit() {
+                static LOG_RATE: LogRateLimit = LogRateLimit::new();
+                if let Some(left_out) = LOG_RATE.admit() {
                     tracing::info!(
                         client = ?self.connection.address,
                         left_out,
@@ -63,14 +63,14 @@ impl Revalidation<'_> {
                 }
                 return;
             }
-            self.until_a_change(&mut news).await;
+            self.until_a_change(&mut revalidations).await;
         }
     }
 
-    async fn until_a_change(&self, news: &mut watch::Receiver<()>) {
+    async fn until_a_change(&self, revalidations: &mut watch::Receiver<()>) {
         // Boxed: requests with tokens need no timer.
         let mut recheck = self.until_recheck().map(|time| Box::pin(sleep(time)));
-        let mut changed = pin!(news.changed());
+        let mut changed = pin!(revalidations.changed());
         // Smaller than a `select!`, and every watch waits here.
         poll_fn(|context| {
             let recheck = recheck

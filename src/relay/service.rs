@@ -293,7 +293,7 @@ impl RelayService {
             .then(|| self.shared.server_id_header());
         let mut options = ResponseOptions::of(&header, ready, route_request.rerouted, server_id);
         if info.long_running {
-            // The same.
+            // A copy, as of the header above: a watch would hold all that was read with it.
             let copy = |value: HeaderValue| HeaderValue::from_bytes(value.as_bytes()).ok();
             options.accept = options.accept.and_then(copy);
         }

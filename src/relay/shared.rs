@@ -42,7 +42,7 @@ pub struct Shared {
     /// Credentials of connections to apiservers.
     pub credentials: Current,
     /// Notified when one of these two was replaced, and when the shutdown has begun.
-    pub news: watch::Sender<()>,
+    pub revalidations: watch::Sender<()>,
     /// Headers that only peers may send.
     pub privileged: PrivilegedHeaders,
     /// The state of the cluster in etcd.
@@ -68,7 +68,7 @@ pub struct Shared {
     /// The budget for answers that clients do not read.
     pub unread: Arc<UnreadBudget>,
     /// For requests that are sent to another server because the local apiserver does not know a custom resource.
-    pub other_opinions: Semaphore,
+    pub not_found_retries: Semaphore,
     /// For watches that ask other servers because one has answered 410.
     pub expired_watches: Arc<Semaphore>,
     pub metrics: Metrics,
@@ -81,7 +81,7 @@ pub struct Shared {
 }
 
 /// At most so many requests at a time ask other servers whether they know a custom resource.
-pub const OTHER_OPINIONS: usize = 64;
+pub const NOT_FOUND_RETRIES: usize = 64;
 
 /// At most so many watches at a time ask other servers after a 410.
 pub const EXPIRED_WATCHES: usize = 64;

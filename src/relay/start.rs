@@ -12,7 +12,7 @@ use super::health;
 use super::metrics::Metrics;
 use super::overlay::cache::Cache;
 use super::recent::RecentEvents;
-use super::shared::{EXPIRED_WATCHES, OTHER_OPINIONS, Shared, ShutdownPhase};
+use super::shared::{EXPIRED_WATCHES, NOT_FOUND_RETRIES, Shared, ShutdownPhase};
 use super::unread::UnreadBudget;
 use crate::client::MakerError;
 use crate::cluster::catalog::{OwnServer, Published};
@@ -60,7 +60,7 @@ pub fn start(
             allowed_names: config.serving.request_header_allowed_names.clone(),
         }),
         credentials: inputs.credentials,
-        news: watch::Sender::new(()),
+        revalidations: watch::Sender::new(()),
         privileged: PrivilegedHeaders::new(&config.serving.request_headers),
         published: inputs.published,
         peer_discovery: inputs.peer_discovery,
@@ -74,7 +74,7 @@ pub fn start(
         recent: RecentEvents::default(),
         unread: Arc::new(UnreadBudget::new(inputs.metrics.unread.clone())),
         denials: Denials::default(),
-        other_opinions: Semaphore::new(OTHER_OPINIONS),
+        not_found_retries: Semaphore::new(NOT_FOUND_RETRIES),
         expired_watches: Arc::new(Semaphore::new(EXPIRED_WATCHES)),
         metrics: inputs.metrics,
         tracer: inputs.tracer,

@@ -64,7 +64,7 @@ impl Exchange<'_> {
         if self.is_rerouted_here && response.status == StatusCode::NOT_FOUND {
             response.insert_header(NOT_EXECUTED, OF_RESOURCE)?;
         }
-        // The same.
+        // Only for peers' proxies, too.
         if response.headers.contains_key(SERVER_ID) {
             response.remove_header(&SERVER_ID);
         }
@@ -238,14 +238,14 @@ impl Exchange<'_> {
 
 /// Resolves when a long-running request is to end.
 pub(super) async fn ends(final_bookmark: &FinalBookmark<'_>, revalidation: &Revalidation<'_>) {
-    revalidation.until_news().await;
+    revalidation.until_first_change().await;
     let turn = async {
         tokio::select! {
             () = final_bookmark.turn() => {}
             () = revalidation.ended() => final_bookmark.whole_frame().await,
         }
     };
-    // Boxed, because thousands of watches wait for news.
+    // Boxed, because thousands of watches wait here.
     Box::pin(turn).await;
 }
 
@@ -258,8 +258,8 @@ pub(super) async fn break_off(
     error: &Error,
     down: &mut ClientSession,
 ) -> pingora_core::Result<()> {
-    static PACE: LogRateLimit = LogRateLimit::new();
-    if let Some(left_out) = PACE.admit() {
+    static LOG_RATE: LogRateLimit = LogRateLimit::new();
+    if let Some(left_out) = LOG_RATE.admit() {
         let error = RedactedError(error);
         tracing::info!(%server, %error, left_out, "answer broke off");
     }

@@ -109,9 +109,9 @@ async fn copy(
     Ok(())
 }
 
-async fn close(server_kind: &mut WriteHalf<Stream>) {
+async fn close(side: &mut WriteHalf<Stream>) {
     // A side that has gone away is closed already.
-    let _ = server_kind.shutdown().await;
+    let _ = side.shutdown().await;
 }
 
 /// Reads the rest that a side sends. Closing a connection with unread bytes would reset it, and the last bytes to that

@@ -20,7 +20,7 @@ pub(super) struct ConfigContents {
 pub(super) enum Check<T> {
     /// The contents are those in use.
     Unchanged,
-    /// The same, after others that could not be used.
+    /// The contents are those in use again, after others that could not be used.
     Restored,
     /// Other contents than at the last reading: perhaps they are still being written.
     Settling,
@@ -28,7 +28,7 @@ pub(super) enum Check<T> {
     New(T),
     /// Contents that cannot be used.
     Failed(Vec<Problem>),
-    /// The same contents still cannot be used.
+    /// Contents that still cannot be used.
     StillFailing(Vec<Problem>),
 }
 

@@ -18,7 +18,7 @@ pub struct ReloadMetrics {
     status: Mutex<ReloadStatus>,
 }
 
-/// The same for the status page.
+/// State of reloads for the status page.
 #[derive(Debug, Clone, Default)]
 pub struct ReloadStatus {
     /// Why the file cannot be used; empty: it is in use.

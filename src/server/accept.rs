@@ -111,12 +111,12 @@ impl ConnectionAcceptor {
         let open = usize::try_from(self.metrics.open.get()).unwrap_or_default();
         let room = open < self.max_clients
             || (open < self.max_clients + self.max_clients / PEERS_SHARE
-                && self.mark_as_peer(from));
+                && self.is_peers_address(from));
         room && files::is_for_requests(tcp)
     }
 
     /// Other clients at a peer's address are accepted, too: it is a host of the cluster.
-    fn mark_as_peer(&self, address: IpAddr) -> bool {
+    fn is_peers_address(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         let snapshot = self.snapshot.load();
         let mut servers = snapshot.servers.iter();
@@ -229,8 +229,8 @@ pub async fn in_turn<T>(lock: &Mutex<()>, handshake: impl Future<Output = T>) ->
 }
 
 fn warn_refused(problem: &dyn fmt::Display) {
-    static PACE: LogRateLimit = LogRateLimit::new();
-    if let Some(left_out) = PACE.admit() {
+    static LOG_RATE: LogRateLimit = LogRateLimit::new();
+    if let Some(left_out) = LOG_RATE.admit() {
         tracing::warn!(%problem, left_out, "clients are not let in");
     }
 }

@@ -66,7 +66,7 @@ async fn serve_requests(
     let running = Arc::new(Running::default());
     let mut malformed = 0;
     let comes_late = *closing.borrow();
-    let (mut closing, news) = (closing.clone(), closing.clone());
+    let (mut closing, shutdown) = (closing.clone(), closing.clone());
     let mut going = comes_late;
     // Set when this connection is to end, not when the proxy stops.
     let mut ended: Option<Instant> = None;
@@ -87,7 +87,7 @@ async fn serve_requests(
             idle.set(running.idle_for(LINGER));
             connection.graceful_shutdown();
         }
-        if !going && !matches!(news.has_changed(), Ok(false)) {
+        if !going && !matches!(shutdown.has_changed(), Ok(false)) {
             going = true;
             connection.graceful_shutdown();
         }

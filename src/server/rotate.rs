@@ -87,7 +87,7 @@ impl Rotations {
         let connect = move |new| {
             owner.credentials.store(Arc::new(new));
             owner.local.trust().recheck();
-            owner.news.send_replace(());
+            owner.revalidations.send_replace(());
         };
         control.spawn(self.upstream.run(metrics.clone(), connect));
         let etcd = etcd.clone();
@@ -118,7 +118,7 @@ fn serve(shared: &Shared, tls: &ArcSwap<ServingTls>, (server, cas): Server) {
         allowed_names: before.allowed_names.clone(),
     }));
     tls.store(Arc::new(server));
-    shared.news.send_replace(());
+    shared.revalidations.send_replace(());
 }
 
 /// All files but those of etcd.

@@ -121,7 +121,7 @@ impl<'f> FileSnapshot<'f> {
         Ok((chain, key))
     }
 
-    /// The same, ready for use.
+    /// A certificate chain and its key, ready for use.
     pub fn certified_key(&self, pair: &KeyPair) -> Result<CertifiedKey, TlsError> {
         let chain = self.certificates(&pair.cert_file)?;
         let key = self.parse(&pair.key_file, pem::parse_key)?;

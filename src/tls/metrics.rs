@@ -18,7 +18,7 @@ pub struct CertificateMetrics {
     files: Mutex<CertificateFiles>,
 }
 
-/// The same state for the status document.
+/// State of the certificate files for the status document.
 #[derive(Debug, Clone, Default)]
 pub struct CertificateFiles {
     /// Groups whose new files cannot be used.

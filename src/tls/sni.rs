@@ -62,7 +62,7 @@ impl Selection {
         }
     }
 
-    /// The same for a port with these cipher suites.
+    /// These certificates for a port with these cipher suites.
     pub(super) fn with_suites(self, suites: &[SupportedCipherSuite]) -> Self {
         let suites = suites.to_vec();
         Self { suites, ..self }

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_frame_is_no_border() {
+    fn half_a_frame_is_no_boundary() {
         let whole = added(9, "a");
         let mut follower = after(Some(7), &[whole.slice(..20)]);
         assert!(!follower.at_boundary() && follower.position().is_some());

@@ -126,8 +126,8 @@ async fn place(
 }
 
 fn warn_refused(problem: &dyn std::fmt::Display) {
-    static PACE: LogRateLimit = LogRateLimit::new();
-    if let Some(left_out) = PACE.admit() {
+    static LOG_RATE: LogRateLimit = LogRateLimit::new();
+    if let Some(left_out) = LOG_RATE.admit() {
         tracing::warn!(%problem, left_out, "cannot accept on the secure admin port");
     }
 }

@@ -101,11 +101,11 @@ impl Reviewer {
     /// `known`: it was allowed lately.
     pub(super) async fn verdict(&self, subject: Subject<'_>, known: bool) -> Verdict {
         // Strangers can make reviews fail and succeed in turn.
-        static PACE: LogRateLimit = LogRateLimit::new();
+        static LOG_RATE: LogRateLimit = LogRateLimit::new();
         match self.review(subject, known).await {
             Ok(verdict) => {
                 if let Some(after) = self.throttle.recovered(&())
-                    && PACE.admit().is_some()
+                    && LOG_RATE.admit().is_some()
                 {
                     tracing::info!(?after, "the apiserver says again who may read metrics");
                 }
@@ -115,7 +115,7 @@ impl Reviewer {
                 if matches!(error, ReviewError::Client(ClientError::Refused)) {
                     self.local.refused();
                 }
-                if self.throttle.should_log((), chain(&error)) && PACE.admit().is_some() {
+                if self.throttle.should_log((), chain(&error)) && LOG_RATE.admit().is_some() {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(error, "the apiserver does not say who may read metrics");
                 }

@@ -86,7 +86,7 @@ pub(in crate::config) fn items<T>(mut parse: impl FnMut(&Node) -> Result<T, Stri
     change(|key| key.takes = format!("a list; each item: {item}"));
 }
 
-/// The same, with a default.
+/// It is a list of these, with a default.
 pub(in crate::config) fn default_items<T, P: FnMut(&Node) -> Result<T, String>>(
     default: &[Node],
     mut parse: P,

@@ -31,7 +31,8 @@ pub fn groups(pool: &mut Pool, body: &[u8]) -> Result<Vec<Group>, serde_json::Er
     Ok(groups.collect())
 }
 
-/// The same for groups that are wanted. Others may have thousands of custom resources: these are skipped.
+/// Parses the groups of aggregated discovery that are wanted. Others may have thousands of custom resources: these are
+/// skipped.
 pub fn groups_where(
     pool: &mut Pool,
     body: &[u8],
@@ -145,7 +146,7 @@ pub fn order(groups: &[u8]) -> Result<Vec<GroupVersion>, serde_json::Error> {
     Ok(list.groups.iter().flat_map(order_of).collect())
 }
 
-/// The same of a group's own document.
+/// The order of a group's own legacy document: the preferred version first.
 pub fn order_of_group(group: &[u8]) -> Result<Vec<GroupVersion>, serde_json::Error> {
     let group: legacy::Group<'_> = serde_json::from_slice(group)?;
     Ok(order_of(&group).collect())

@@ -298,8 +298,8 @@ impl LeaseWorker {
                 // It was renewed or deleted meanwhile.
                 Ok(WriteResult::Conflict | WriteResult::Gone) => {}
                 Err(error) => {
-                    static PACE: LogRateLimit = LogRateLimit::new();
-                    if let Some(left_out) = PACE.admit() {
+                    static LOG_RATE: LogRateLimit = LogRateLimit::new();
+                    if let Some(left_out) = LOG_RATE.admit() {
                         let error = &error as &dyn std::error::Error;
                         tracing::warn!(error, left_out, "an expired Lease could not be deleted");
                     }

@@ -188,7 +188,7 @@ fn events_are_read_in_every_format() {
 }
 
 #[test]
-fn the_middle_of_a_frame_is_no_border() {
+fn the_middle_of_a_frame_is_no_boundary() {
     for format in FORMATS {
         let frame = frame_of(format, "ADDED", 5, "a", "x");
         for end in 1..frame.len() {
@@ -361,7 +361,7 @@ proptest! {
     }
 
     #[test]
-    fn lengths_alone_tell_the_same_borders(
+    fn lengths_alone_tell_the_same_boundaries(
         format in prop::sample::select(&FORMATS[..]),
         names in prop::collection::vec("[a-z]{1,300}", 1..5),
         at in prop::collection::vec(any::<prop::sample::Index>(), 0..20),

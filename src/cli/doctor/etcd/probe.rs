@@ -33,7 +33,7 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\
 pub struct ProbeTls {
     /// For etcd's client library; `None`: plain TCP.
     pub options: Option<TlsOptions>,
-    /// The same for `handshake`.
+    /// For `handshake`; `None`: plain TCP.
     pub config: Option<Arc<ClientConfig>>,
 }
 
