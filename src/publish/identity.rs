@@ -104,7 +104,8 @@ fn digest(bytes: &[u8]) -> String {
 
 /// This host's name, as kube-apiserver sees it.
 pub fn host_name() -> String {
-    gethostname::gethostname().to_string_lossy().into_owned()
+    let system = rustix::system::uname();
+    system.nodename().to_string_lossy().into_owned()
 }
 
 /// A generated ID: host name, process ID and 6 random digits, as a Lease could be named.

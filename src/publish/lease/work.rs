@@ -47,7 +47,7 @@ enum WriteStep {
 pub(super) struct LeaseWorker {
     pub(super) keeper: LeaseKeeper,
     /// Distinguishes this process from earlier ones.
-    process: uuid::Uuid,
+    process: String,
     /// The last wanted server ID.
     target: Option<Arc<str>>,
     versions: Option<Versions>,
@@ -60,6 +60,22 @@ pub(super) struct LeaseWorker {
     due: Instant,
     failures: u32,
     throttle: LogThrottle,
+}
+
+/// As kube-apiserver distinguishes its processes: RFC 9562, version 4.
+fn random_uuid() -> String {
+    let random: u128 = rand::random();
+    let version = random & !(0xf << 76) | 4 << 76;
+    let uuid = version & !(0b11 << 62) | 0b10 << 62;
+    let hex = format!("{uuid:032x}");
+    let parts = [
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..],
+    ];
+    parts.join("-")
 }
 
 impl LeaseWorker {
@@ -121,7 +137,7 @@ impl LeaseWorker {
     pub(super) fn new(keeper: LeaseKeeper) -> Self {
         Self {
             keeper,
-            process: uuid::Uuid::new_v4(),
+            process: random_uuid(),
             target: None,
             versions: None,
             known: KnownLease::Nothing,
