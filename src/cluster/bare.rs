@@ -14,9 +14,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::native_peer::NativePeer;
 use super::prefix::{PrefixState, Versioned};
 use super::source::EtcdItem;
-use super::state::NativePeer;
 use super::suspended::{Gap, Suspended};
 use super::watch::Event;
 

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::bare::{BareAnswer, MASTER_LEASE_TTL};
 use super::native::{Asking, SETTLE};
-use super::state::NativePeer;
+use super::native_peer::NativePeer;
 use crate::client::{ClientError, ClientMaker};
 use crate::kube::gvr::Custom;
 use crate::local::reader::{ReadError, Reader};

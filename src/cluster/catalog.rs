@@ -16,13 +16,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::absence::Absence;
 use super::bare::BareAnswer;
 use super::bare_reader::Candidates;
-use super::codec::Lease;
 use super::freshness::Freshness;
+use super::leases::NamedLease;
+use super::native_peer::NativePeer;
 use super::others_ids::OthersIds;
 use super::own_keys::OwnKeys;
-use super::prefix::Versioned;
 use super::queue::Queue;
-use super::state::{ClusterState, NativePeer};
+use super::state::ClusterState;
 use super::watch::{Event, Message};
 use crate::cluster::transitions;
 use crate::kube::gvr::Custom;
@@ -102,15 +102,6 @@ pub struct OwnServer {
     pub apiserver_id: watch::Receiver<Option<Arc<str>>>,
     /// Where peers reach this proxy.
     pub endpoint: SocketAddr,
-}
-
-/// An identity lease in etcd.
-#[derive(Debug, Clone)]
-pub struct NamedLease {
-    /// Index of its namespace in `identity.leaseNamespaces`.
-    pub namespace: usize,
-    pub name: String,
-    pub at: Versioned<Lease>,
 }
 
 /// The catalog task: its inputs and outputs.

@@ -9,12 +9,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::catalog::NamedLease;
 use super::codec::{self, Lease, Undecodable};
 use super::decoder::Decoder;
 use super::prefix::Versioned;
 use super::source::EtcdItem;
 use super::watch::Event;
+
+/// An identity lease in etcd.
+#[derive(Debug, Clone)]
+pub struct NamedLease {
+    /// Index of its namespace in `identity.leaseNamespaces`.
+    pub namespace: usize,
+    pub name: String,
+    pub at: Versioned<Lease>,
+}
 
 /// 1 MiB in all.
 const MOST: usize = 1024;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
-use super::state::NativePeer;
+use super::native_peer::NativePeer;
 use crate::client::{self, ClientMaker, MakerError};
 use crate::config::Config;
 use crate::kube::gvr::Custom;

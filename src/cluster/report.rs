@@ -8,11 +8,12 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::bare::MAX_ASKED;
-use super::catalog::NamedLease;
 use super::freshness::Freshness;
 use super::keys::{Topic, claimant, claims_an_id};
+use super::leases::NamedLease;
+use super::native_peer::NativePeer;
 use super::prefix::Versioned;
-use super::state::{ClusterState, NativePeer};
+use super::state::ClusterState;
 
 /// Most advertised addresses that are named.
 const NAMED: usize = 100;

@@ -9,10 +9,11 @@ use tokio::task::JoinSet;
 
 use super::absence::EtcdReader;
 use super::bare_reader;
-use super::catalog::{Catalog, CatalogInputs, NamedLease, OwnServer, Published};
+use super::catalog::{Catalog, CatalogInputs, OwnServer, Published};
 use super::connector::Connector;
 use super::etcd::EtcdSource;
 use super::keys::EtcdKeys;
+use super::leases::NamedLease;
 use super::native;
 use super::others_ids::OthersIds;
 use super::queue::{Queue, queue};

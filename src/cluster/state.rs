@@ -16,6 +16,7 @@ use super::decoder::Decoder;
 use super::json;
 use super::keys::Topic;
 use super::leases::Leases;
+use super::native_peer::NativePeer;
 use super::prefix::{PrefixState, Versioned};
 use super::record::{LiveKey, Record, unpack};
 use super::source::EtcdItem;
@@ -24,7 +25,6 @@ use super::watch::{Event, Message};
 use crate::cluster::suspended::{Gap, Suspended};
 use crate::kube::gvr::{Custom, Definition, ServedSet};
 use crate::kube::requestheader::PublishedNames;
-use crate::kube::version::KubernetesVersion;
 
 /// A record and its served set, unpacked.
 #[derive(Debug, Clone)]
@@ -36,31 +36,6 @@ pub struct UnpackedRecord {
 impl PartialEq for UnpackedRecord {
     fn eq(&self, other: &Self) -> bool {
         self.record == other.record
-    }
-}
-
-/// The discovery of a kube-apiserver without a proxy.
-#[derive(Debug, Clone)]
-pub struct NativePeer {
-    pub address: SocketAddr,
-    /// What it serves itself.
-    pub served: Arc<ServedSet>,
-    /// `gitVersion`.
-    pub binary_version: String,
-    /// Emulated version, where known.
-    pub version: Option<KubernetesVersion>,
-    /// When the last read began.
-    pub read: Instant,
-    /// When the first of those reads began that have all found just this.
-    pub since: Instant,
-}
-
-impl NativePeer {
-    /// Read after `before`.
-    pub(super) fn after(mut self, before: Option<&Self>) -> Self {
-        let same = before.filter(|before| before.served == self.served);
-        self.since = same.map_or(self.since, |same| same.since);
-        self
     }
 }
 

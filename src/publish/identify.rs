@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::identity::{self, LeaseCandidate, ShownIds};
 use super::lease::ObservedLease;
 use super::metrics::IdentityMetrics;
-use crate::cluster::catalog::NamedLease;
+use crate::cluster::leases::NamedLease;
 use crate::cluster::others_ids::OthersIds;
 use crate::config::{IdentityConfig, PublishLease};
 use crate::local::discovery::LocalView;

@@ -10,6 +10,7 @@
 mod admin_port;
 mod architecture;
 mod check;
+mod circles;
 mod client_layer;
 mod clients;
 mod command;

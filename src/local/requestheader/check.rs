@@ -14,7 +14,7 @@ use super::findings::{
 use crate::client::{self, Client, ClientError, ClientResponse, MakerError};
 use crate::config::{Config, RequestHeaders};
 use crate::kube::requestheader::NameList;
-use crate::local::maker_as_nobody;
+use crate::local::client::maker_as_nobody;
 use crate::tls::credentials::Current;
 
 /// The ConfigMap in which kube-apiserver publishes its requestheader names. Unprivileged users may not read it.

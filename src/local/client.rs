@@ -1,0 +1,46 @@
+//! The proxy's own requests to the local apiserver.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+
+use crate::client::{self, ClientMaker, MakerError};
+use crate::config::Config;
+use crate::tls::credentials::Current;
+
+/// Timeout of the proxy's own requests.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Clients for the local apiserver, as `apiServer.internalUser`.
+pub fn maker(config: &Config, credentials: Current) -> Result<ClientMaker, MakerError> {
+    let names = &config.serving.request_headers;
+    let user = &config.api_server.internal_user;
+    maker_as(
+        config,
+        credentials,
+        client::identity(names, user, &["system:masters"])?,
+    )
+}
+
+/// Clients for the local apiserver without an identity. Each request brings its own.
+pub(super) fn maker_as_nobody(
+    config: &Config,
+    credentials: Current,
+) -> Result<ClientMaker, MakerError> {
+    maker_as(config, credentials, HeaderMap::new())
+}
+
+fn maker_as(
+    config: &Config,
+    credentials: Current,
+    identity: HeaderMap,
+) -> Result<ClientMaker, MakerError> {
+    let server = &config.api_server;
+    ClientMaker::new(
+        &server.server_name,
+        credentials,
+        |credentials| &credentials.local,
+        identity,
+        TIMEOUT,
+    )
+}
