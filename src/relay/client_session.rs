@@ -15,8 +15,8 @@ use pingora_core::protocols::http::date::get_cached_date;
 use pingora_core::{Error, ErrorType, OrErr};
 use pingora_http::ResponseHeader;
 
-use super::download::{poll_send, receive};
 use super::downstream::Downstream;
+use super::h2_body::{poll_send, receive};
 use super::watch_rest::WatchRest;
 
 const READING: &str = "while reading a request";
@@ -110,6 +110,29 @@ impl ClientSession {
             Self::H1(session) => session.is_body_done(),
             Self::H2(stream) => stream.is_body_done(),
         }
+    }
+
+    /// Sends `100 Continue`. pingora would take it for the final answer, and close the connection because it came before
+    /// the body's end.
+    pub async fn write_continue(&mut self) -> pingora_core::Result<()> {
+        let session = match self {
+            Self::H1(session) => session,
+            Self::H2(stream) => return stream.write_continue(),
+        };
+        session.set_close_on_response_before_downstream_finish(false);
+        let written = Box::pin(session.write_continue_response()).await;
+        session.set_close_on_response_before_downstream_finish(true);
+        written
+    }
+
+    /// Asks the client to send no more requests on this connection: GOAWAY over HTTP/2, `Connection: close` over
+    /// HTTP/1.1. Running requests finish. To be called before the answer's header is written.
+    pub fn end_connection(&mut self, downstream: &Downstream) {
+        match self {
+            Self::H1(_) => self.close_after(),
+            Self::H2(_) => downstream.end_http2(),
+        }
+        downstream.drop_unverified_pools();
     }
 
     /// Reads a piece of the request's body; `None` at its end.
@@ -266,7 +289,7 @@ impl ClientStream {
     }
 
     /// Writes `100 Continue`.
-    pub fn write_continue(&mut self) -> pingora_core::Result<()> {
+    fn write_continue(&mut self) -> pingora_core::Result<()> {
         let Some(respond) = &mut self.respond else {
             return Error::e_explain(ErrorType::InternalError, WRITING);
         };

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use http::Method;
 
-use super::answer::Refusal;
 use super::overlay::Overlay;
 use super::overlay::cache::UNKEPT;
+use super::refusal::Refusal;
 use super::route::{Action, Candidates, Patience, Route, RouteRequest};
 use super::shared::Shared;
 use crate::config::settings::Settings;

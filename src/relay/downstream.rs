@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, Semaphore};
 
-use super::client_session::ClientSession;
 use super::unread::outflow::Outflow;
 use super::upstream::{UnverifiedPools, Upstreams};
 use crate::request::caller::ClientConnection;
@@ -83,19 +82,13 @@ impl Downstream {
         }
     }
 
-    /// Asks the client to send no more requests on this connection: GOAWAY over HTTP/2, `ClientConnection: close` over
-    /// HTTP/1.1. Running requests finish. To be called before the answer's header is written to `session`.
-    pub fn end(&self, session: &mut ClientSession) {
-        if !session.is_http2() {
-            session.close_after();
-        } else {
-            // Waiting requests were not processed, and their streams are refused.
-            if !self.verification_permit.is_closed() {
-                self.verification_permit.close();
-            }
-            self.go_away();
+    /// Sends GOAWAY on an HTTP/2 connection. Running requests finish; those that wait for a permit were not processed,
+    /// and their streams are refused.
+    pub fn end_http2(&self) {
+        if !self.verification_permit.is_closed() {
+            self.verification_permit.close();
         }
-        self.drop_unverified_pools();
+        self.go_away();
     }
 
     /// Sends GOAWAY on an HTTP/2 connection. Its requests finish, those that wait for a permit, too.

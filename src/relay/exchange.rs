@@ -25,7 +25,7 @@ use super::denials;
 use super::destination::Destination;
 use super::downstream::{Downstream, VerificationPermit};
 use super::expired::Expiry;
-use super::framing::{is_unprocessed, write_continue, write_header};
+use super::framing::is_unprocessed;
 use super::frozen::{ReadBudget, Ticker};
 use super::not_found;
 use super::outcome::{ExchangeFailure, Outcome};
@@ -271,14 +271,14 @@ impl Exchange<'_> {
         }
         let name = &*self.destination.name;
         sent.store(true, Ordering::Relaxed);
-        let sending = write_header(&mut up, header, upload.is_expected(), name).await;
+        let sending = up.write_header(header, upload.is_expected(), name).await;
         let own_time = self.meter.started.elapsed();
         sending.map_err(|error| match up {
             // Some of it may have arrived.
             UpstreamSession::H1(_) => broke_off(error),
             UpstreamSession::H2(_) => ExchangeFailure::Unsent(error),
         })?;
-        if upload.is_continue_owed() && write_continue(down).await.is_err() {
+        if upload.is_continue_owed() && down.write_continue().await.is_err() {
             return Ok(None);
         }
         upload.begin(&mut up).await;

@@ -19,7 +19,6 @@ use pingora_core::{Error, ErrorType};
 use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
 
-use super::answer::Refusal;
 use super::boxed::rare;
 use super::client_session::ClientSession;
 use super::denials;
@@ -29,6 +28,7 @@ use super::framing::RedactedError;
 use super::kept_answer::{KeptAnswer, KeptAnswers};
 use super::outcome::{ExchangeFailure, Outcome};
 use super::plan;
+use super::refusal::Refusal;
 use super::request_metrics::RequestMeter;
 use super::shared::Shared;
 use super::tokens::{Token, Tokens};

@@ -9,12 +9,10 @@ use http::request::Parts;
 use http::uri::Authority;
 use http::{HeaderMap, Method, StatusCode, Version};
 use pingora_core::protocols::http::ServerSession;
-use pingora_core::{Error, ErrorType, OrErr};
-use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_core::{Error, ErrorType};
+use pingora_http::ResponseHeader;
 
-use super::client_session::ClientSession;
-use super::upstream_stream::UpstreamSession;
-use crate::request::headers::{KEEP_ALIVE, PROXY_CONNECTION, set};
+use crate::request::headers::{KEEP_ALIVE, PROXY_CONNECTION};
 
 /// Whether the first line of an HTTP/1 request has a path or an absolute URL, as Go's HTTP server requires. pingora
 /// takes anything else for `/`, and cuts off everything after a `#`, which Go treats as part of the path.
@@ -135,52 +133,8 @@ fn listed_in_connection(headers: &HeaderMap) -> Vec<HeaderName> {
         .collect()
 }
 
-/// Writes a request's header. A request without a body ends with it. `name`: the server's name, for clients that send
-/// no host.
-pub async fn write_header(
-    up: &mut UpstreamSession,
-    mut header: Box<Parts>,
-    body_expected: bool,
-    name: &str,
-) -> pingora_core::Result<()> {
-    let host = header.headers.get(HOST);
-    if header.uri.authority().is_none() && host.is_none_or(HeaderValue::is_empty) {
-        let name = HeaderValue::try_from(name);
-        let name = name.or_err(ErrorType::InvalidHTTPHeader, "the server's name")?;
-        set(&mut header.headers, HOST, name)?;
-    }
-    if let Some(length) = single_length(&header.headers) {
-        set(&mut header.headers, CONTENT_LENGTH, length)?;
-    }
-    match up {
-        UpstreamSession::H2(stream) => {
-            if header.version != Version::HTTP_2 {
-                for name in [CONNECTION, TRANSFER_ENCODING] {
-                    header.headers.remove(name);
-                }
-            }
-            stream.write_header(header, !body_expected)
-        }
-        UpstreamSession::H1(session) => {
-            let mut header = Box::new(RequestHeader::from(*header));
-            if !header.headers.contains_key(HOST)
-                && let Some(authority) = header.uri.authority().cloned()
-            {
-                header.insert_header(HOST, authority.as_str())?;
-            }
-            if body_expected && !header.headers.contains_key(CONTENT_LENGTH) {
-                header.insert_header(TRANSFER_ENCODING, HeaderValue::from_static("chunked"))?;
-            }
-            header.set_version(Version::HTTP_11);
-            Box::pin(session.write_request_header(header))
-                .await
-                .map(drop)
-        }
-    }
-}
-
 /// The value of a repeated Content-Length. The values were compared when the request was read.
-fn single_length(headers: &HeaderMap) -> Option<HeaderValue> {
+pub fn single_length(headers: &HeaderMap) -> Option<HeaderValue> {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     let first = lengths.next()?;
     let several = lengths.next().is_some() || first.as_bytes().contains(&b',');
@@ -235,19 +189,6 @@ pub fn frame_for_http1(
     }
     response.set_version(Version::HTTP_11);
     Ok(())
-}
-
-/// Sends `100 Continue`. pingora would take it for the final answer, and close the connection because it came before
-/// the body's end.
-pub async fn write_continue(down: &mut ClientSession) -> pingora_core::Result<()> {
-    let session = match down {
-        ClientSession::H1(session) => session,
-        ClientSession::H2(stream) => return stream.write_continue(),
-    };
-    session.set_close_on_response_before_downstream_finish(false);
-    let written = Box::pin(session.write_continue_response()).await;
-    session.set_close_on_response_before_downstream_finish(true);
-    written
 }
 
 /// Whether the server did not process the request: REFUSED_STREAM, or a GOAWAY below its stream. pingora calls more

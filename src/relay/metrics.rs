@@ -2,9 +2,9 @@
 
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Registry};
 
-use super::answer::Refusal;
 use super::outcome::ExchangeFailure;
 use super::overlay::metrics::DocumentMetrics;
+use super::refusal::Refusal;
 use super::request_metrics::RequestMetrics;
 use super::unread::metrics::UnreadMetrics;
 use crate::kube::gvr::Gvr;

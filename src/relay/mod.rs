@@ -8,7 +8,7 @@
 
 pub mod accept;
 mod access_log;
-pub mod answer;
+mod answer;
 pub mod boxed;
 pub mod client_session;
 pub mod connection;
@@ -25,6 +25,7 @@ pub mod files;
 pub mod final_bookmark;
 pub mod framing;
 pub mod frozen;
+mod h2_body;
 pub mod head;
 pub mod health;
 pub mod if_ready;
@@ -40,6 +41,7 @@ pub mod packed_header;
 pub mod plan;
 pub mod pool;
 pub mod recent;
+pub mod refusal;
 pub mod request_metrics;
 pub mod request_span;
 pub mod revalidate;

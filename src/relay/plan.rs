@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use http::Method;
 
-use super::answer::Refusal;
 use super::discovery;
 use super::if_ready::{Gate, gate};
+use super::refusal::Refusal;
 use super::route::{Action, Candidates, Plan, Route, RouteRequest};
 use super::shared::Shared;
 use crate::kube::gvr::GvrRef;

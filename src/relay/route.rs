@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use http::{HeaderValue, Method};
 
-use super::answer::Refusal;
 use super::health::Health;
 use super::overlay::Overlay;
+use super::refusal::Refusal;
 use super::shared::Shared;
 use crate::config::settings::Settings;
 use crate::kube::gvr::Gvr;

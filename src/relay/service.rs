@@ -17,7 +17,7 @@ use pingora_core::server::ShutdownWatch;
 use rand::Rng as _;
 
 use super::access_log::{AccessEntry, WatchRequest};
-use super::answer::{self, Refusal, ResponseOptions};
+use super::answer;
 use super::boxed::{boxed, rare};
 use super::client_session::ClientSession;
 use super::downstream::Downstream;
@@ -26,6 +26,7 @@ use super::head::{self, Head, HeadError};
 use super::large_headers::{self, LargeHeaderPermit};
 use super::outcome::Outcome;
 use super::plan::plan;
+use super::refusal::{Refusal, ResponseOptions};
 use super::request_metrics::{RequestMeter, VerbClass};
 use super::request_span::RequestSpan;
 use super::route::{Action, Plan, RouteRequest};
@@ -396,7 +397,7 @@ impl RelayService {
             self.shared.metrics.ready_answered(ready);
         }
         if self.shared.is_draining() || self.ends_connection(request.caller, refusal) {
-            downstream.end(session);
+            session.end_connection(downstream);
         }
         let mut answer_writer =
             AnswerWriter::new(&self.shared.unread, &downstream.outflow, false, Some(0));

@@ -11,11 +11,11 @@ use rand::Rng;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
-use super::answer::Refusal;
 use super::denials::Denials;
 use super::frozen::FrozenServers;
 use super::health::Health;
 use super::overlay::cache::Cache;
+use super::refusal::Refusal;
 use super::unread::UnreadBudget;
 use crate::cluster::catalog::{OwnServer, Published};
 use crate::config::settings::SharedSettings;

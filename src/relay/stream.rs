@@ -44,7 +44,7 @@ impl Exchange<'_> {
         // On an upgrade `Connection` is about the upgrade, and the client's protocol writes the rest.
         if response.status != StatusCode::SWITCHING_PROTOCOLS {
             if self.shared.is_draining() || self.ends_connection(&response) {
-                self.downstream.end(down);
+                down.end_connection(self.downstream);
             }
             // Waiting requests may go on: it is known whether the connection ends.
             if let Some(permit) = self.permit {

@@ -15,7 +15,7 @@ use h2::SendStream;
 use http::request::Parts;
 
 use super::client_session::ClientSession;
-use super::download::poll_send;
+use super::h2_body::poll_send;
 use super::packed_header::PackedHeader;
 use super::upstream_stream::UpstreamSession;
 use crate::relay::outcome::Outcome;

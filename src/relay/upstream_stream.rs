@@ -7,18 +7,19 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
-use http::header::{CONTENT_LENGTH, HOST, HeaderValue};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::uri::{Authority, Scheme, Uri};
 use http::{HeaderMap, Request, StatusCode, Version};
 use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::v1::client::HttpSession as Http1Session;
 use pingora_core::{Error, ErrorType, OrErr};
-use pingora_http::ResponseHeader;
+use pingora_http::{RequestHeader, ResponseHeader};
 
 use super::connection::Connection;
-use super::download::poll_receive;
-use super::framing::lengths_agree;
+use super::framing::{lengths_agree, single_length};
+use super::h2_body::poll_receive;
+use crate::request::headers::set;
 
 const SENDING: &str = "while sending a request";
 const READING: &str = "while reading an answer";
@@ -54,6 +55,50 @@ impl UpstreamSession {
 
     pub fn http2(stream: UpstreamStream) -> Self {
         Self::H2(Box::new(stream))
+    }
+
+    /// Writes a request's header. A request without a body ends with it. `name`: the server's name, for clients that send
+    /// no host.
+    pub async fn write_header(
+        &mut self,
+        mut header: Box<Parts>,
+        body_expected: bool,
+        name: &str,
+    ) -> pingora_core::Result<()> {
+        let host = header.headers.get(HOST);
+        if header.uri.authority().is_none() && host.is_none_or(HeaderValue::is_empty) {
+            let name = HeaderValue::try_from(name);
+            let name = name.or_err(ErrorType::InvalidHTTPHeader, "the server's name")?;
+            set(&mut header.headers, HOST, name)?;
+        }
+        if let Some(length) = single_length(&header.headers) {
+            set(&mut header.headers, CONTENT_LENGTH, length)?;
+        }
+        match self {
+            Self::H2(stream) => {
+                if header.version != Version::HTTP_2 {
+                    for name in [CONNECTION, TRANSFER_ENCODING] {
+                        header.headers.remove(name);
+                    }
+                }
+                stream.write_header(header, !body_expected)
+            }
+            Self::H1(session) => {
+                let mut header = Box::new(RequestHeader::from(*header));
+                if !header.headers.contains_key(HOST)
+                    && let Some(authority) = header.uri.authority().cloned()
+                {
+                    header.insert_header(HOST, authority.as_str())?;
+                }
+                if body_expected && !header.headers.contains_key(CONTENT_LENGTH) {
+                    header.insert_header(TRANSFER_ENCODING, HeaderValue::from_static("chunked"))?;
+                }
+                header.set_version(Version::HTTP_11);
+                Box::pin(session.write_request_header(header))
+                    .await
+                    .map(drop)
+            }
+        }
     }
 
     /// Reads the final answer's header. Cancel safe.

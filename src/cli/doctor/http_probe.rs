@@ -16,7 +16,7 @@ use super::clock::{self, Skew};
 use super::connection_failure::ConnectionFailure;
 use crate::client::{Client, ClientMaker, ClientResponse};
 use crate::config::Config;
-use crate::relay::answer::Refusal;
+use crate::relay::refusal::Refusal;
 use crate::tls::credentials::{Credentials, Current, Trust};
 use crate::tls::error::TlsError;
 use crate::tls::files::FileSnapshot;
