@@ -12,7 +12,7 @@ use etcd_client::Client;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
-use super::connector::Connector;
+use super::connector::{Connector, SharedClient};
 use super::etcd;
 use super::keys::{EtcdKeys, Topic};
 use super::source::{Listing, SourceError};
@@ -137,42 +137,39 @@ fn last_write(listing: &Listing, followed: i64) -> Result<i64, SourceError> {
 
 /// Reads etcd, over a connection of its own.
 pub struct EtcdReader {
-    connector: Connector,
+    etcd: SharedClient,
     keys: EtcdKeys,
     /// Bare servers do not count.
     ignores_bare: bool,
-    /// After a failure another member is asked.
-    client: Option<Client>,
 }
 
 impl NewestWrites for EtcdReader {
     async fn read(&mut self, followed: Revisions) -> Result<Revisions, SourceError> {
-        let client = self.client.take().filter(|_| self.connector.is_current());
+        let mut used = None;
         let reading = async {
-            let client = match client {
-                Some(client) => client,
-                None => self.connector.connect().await?,
-            };
+            let (client, number) = self.etcd.get().await?;
+            used = Some(number);
             let [servers, live, endpoints, claims, masters] =
                 std::array::from_fn(|at| self.last_write(&client, TOPICS[at], followed[at]));
             let (servers, live, endpoints, claims, masters) =
                 tokio::try_join!(servers, live, endpoints, claims, masters)?;
-            Ok((client, [servers, live, endpoints, claims, masters]))
+            Ok([servers, live, endpoints, claims, masters])
         };
         let read = timeout(READ_TIMEOUT, reading).await;
-        let (client, newest) = read.unwrap_or(Err(SourceError::Timeout))?;
-        self.client = Some(client);
-        Ok(newest)
+        let read = read.unwrap_or(Err(SourceError::Timeout));
+        if let (Err(_), Some(number)) = (&read, used) {
+            self.etcd.failed(number).await;
+        }
+        read
     }
 }
 
 impl EtcdReader {
     pub fn new(config: &Config, connector: Connector, keys: EtcdKeys) -> Self {
         Self {
-            connector,
+            etcd: SharedClient::new(connector),
             keys,
             ignores_bare: config.rerouting.bare_servers == BareServersMode::Ignore,
-            client: None,
         }
     }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
+use tokio::sync::Mutex;
 
 use super::source::SourceError;
 use crate::config::EtcdConfig;
@@ -88,6 +89,34 @@ impl Connector {
     pub fn is_current(&self) -> bool {
         let now = self.tls.load();
         now.as_ref().map(Arc::as_ptr) == self.used.as_ref().map(Arc::as_ptr)
+    }
+}
+
+/// A client for many requests, until one of them fails.
+pub struct SharedClient(Mutex<(Connector, Option<Client>)>);
+
+impl SharedClient {
+    pub fn new(connector: Connector) -> Self {
+        Self(Mutex::new((connector, None)))
+    }
+
+    /// The client, and its number. With new certificates there is a new client.
+    pub async fn get(&self) -> Result<(Client, usize), SourceError> {
+        let mut guard = self.0.lock().await;
+        let (connector, client) = &mut *guard;
+        let client = match client.take() {
+            Some(kept) if connector.is_current() => client.insert(kept),
+            _ => client.insert(connector.connect().await?),
+        };
+        Ok((client.clone(), connector.next))
+    }
+
+    /// The client of this number has failed: the next one is for another endpoint.
+    pub async fn failed(&self, number: usize) {
+        let mut guard = self.0.lock().await;
+        if guard.0.next == number {
+            guard.1 = None;
+        }
     }
 }
 

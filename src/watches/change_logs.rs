@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use etcd_client::{Client, WatchOptions, WatchResponse, WatchStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::JoinSet;
 
 use super::shared_change_log::SharedChangeLog;
-use crate::cluster::connector::{Connector, failed, within};
+use crate::cluster::connector::{Connector, SharedClient, failed, within};
 use crate::cluster::etcd::{MAX_MESSAGE, WHOLE_STREAM, orders_requested_progress, range_end};
 use crate::cluster::source::SourceError;
 
@@ -69,7 +69,7 @@ impl ChangeLogs {
 /// Fills the logs that are opened. Runs until dropped.
 pub async fn run(connector: Connector, mut opened: mpsc::Receiver<Arc<SharedChangeLog>>) {
     let reader = Arc::new(LogReader {
-        connector: tokio::sync::Mutex::new((connector, None)),
+        etcd: SharedClient::new(connector),
         opening: Semaphore::new(OPENING),
     });
     let mut tasks = JoinSet::new();
@@ -79,34 +79,14 @@ pub async fn run(connector: Connector, mut opened: mpsc::Receiver<Arc<SharedChan
     }
 }
 
-/// A client, and whether its etcd sends requested progress after all changes that it covers.
-type Connected = (Client, bool);
-
 struct LogReader {
-    connector: tokio::sync::Mutex<(Connector, Option<Connected>)>,
+    etcd: SharedClient,
     opening: Semaphore,
 }
 
 enum Never {}
 
 impl LogReader {
-    /// The shared client; a new one after a failure.
-    async fn client(&self) -> Result<Connected, SourceError> {
-        let mut guard = self.connector.lock().await;
-        let (connector, connected) = &mut *guard;
-        if let Some(connected) = connected {
-            return Ok(connected.clone());
-        }
-        let mut client = connector.connect().await?;
-        let ordered = match within(client.status()).await {
-            Ok(status) => orders_requested_progress(status.version()),
-            Err(SourceError::Timeout) => return Err(SourceError::Timeout),
-            Err(_) => false,
-        };
-        *connected = Some((client.clone(), ordered));
-        Ok((client, ordered))
-    }
-
     /// Fills one log, with a new etcd watch after a failure.
     async fn follow(&self, log: &SharedChangeLog) -> Never {
         tokio::time::sleep(REGISTRATION).await;
@@ -129,14 +109,30 @@ impl LogReader {
 
     /// Fills one log until its etcd watch fails.
     async fn fill(&self, log: &SharedChangeLog) -> Result<Never, SourceError> {
-        let opening = self.opening.acquire().await;
-        let (client, ordered) = self.client().await?;
-        let begin = log.next_revision();
-        let opened = open(&client, &log.root, begin).await;
-        if opened.is_err() {
-            self.connector.lock().await.1 = None;
+        let opening = self.opening.acquire().await.ok();
+        let (client, number) = self.etcd.get().await?;
+        let filled = self.fill_from(client, log, opening).await;
+        if !matches!(filled, Err(SourceError::Compacted(_))) {
+            self.etcd.failed(number).await;
         }
-        let mut stream = opened?;
+        filled
+    }
+
+    /// `opening`: held until the etcd watch is open.
+    async fn fill_from(
+        &self,
+        mut client: Client,
+        log: &SharedChangeLog,
+        opening: Option<SemaphorePermit<'_>>,
+    ) -> Result<Never, SourceError> {
+        // Whether requested progress comes after all changes that it covers.
+        let ordered = match within(client.status()).await {
+            Ok(status) => orders_requested_progress(status.version()),
+            Err(SourceError::Timeout) => return Err(SourceError::Timeout),
+            Err(_) => false,
+        };
+        let begin = log.next_revision();
+        let mut stream = open(&client, &log.root, begin).await?;
         drop(opening);
         loop {
             let message = tokio::select! {
@@ -144,7 +140,8 @@ impl LogReader {
                 () = log.progress_wanted.notified(), if ordered => {
                     within(stream.request_progress()).await?;
                     tokio::time::sleep(PROGRESS_INTERVAL).await;
-                    continue;
+                    // Whoever answers requests may have a watch that is dead.
+                    within(stream.message()).await?
                 }
             };
             let message = message.ok_or_else(|| SourceError::Ended("end of stream".to_owned()))?;

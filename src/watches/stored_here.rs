@@ -2,25 +2,24 @@
 //!
 //! Each server is asked once for each watched resource and process, when the first watch that may get a final bookmark
 //! begins: at its end the apiserver may be gone. Few questions are under way at a time; custom resources, whose webhooks
-//! may hang, do not keep built-in ones waiting.
+//! may hang, do not keep built-in ones waiting, and what was asked in vain keeps nothing new waiting.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use etcd_client::Client;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::apiservers::AskServer;
 use super::prover::{Prover, Undecided};
 use super::sample::WatchedResource;
-use crate::cluster::connector::Connector;
+use crate::cluster::connector::{Connector, SharedClient};
 
 /// Most answers that are kept. Then all are forgotten.
 const MOST: usize = 4096;
-/// Questions at the same time: of custom resources, and of others.
+/// Questions at the same time, of each kind: of custom resources or of others, for the first time or again.
 const AT_ONCE: usize = 4;
 /// How often a question is asked when etcd or the server does not answer, until another watch of the resource.
 const ATTEMPTS: usize = 10;
@@ -166,8 +165,8 @@ pub async fn run(
 ) {
     let asking = Arc::new(Asking {
         stored_here,
-        etcd: tokio::sync::Mutex::new((connector, None)),
-        turns: [(); 2].map(|()| Semaphore::new(AT_ONCE)),
+        etcd: SharedClient::new(connector),
+        turns: [(); 4].map(|()| Semaphore::new(AT_ONCE)),
         prover,
     });
     let mut tasks = JoinSet::new();
@@ -180,20 +179,20 @@ pub async fn run(
 
 struct Asking<S> {
     stored_here: Arc<StoredHere>,
-    etcd: tokio::sync::Mutex<(Connector, Option<Client>)>,
-    turns: [Semaphore; 2],
+    etcd: SharedClient,
+    turns: [Semaphore; 4],
     prover: Prover<S>,
 }
 
 impl<S: AskServer> Asking<S> {
     async fn ask(&self, question: &Question) {
         let mut proof = Proof::default();
-        for _ in 0..ATTEMPTS {
-            match self.attempt(question, &mut proof).await {
+        for attempt in 0..ATTEMPTS {
+            let turns = 2 * usize::from(question.custom) + usize::from(attempt > 0);
+            match self.attempt(question, &mut proof, &self.turns[turns]).await {
                 Ok(()) => return,
-                // The next member may answer.
-                Err(Undecided::Etcd) => self.etcd.lock().await.1 = None,
-                Err(Undecided::Server) => {}
+                // The next member of etcd, or the server later, may answer.
+                Err(Undecided::Etcd | Undecided::Server) => {}
                 Err(Undecided::ServerGone) => break,
             }
             tokio::time::sleep(PAUSE).await;
@@ -206,18 +205,28 @@ impl<S: AskServer> Asking<S> {
     }
 
     /// Finds out what `proof` lacks. Each answer is known at once: the server may not give the next one.
-    async fn attempt(&self, question: &Question, proof: &mut Proof) -> Result<(), Undecided> {
+    async fn attempt(
+        &self,
+        question: &Question,
+        proof: &mut Proof,
+        turns: &Semaphore,
+    ) -> Result<(), Undecided> {
         let Question {
             server,
             root,
             resource,
             ..
         } = question;
-        let _turn = self.turns[usize::from(question.custom)].acquire().await;
+        let _turn = turns.acquire().await;
         if proof.stored_here.is_none() {
-            let client = self.client().await?;
+            let client = self.etcd.get().await;
+            let (client, number) = client.map_err(|_| Undecided::Etcd)?;
             let stored = self.prover.is_stored(client, *server, root, resource);
-            proof.stored_here = Some(stored.await?.unwrap_or(false));
+            let stored = stored.await;
+            if stored == Err(Undecided::Etcd) {
+                self.etcd.failed(number).await;
+            }
+            proof.stored_here = Some(stored?.unwrap_or(false));
             self.stored_here.answer(question, Some(proof.clone()));
         }
         if proof.stored_here == Some(true) {
@@ -226,17 +235,6 @@ impl<S: AskServer> Asking<S> {
             self.stored_here.answer(question, Some(proof.clone()));
         }
         Ok(())
-    }
-
-    /// The shared client.
-    async fn client(&self) -> Result<Client, Undecided> {
-        let mut guard = self.etcd.lock().await;
-        let (connector, client) = &mut *guard;
-        if let Some(client) = client {
-            return Ok(client.clone());
-        }
-        let new = connector.connect().await.map_err(|_| Undecided::Etcd)?;
-        Ok(client.insert(new).clone())
     }
 }
 

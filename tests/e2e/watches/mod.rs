@@ -6,6 +6,7 @@ pub mod bookmarks;
 pub mod compaction;
 pub mod expired;
 pub mod guarantees;
+mod half_dead;
 pub mod ledger;
 pub mod progress;
 pub mod quiet;

@@ -49,6 +49,8 @@ struct Store {
     log: Vec<KeyValue>,
     /// Watches do not get puts.
     withholds: bool,
+    /// Watches get nothing but that they were created.
+    mute: bool,
     /// Watches begin on a member that is this many revisions behind.
     lag: i64,
     /// How often progress was announced to all watches.
@@ -78,6 +80,7 @@ impl FakeEtcd {
             revision,
             log: Vec::new(),
             withholds: false,
+            mute: false,
             lag: 0,
             announced: 0,
             asked: BTreeMap::new(),
@@ -125,6 +128,11 @@ impl FakeEtcd {
     /// Withholds puts from watches until [`FakeEtcd::deliver`].
     pub fn withhold(&self) {
         self.shared.lock().withholds = true;
+    }
+
+    /// From now on watches are dead, and requests are answered.
+    pub fn mute(&self) {
+        self.shared.lock().mute = true;
     }
 
     /// Delivers withheld puts, and then all others, to watches.
@@ -338,6 +346,10 @@ impl Watch {
     /// The events to send now.
     fn due(&mut self, store: &Store) -> Vec<Watched> {
         let mut due = std::mem::take(&mut self.due);
+        if store.mute {
+            due.retain(|message| message.created);
+            return due;
+        }
         if self.announced < store.announced {
             self.announced = store.announced;
             due.push(progress(store));
