@@ -35,7 +35,6 @@ use super::request_metrics::RequestMeter;
 use super::shared::Shared;
 use super::tokens::{Token, Tokens};
 use super::unread::AnswerWriter;
-use super::unread::outflow::Outflow;
 use super::upload::{Disconnected, Upload, UploadInterest};
 use super::upstream::{ConnectionChoice, PoolChoice, RequestKind, UpstreamGroup};
 use super::upstream_stream::{UpstreamSession, UpstreamStream};
@@ -90,6 +89,9 @@ pub struct Exchange<'a> {
 pub struct Leaving<'a> {
     /// Also after it was sent here.
     pub reads: bool,
+    /// Another server has answered, and this one is only asked whether it says the same: it is left even if no other
+    /// can be asked.
+    pub has_answer: bool,
     /// The servers that have failed before.
     pub tried: &'a [SocketAddr],
     pub budget: &'a ReadBudget,
@@ -105,8 +107,9 @@ impl Leaving<'_> {
         sent: bool,
     ) -> bool {
         (self.reads || !sent)
-            && plan::can_leave(shared, request, at, self.tried)
-            && (!sent || self.budget.take())
+            && (self.has_answer
+                || plan::can_leave(shared, request, at, self.tried)
+                    && (!sent || self.budget.take()))
     }
 }
 
@@ -136,9 +139,6 @@ impl Exchange<'_> {
             _ => FinalBookmark::none(self.shared),
         };
         let outflow = &self.downstream.outflow;
-        if !outflow.may_ask() && !is_its_turn(outflow, down).await {
-            return Ok(Outcome::Broken);
-        }
         let _long = (self.kind != RequestKind::Short).then(|| outflow.long_running());
         let sent = AtomicBool::new(false);
         let asked = tokio::select! {
@@ -217,27 +217,35 @@ impl Exchange<'_> {
     /// Resolves when the answer is not waited for any longer.
     async fn answer_timeout(&self, sent: &AtomicBool) -> ExchangeFailure {
         let Some(patience) = self.patience else {
-            let Some(leaving) = &self.leaving else {
-                self.expiry.answer_timeout().await;
-                return ExchangeFailure::NotContinued;
+            return tokio::select! {
+                biased;
+                failure = self.is_to_be_left(sent) => failure,
+                () = self.expiry.answer_timeout() => ExchangeFailure::NotContinued,
             };
-            let address = self.destination.address;
-            let sent = || sent.load(Ordering::Relaxed);
-            let elsewhere = || leaving.is_possible(self.shared, self.request, address, sent());
-            if leaving.reads {
-                leaving.budget.read();
-            }
-            let frozen = &self.shared.frozen;
-            frozen
-                .is_to_be_left(address, leaving.ticker, elsewhere)
-                .await;
-            return ExchangeFailure::Frozen;
         };
         tokio::time::sleep(patience.after(self.meter.started.elapsed())).await;
         ExchangeFailure::BrokeOff {
             error: Error::explain(ErrorType::ReadTimedout, "its answer takes too long"),
             reused: false,
         }
+    }
+
+    /// Resolves when the server is suspected to be frozen and need not be waited for.
+    pub(super) async fn is_to_be_left(&self, sent: &AtomicBool) -> ExchangeFailure {
+        let Some(leaving) = &self.leaving else {
+            return std::future::pending().await;
+        };
+        let address = self.destination.address;
+        let sent = || sent.load(Ordering::Relaxed);
+        let elsewhere = || leaving.is_possible(self.shared, self.request, address, sent());
+        if leaving.reads {
+            leaving.budget.read();
+        }
+        let frozen = &self.shared.frozen;
+        frozen
+            .is_to_be_left(address, leaving.ticker, elsewhere)
+            .await;
+        ExchangeFailure::Frozen
     }
 
     /// Sends the request and reads the header of its answer. `None`: the client went away. `sent`: some of it may have
@@ -513,14 +521,6 @@ struct Asked {
 pub(super) struct BodyPrefix {
     pub(super) body: Vec<u8>,
     pub(super) complete: bool,
-}
-
-/// Waits until this connection may have more answers; `false`: the client went away.
-async fn is_its_turn(outflow: &Outflow, down: &mut ClientSession) -> bool {
-    tokio::select! {
-        () = outflow.turn_to_ask() => true,
-        () = down.gone() => false,
-    }
 }
 
 /// Whether the client of an HTTP/2 stream has gone away.

@@ -25,8 +25,9 @@ use pingora_http::ResponseHeader;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::boxed::rare;
 use super::client_session::ClientSession;
-use super::exchange::Exchange;
+use super::exchange::{Exchange, Leaving};
 use super::failover::{Authentication, ForwardedRequest, report};
 use super::kept_answer::KeptAnswer;
 use super::outcome::{ExchangeFailure, Outcome};
@@ -197,7 +198,7 @@ impl Expiry<'_> {
     /// Resolves when a server has had its time to answer.
     pub(super) async fn answer_timeout(self) {
         match self {
-            Expiry::Asked(_) => tokio::time::sleep(ANSWER_TIMEOUT).await,
+            Expiry::Asked(_) => rare(|| tokio::time::sleep(ANSWER_TIMEOUT)).await,
             Expiry::Pass | Expiry::Ask => std::future::pending().await,
         }
     }
@@ -436,6 +437,13 @@ impl ForwardedRequest<'_> {
                 break;
             };
             exchange.expiry = Expiry::Asked(&watch);
+            exchange.leaving = Some(Leaving {
+                reads: true,
+                has_answer: true,
+                tried: &tried,
+                budget: &upstreams.read_budget,
+                ticker: &upstreams.ticker,
+            });
             failure = match exchange.run(session, header, upload, None).await {
                 Ok(outcome) => {
                     if *watch.accepted.get_mut() {

@@ -32,6 +32,7 @@ use super::refusal::Refusal;
 use super::request_metrics::RequestMeter;
 use super::shared::Shared;
 use super::tokens::{Token, Tokens};
+use super::unread::outflow::Outflow;
 use super::upload::Upload;
 use super::upstream::{ConnectionChoice, PoolChoice, RequestKind, Upstreams};
 use crate::kube::gvr::Gvr;
@@ -115,6 +116,11 @@ impl<'a> ForwardedRequest<'a> {
         upload: &mut Upload,
         route: &mut Route,
     ) -> Result<Outcome, Refused> {
+        // Before anything is taken that others wait for: the client decides how long this lasts.
+        let outflow = &self.downstream.outflow;
+        if !outflow.may_ask() && !rare(|| is_its_turn(outflow, session)).await {
+            return Ok(Outcome::Broken);
+        }
         let certificate = self.write_common_headers(shared, upload)?;
         // Only an apiserver can authenticate other callers.
         let headers = upload.header_mut().filter(|_| !certificate);
@@ -181,6 +187,7 @@ impl<'a> ForwardedRequest<'a> {
         exchange.expiry = self.expiry(upload);
         exchange.leaving = tried.map(|tried| Leaving {
             reads: self.kind == RequestKind::Short && self.is_safe(),
+            has_answer: permit.is_some(),
             tried,
             budget: &upstreams.read_budget,
             ticker: &upstreams.ticker,
@@ -246,12 +253,16 @@ impl<'a> ForwardedRequest<'a> {
             if route.server_kind != ServerKind::Local && denial.is_none() {
                 self.failed_reroute = Some(FailedReroute(route.rerouted_as.clone()));
             }
-            if matches!(failure, ExchangeFailure::Frozen) && !self.route_request.rerouted {
+            let may_be_known_elsewhere = kept.may_be_known_elsewhere();
+            if matches!(failure, ExchangeFailure::Frozen)
+                && !self.route_request.rerouted
+                && !may_be_known_elsewhere
+            {
                 left = Some(route.clone());
             }
             let mut permit = None;
             // The client decides how long the rest of its body takes.
-            if kept.may_be_known_elsewhere() && upload.is_read() {
+            if may_be_known_elsewhere && upload.is_read() {
                 match timeout(NOT_FOUND_RETRY_TIMEOUT, shared.not_found_retries.acquire()).await {
                     Ok(acquired) => permit = acquired.ok().map(Box::new),
                     Err(_) => break RouteEnd::Refused(Refusal::DoubtfulNotFound),
@@ -260,6 +271,13 @@ impl<'a> ForwardedRequest<'a> {
             let turned_away = kept.turned_away.is_some();
             let last = self.refusal(&failure, custom);
             match self.next_route(shared, last, turned_away, &tried, upload) {
+                // All others have been asked. What this one would say stays unknown: others wait for the permit.
+                Ok(next) if may_be_known_elsewhere && shared.frozen.is_suspected(next.address) => {
+                    break RouteEnd::Refused(match turned_away {
+                        true => Refusal::Terminating,
+                        false => Refusal::DoubtfulNotFound,
+                    });
+                }
                 Ok(next) => {
                     if next.address != route.address {
                         shared.metrics.failed_over(&failure, custom);
@@ -561,6 +579,14 @@ impl<'a> ForwardedRequest<'a> {
                 maybe_executed: failure.maybe_executed() && !self.is_safe(),
             },
         }
+    }
+}
+
+/// Waits until this connection may have more answers; `false`: the client went away.
+async fn is_its_turn(outflow: &Outflow, session: &mut ClientSession) -> bool {
+    tokio::select! {
+        () = outflow.turn_to_ask() => true,
+        () = session.gone() => false,
     }
 }
 

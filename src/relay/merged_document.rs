@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderValue};
@@ -54,9 +55,19 @@ impl Exchange<'_> {
                 .await
                 .map(|_| StatusCode::OK)
         } else {
-            let entity = self.entity(merge_request, &mut up, &response, head);
+            // A turn is held while it is read, for which others wait.
+            let read = AtomicBool::new(true);
+            let entity = async {
+                tokio::select! {
+                    biased;
+                    entity = self.entity(merge_request, &mut up, &response, head) => {
+                        entity.map_err(|error| self.unmerged(&error))
+                    }
+                    failure = self.is_to_be_left(&read) => Err(failure),
+                }
+            };
             let entity = match unless_gone(down, upload, entity).await {
-                Some(entity) => entity.map_err(|error| self.unmerged(&error))?,
+                Some(entity) => entity?,
                 None => return Ok(Outcome::Broken),
             };
             upload.forget();
@@ -154,16 +165,19 @@ impl Exchange<'_> {
         if let Some(encoding) = encoding.filter(|encoding| *encoding != "identity") {
             return Err(OverlayError::Encoding(encoding.clone()));
         }
-        let turn = self.shared.merge_cache.turns.clone().acquire_owned().await;
-        let turn = turn.map_err(|_| OverlayError::GivenUp)?;
         let content_type = response.headers.get(CONTENT_TYPE).cloned();
         let form = merge_request.form(content_type.unwrap_or(HeaderValue::from_static("")));
         let etag = response.headers.get(ETAG).cloned();
-        if let Some(etag) = &etag {
-            let source = EntitySource::Etag(etag.clone());
-            if let Some(known) = self.known(merge_request, &form, &source) {
-                return Ok(known);
-            }
+        let source = etag.clone().map(EntitySource::Etag);
+        let known = || self.known(merge_request, &form, source.as_ref()?);
+        if let Some(known) = known() {
+            return Ok(known);
+        }
+        let turn = self.shared.merge_cache.turns.clone().acquire_owned().await;
+        let turn = turn.map_err(|_| OverlayError::GivenUp)?;
+        // Whoever had the turn before may have made it.
+        if let Some(known) = known() {
+            return Ok(known);
         }
         let body = self.read_whole(up).await?;
         self.cached_or_merged(merge_request, form, etag, Some(body), Some(turn))

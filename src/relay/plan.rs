@@ -149,7 +149,8 @@ pub fn can_leave(
     request.rerouted || matches!(next(), Action::Forward(route) if answers(&route))
 }
 
-/// Where a watch goes after a server has answered 410; `tried`: the servers that were asked.
+/// Where a watch goes after a server has answered 410; `tried`: the servers that were asked. None waits for a server from
+/// which nothing comes: there is an answer.
 pub fn after_expiry(
     shared: &Shared,
     request: &RouteRequest<'_>,
@@ -162,7 +163,8 @@ pub fn after_expiry(
     }
     let (question, local) = question(shared, request, initialized);
     let decision = decide::after_expiry(question, request.settings.into(), local, &snapshot)?;
-    route(shared, request, &decision, &snapshot, tried)
+    let route = route(shared, request, &decision, &snapshot, tried);
+    route.filter(|route| !shared.frozen.is_suspected(route.address))
 }
 
 fn ask<'s>(

@@ -13,7 +13,7 @@ use testkit::addr::Loopback;
 use testkit::client::Client;
 use testkit::cluster::{Ground, HPAS_IN_DEFAULT, LONG, lists, patient};
 use testkit::cut::Cut;
-use testkit::double::{Fault, v1_20};
+use testkit::double::{Fault, ScriptedAnswer, v1_20};
 use testkit::kube::KubeApiServer;
 use testkit::process::Signal;
 use testkit::proxy::{Proxy, Until};
@@ -272,6 +272,38 @@ async fn a_write_that_waits_shows_that_its_server_is_frozen() {
         has_ready_peer(&proxy_b).await
     })
     .await;
+}
+
+/// The header of the document has come, and then its server freezes.
+#[tokio::test]
+async fn the_rest_of_a_document_that_is_merged_is_not_waited_for() {
+    let ground = Ground::new().await;
+    let without = v1_20().without_group("autoscaling");
+    let (a, b) = tokio::join!(ground.double(without), ground.double(v1_20()));
+    let link = Cut::start(Loopback::new(), a.addr()).await;
+    let proxy = |id, addr| Proxy::start(patient(ground.proxy(id, addr)).until(Until::Ready));
+    let (proxy_a, _proxy_b) = tokio::join!(proxy("a", link.addr()), proxy("b", b.addr()));
+    let admin = proxy_a.client(&ground.pki).cert("admin").http2();
+    eventually("B's group is merged", LONG, async || {
+        admin.get("/apis").await.text().contains("autoscaling")
+    })
+    .await;
+    let begins = ScriptedAnswer::new(200).header("content-type", "application/json");
+    let begins = begins.body("{").then_hang();
+    a.set_fault("/apis", Some(Fault::Answer(Box::new(begins))));
+    a.take_requests();
+    let readers: Vec<_> = (0..READERS)
+        .map(|_| admin.fresh().timeout(LONGER))
+        .collect();
+    let reading = tokio::spawn(async move { longest("/apis", &readers).await });
+    eventually("A is asked for all", LONG, async || {
+        a.count("/apis") >= READERS
+    })
+    .await;
+    link.silence();
+    let longest = reading.await.unwrap();
+    println!("a document that is merged: {longest:?}");
+    assert!(longest < LONGEST_WAIT, "{longest:?}");
 }
 
 /// Both cores are busy with other work, and the apiservers with lists of megabytes.

@@ -1,18 +1,22 @@
 //! Custom resources: every apiserver serves them, but each learns of a new one in its own time. An apiserver that does
 //! not know one yet is not believed until all others have said the same.
 
+use std::time::Duration;
+
 use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::real_apiservers::{LONGER, options};
+use crate::limits::http2::{get, streams};
 use crate::limits::unread::asked;
 use testkit::client::Client;
 use testkit::cluster::{Cluster, Ground, LONG, REROUTED, assert_refused, lists};
-use testkit::double::{Fault, ServedResource};
+use testkit::double::{Fault, ServedResource, v1_20};
 use testkit::kube::KubeApiServer;
 use testkit::process::Signal;
-use testkit::proxy::{Proxy, Until};
+use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::registry::Registry;
 use testkit::wait::eventually;
 
@@ -32,7 +36,10 @@ fn widget(name: &str, filling: usize) -> String {
 
 /// The definition is in etcd, and no apiserver has seen it yet.
 async fn defined() -> Cluster {
-    let cluster = Cluster::new().await;
+    defined_at(Cluster::new().await).await
+}
+
+async fn defined_at(cluster: Cluster) -> Cluster {
     let registry = Registry::new(cluster.ground.etcd.client().await, "/registry");
     registry.put_definition("widgets.example.com").await;
     for proxy in [&cluster.proxy_a, &cluster.proxy_b] {
@@ -170,7 +177,7 @@ async fn a_wave_of_requests_is_no_storm() {
     const CLIENTS: usize = 50;
     const EACH: usize = 6;
     let cluster = defined().await;
-    let third = cluster.ground.double(testkit::double::v1_20()).await;
+    let third = cluster.ground.double(v1_20()).await;
     let ready = cluster.ground.proxy("c", third.addr()).until(Until::Ready);
     let _proxy_c = Proxy::start(ready).await;
     cluster.until_a_knows("c", "autoscaling").await;
@@ -212,6 +219,77 @@ async fn who_reads_no_answer_keeps_nobody_from_other_servers() {
         let answer = other.get(WIDGETS).await;
         assert_eq!(answer.code(), 404, "{}", answer.text());
     }
+}
+
+/// They asked when their connection held little, and get another server's turn when it holds much.
+#[tokio::test]
+async fn who_holds_unread_answers_keeps_nobody_from_other_servers() {
+    const MOST: usize = 64;
+    const BIG: &str = "/_double/big?bytes=50000000";
+    let cluster = defined().await;
+    let [client, other] = clients(&cluster);
+    let slow = Fault::Delay(Duration::from_secs(2));
+    cluster.a.set_fault("/apis/example.com", Some(slow));
+    let mut holder = asked(&client, 0, MOST, WIDGETS).await;
+    eventually("the local apiserver is asked", LONG, async || {
+        cluster.a.count(WIDGETS) >= MOST
+    })
+    .await;
+    for stream in streams(3 * MOST).skip(MOST) {
+        holder.write_all(&get(stream, BIG)).await.unwrap();
+    }
+    holder.flush().await.unwrap();
+    // It gets the local apiserver's answer after them.
+    let answer = other.get(WIDGETS).await;
+    assert_eq!(answer.code(), 404, "{}", answer.text());
+    eventually("the other is asked for all", LONG, async || {
+        cluster.b.count(WIDGETS) > MOST
+    })
+    .await;
+}
+
+/// B's proxy is stopped, and C serves what A does not know yet.
+#[tokio::test]
+async fn nobody_waits_for_the_opinion_of_a_frozen_server() {
+    /// Half of those that may ask others at a time.
+    const CLIENTS: usize = 32;
+    // B's live key outlives the test.
+    let long_lived = |options: ProxyOptions| options.set("peer.leaseTTL", "60s");
+    let mut cluster = defined_at(Cluster::with(v1_20(), long_lived).await).await;
+    let third = cluster.ground.double(v1_20()).await;
+    third.add_resource(widgets());
+    let ready = cluster.ground.proxy("c", third.addr()).until(Until::Ready);
+    let _proxy_c = Proxy::start(ready).await;
+    cluster.until_a_knows("c", "autoscaling").await;
+    let admin = cluster.client().cert("admin").http2().timeout(LONGER);
+    let clients: Vec<_> = (0..CLIENTS).map(|_| admin.fresh()).collect();
+    for client in &clients {
+        assert_eq!(client.get(WIDGETS).await.code(), 200);
+    }
+    cluster.proxy_b.process().signal(Signal::Stop);
+    // 0.8 s until it is asked, and 1 s for its answer; without suspicion it would be 10 s.
+    assert!(longest(&clients, WIDGETS, 200).await < Duration::from_secs(5));
+    let short = Duration::from_secs(1);
+    assert!(longest(&clients, WIDGETS, 200).await < short);
+    // Nobody else has it, and B may.
+    third.remove_group("example.com");
+    assert!(longest(&clients, WIDGETS, 503).await < short);
+    cluster.proxy_b.process().signal(Signal::Cont);
+}
+
+/// The longest of one read by each client at the same time.
+async fn longest(clients: &[Client], path: &'static str, expected: u16) -> Duration {
+    let mut reads = JoinSet::new();
+    for client in clients {
+        let client = client.clone();
+        reads.spawn(async move {
+            let begun = Instant::now();
+            let answer = client.get(path).await;
+            assert_eq!(answer.code(), expected, "{}", answer.text());
+            begun.elapsed()
+        });
+    }
+    reads.join_all().await.into_iter().max().unwrap_or_default()
 }
 
 fn definition(number: usize) -> String {

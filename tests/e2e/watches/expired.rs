@@ -1,7 +1,7 @@
 //! A watch that one apiserver answers with 410 goes on at another one. The apiservers are doubles whose history begins
 //! where a test says: the proxies know nothing of it, as with the caches of custom resources.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -10,6 +10,7 @@ use crate::failover::peers::Three;
 use testkit::client::Client;
 use testkit::cluster::{HPAS, LONG, REROUTED, lists};
 use testkit::double::{Fault, ScriptedAnswer, ServedResource, Store};
+use testkit::process::Signal;
 use testkit::proxy::ProxyOptions;
 use testkit::registry::Registry;
 use testkit::streaming::Streaming;
@@ -384,6 +385,26 @@ async fn a_peer_that_is_dead_is_passed_over() {
         let answer = client.get(&world.watch(WIDGETS)).await;
         assert!(contains(&answer.body, "too old resource version"));
     }
+}
+
+/// It may have the history, and nobody else has it.
+#[tokio::test]
+async fn nobody_waits_for_a_frozen_server() {
+    let mut world = World::new().await;
+    world.expire(&[0, 2]);
+    world.three.proxies[1].process().signal(Signal::Stop);
+    let clients: Vec<_> = (0..16).map(|_| world.admin().http2()).collect();
+    // 0.8 s until it is asked, and 1 s for its answer; then it is known.
+    for most in [LONG, Duration::from_secs(1)] {
+        let begun = Instant::now();
+        let path = world.watch(WIDGETS);
+        let asking = clients.iter().map(|client| client.get(&path));
+        for answer in join_all(asking).await {
+            assert!(contains(&answer.body, "too old resource version"));
+        }
+        assert!(begun.elapsed() < most, "{:?}", begun.elapsed());
+    }
+    world.three.proxies[1].process().signal(Signal::Cont);
 }
 
 #[tokio::test]
