@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use http::Method;
 
+use super::health::TRIAL;
 use super::overlay::Overlay;
 use super::overlay::cache::UNKEPT;
 use super::refusal::Refusal;
@@ -30,15 +31,15 @@ use crate::routing::documents::{DocumentRequest, RouteStop, merged, newest};
 use crate::routing::table::Snapshot;
 
 /// How long a peer may take to begin the list of resources of a group version that the local apiserver lacks. A client
-/// asks for all of them before a command, and goes on without one. A peer that has failed and not answered since gets
-/// less time.
+/// asks for all of them before a command, some of them one after the other and again and again, and goes on without one.
+/// For a peer that has failed and not answered since, requests wait for a short part of each second only.
 const PATIENCE: Patience = Patience {
     least: Duration::from_millis(500),
     most: Duration::from_secs(3),
 };
 const SUSPECTS_PATIENCE: Patience = Patience {
-    least: Duration::from_millis(100),
-    most: Duration::from_millis(100),
+    least: TRIAL,
+    most: TRIAL,
 };
 
 /// The requested document, if other servers may serve it or add to it.
@@ -285,13 +286,15 @@ impl DocumentRoutes<'_> {
                 .filter(|_| self.document.is_merged()),
         };
         let health = &self.candidates.shared.health;
-        let patience = match health.is_suspect(server.endpoint) {
-            true => SUSPECTS_PATIENCE,
-            false => PATIENCE,
-        };
         let of_one = matches!(self.document, DocumentRequest::Resources(_));
+        let patience = match self.sure && !self.is_newest && of_one {
+            false => None,
+            true if !health.is_suspect(server.endpoint) => Some(PATIENCE),
+            true if health.may_be_waited_for(server.endpoint) => Some(SUSPECTS_PATIENCE),
+            true => return None,
+        };
         let route = Route {
-            patience: (self.sure && !self.is_newest && of_one).then_some(patience),
+            patience,
             ..self.candidates.to(server)
         };
         Some(self.route(route, added, self.is_gone))

@@ -27,6 +27,9 @@ const BACKOFF: Backoff = Backoff {
 };
 /// Longest wait for the answer of a failed peer.
 const TIMEOUT: Duration = Duration::from_secs(3);
+/// How long requests may begin to wait for a failed peer that can do without it, and how often.
+pub const TRIAL: Duration = Duration::from_millis(100);
+const TRIALS: Duration = Duration::from_secs(1);
 
 /// Peers that have failed and not answered since.
 #[derive(Debug, Default)]
@@ -41,6 +44,8 @@ struct Suspect {
     failures: u32,
     /// When it is asked again.
     again: Instant,
+    /// When requests that can do without it could begin to wait for it last.
+    trial: Option<Instant>,
 }
 
 impl Health {
@@ -48,6 +53,31 @@ impl Health {
     pub fn is_suspect(&self, address: SocketAddr) -> bool {
         let suspects = self.suspects.load();
         suspects.iter().any(|suspect| suspect.address == address)
+    }
+
+    /// Whether a request that can do without the peer may wait for it. Once it has failed, those that begin in the first
+    /// [`TRIAL`] of a second may.
+    pub fn may_be_waited_for(&self, address: SocketAddr) -> bool {
+        if !self.is_suspect(address) {
+            return true;
+        }
+        let now = Instant::now();
+        let current = |suspect: &Suspect| suspect.trial.filter(|begun| now < *begun + TRIALS);
+        let before = self.suspects.rcu(|suspects| {
+            let begun = suspects
+                .iter()
+                .map(|suspect| match suspect.address == address {
+                    true => Suspect {
+                        trial: current(suspect).or(Some(now)),
+                        ..*suspect
+                    },
+                    false => *suspect,
+                });
+            begun.collect::<Vec<_>>()
+        });
+        let mut before = before.iter().filter(|suspect| suspect.address == address);
+        let begun = before.next().and_then(current);
+        begun.is_none_or(|begun| now < begun + TRIAL)
     }
 
     /// Whether any peer has.
@@ -61,16 +91,17 @@ impl Health {
         let now = Instant::now();
         let before = self.suspects.rcu(|suspects| {
             let before = suspects.iter().find(|suspect| suspect.address == address);
-            let failures = match before {
+            let (failures, trial) = match before {
                 Some(suspect) if now < suspect.again => return suspects.clone(),
-                Some(suspect) => suspect.failures.saturating_add(1),
-                None => 1,
+                Some(suspect) => (suspect.failures.saturating_add(1), suspect.trial),
+                None => (1, None),
             };
             let others = suspects.iter().filter(|suspect| suspect.address != address);
             let suspect = Suspect {
                 address,
                 failures,
                 again: now + BACKOFF.random_pause(failures),
+                trial,
             };
             Arc::new(others.copied().chain([suspect]).collect())
         });
@@ -172,6 +203,23 @@ mod tests {
         assert!(health.is_suspect(peer(1)));
         health.answered(peer(1));
         assert!(!health.is_suspect(peer(1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_wait_for_a_failed_peer_for_a_tenth_of_each_second() {
+        let health = Health::default();
+        assert!(health.may_be_waited_for(peer(1)));
+        health.failed(peer(1));
+        for _ in 0..5 {
+            assert!(health.may_be_waited_for(peer(1)) && health.may_be_waited_for(peer(1)));
+            tokio::time::advance(TRIAL).await;
+            health.failed(peer(1));
+            assert!(!health.may_be_waited_for(peer(1)) && health.may_be_waited_for(peer(2)));
+            tokio::time::advance(TRIALS - TRIAL).await;
+        }
+        health.answered(peer(1));
+        tokio::time::advance(TRIAL).await;
+        assert!(health.may_be_waited_for(peer(1)));
     }
 
     #[tokio::test(start_paused = true)]
