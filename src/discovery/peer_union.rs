@@ -14,6 +14,7 @@ use indexmap::IndexMap;
 
 use super::document::MergeError;
 use crate::kube::discovery::model::{Document, Group, Resource, Text, Version};
+use crate::kube::gvr::GroupVersion;
 
 /// The union of what peers list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,6 +30,14 @@ impl PeerUnion {
     /// Whether this entry takes the place of one that the local server lists under its name.
     pub(super) fn replaces(&self, other: &Resource) -> bool {
         self.replaces && other.kind.is_some()
+    }
+
+    /// Whether the version is stale and has a resource that takes the place of one of those that `is_custom` names.
+    pub fn is_stale_for(&self, of: &GroupVersion, is_custom: impl Fn(&str) -> bool) -> bool {
+        let version = self.document.version(&of.group, &of.version);
+        let mut stale = version.filter(|it| it.stale).into_iter();
+        let taken = |it: &Resource| self.replaces(it) && is_custom(&it.name);
+        stale.any(|it| it.resources.iter().any(|it| taken(it)))
     }
 
     /// Which resources of `other`, a version of this union, take the place of some among the local server's legacy `names`.

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use super::client_session::ClientSession;
 use super::overlay::MergeRequest;
 use super::overlay::entity::{Entity, EntityFormat, EntitySource, forget};
-use super::overlay::merge::{OverlayError, UpstreamDocument, merge_document};
+use super::overlay::merge::{OverlayError, UpstreamDocument, merge_document, refusal};
 use super::upstream_stream::UpstreamSession;
 use crate::discovery::openapi;
 use crate::log_throttle::LogRateLimit;
@@ -49,6 +49,13 @@ impl Exchange<'_> {
         let head = *method == Method::HEAD;
         let delivered = if head && response.status == StatusCode::OK {
             // HEAD has no document to merge, and headers about the apiserver's own document would be wrong.
+            let content_type = response.headers.get(CONTENT_TYPE).cloned();
+            let form = merge_request.form(content_type.unwrap_or(HeaderValue::from_static("")));
+            let custom = self.shared.published.snapshot.load().custom.clone();
+            let of = &merge_request.peer_discovery;
+            if let Some(error) = refusal(&merge_request.document, &form, of, &custom) {
+                return Err(self.unmerged(&error));
+            }
             upload.forget();
             forget(&mut response);
             self.start_response(down, response, method, true)

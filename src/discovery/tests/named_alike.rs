@@ -106,6 +106,20 @@ fn the_version_is_stale_where_no_target_has_the_built_in_resource() {
 }
 
 #[test]
+fn a_stale_version_is_known_by_the_names_of_custom_resources() {
+    let stale = |union: PeerUnion, custom: &str| {
+        union.is_stale_for(&of("g", "v1"), |resource| resource == custom)
+    };
+    assert!(stale(others(true), "x"));
+    assert!(!stale(others(true), "y") && !stale(others(false), "x"));
+    let kept = PeerUnion {
+        replaces: false,
+        ..others(true)
+    };
+    assert!(!stale(kept, "x"));
+}
+
+#[test]
 fn the_version_s_own_document_has_the_built_in_resource_and_no_part_of_the_crds() {
     let json = resources_body(&local(), &of("g", "v1")).unwrap();
     let merged_json = merge(G_V1, DocumentFormat::Json, Some(&json), &others(false));

@@ -9,6 +9,7 @@ use crate::discovery::document::{
 use crate::discovery::merge;
 use crate::discovery::openapi::{self, OpenApiPath};
 use crate::discovery::peer_discovery::{PeerDiscovery, PeerListing, SharedPeerDiscovery};
+use crate::kube::gvr::{Custom, GvrRef};
 use crate::kube::media_type;
 use crate::routing::documents::DocumentRequest;
 
@@ -90,6 +91,35 @@ pub fn merge_document(
     let body = body.unwrap_or_default();
     let source = EntitySource::of(etag.as_ref(), &body);
     Ok(Entity::new(document, form, source, body, merged))
+}
+
+/// Why [`merge_document`] would fail whatever the apiserver's document of this form has in it, if the apiserver lists
+/// what of a group version is in `custom` as well.
+pub fn refusal(
+    document: &DocumentRequest,
+    form: &EntityFormat,
+    peer_discovery: &PeerDiscovery,
+    custom: &Custom,
+) -> Option<OverlayError> {
+    let text = form.content_type.to_str().unwrap_or("");
+    forms_document(document, media_type::is_aggregated(text))?;
+    if form.for_one || !peer_discovery.adds_to(document) {
+        return None;
+    }
+    if DocumentFormat::of(text).is_none() {
+        return Some(OverlayError::Form(form.content_type.clone()));
+    }
+    let of = document.group_version()?;
+    let is_custom = |resource: &str| {
+        custom.contains(GvrRef {
+            group: &of.group,
+            version: &of.version,
+            resource,
+            subresource: "",
+        })
+    };
+    let stale = peer_discovery.others.is_stale_for(of, is_custom);
+    stale.then_some(OverlayError::Discovery(MergeError::Stale))
 }
 
 /// Adds to a list of groups what the apiserver serves and does not list. Then adds what peers list, unless the document

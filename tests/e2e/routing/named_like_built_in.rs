@@ -189,6 +189,8 @@ impl World {
         let answer = client.get(SLICES).await;
         assert_refused(&answer, "");
         let document = client.get(DOCUMENT).await;
+        let head = client.request("HEAD", DOCUMENT, "").await;
+        assert_eq!(head.code(), document.code(), "{}", document.text());
         document.code() == 503 && !document.headers.contains_key("retry-after")
     }
 }
