@@ -1,7 +1,7 @@
 //! The identity Leases that are kept. Pure.
 //!
 //! API users can write Leases. So of each no more is kept than [`codec::lease`] leaves of it and its key, which is 1 KiB
-//! at most, and of all namespaces together no more than [`MOST`]: those that were created first. Whoever creates Leases
+//! at most, and of all namespaces together no more than 1,024: those that were created first. Whoever creates Leases
 //! cannot push out those of servers that were there before, and what is left out is counted and named like a value that
 //! cannot be decoded. A change costs what this one Lease costs: the others are shared with the readers.
 

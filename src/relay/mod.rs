@@ -3,7 +3,7 @@
 //! A request's path: read it, identify the caller, check readiness ([`if_ready`]), plan where it goes ([`plan`], by the
 //! table of [`crate::routing`]), write the upstream headers, exchange ([`exchange`]) and stream the answer back
 //! ([`stream`]; [`final_bookmark`] for watches; [`expired`] for watches that one server is too new for). Discovery documents have their own routes ([`discovery`]), and get
-//! what other servers list added to the answer ([`overlay`]). The proxy's own answers are made in [`answer`]. Each
+//! what other servers list added to the answer ([`overlay`]). The proxy's own answers are made in [`refusal`]. Each
 //! request loads one snapshot; no locks.
 
 pub mod accept;
