@@ -135,6 +135,18 @@ impl Book {
         });
     }
 
+    /// This program itself had to wait: nobody is to blame for a read that did.
+    pub fn stalled(&self, from: Duration) {
+        let until = self.now();
+        self.seen().windows.push(Window {
+            kind: "(a busy machine)".to_owned(),
+            is_noticed: false,
+            holds_reads: true,
+            from,
+            until,
+        });
+    }
+
     /// What may only be while something is broken.
     pub fn trouble(&self, from: Duration, what: String) {
         let until = self.now();

@@ -29,7 +29,7 @@ const INFORMERS: usize = 3;
 /// Between two looks at the proxies' memory.
 const LOOK: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(200);
-const STALL: Duration = Duration::from_secs(2);
+const STALL: Duration = Duration::from_secs(1);
 /// Until every client has ended what it began.
 const LAST: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -195,7 +195,7 @@ async fn look(world: &World, book: &Book, samples: &Samples) {
     }
 }
 
-/// On a busy machine nothing is answered in time; this says when that was.
+/// On a busy machine nothing is answered in time; this notes when that was.
 async fn notice_stalls(book: &Book) {
     loop {
         let before = book.now();
@@ -203,6 +203,7 @@ async fn notice_stalls(book: &Book) {
         let late = book.now() - before - TICK;
         if late > STALL {
             book.say(&format!("this program itself had to wait for {late:.1?}"));
+            book.stalled(before);
         }
     }
 }
