@@ -58,26 +58,22 @@ impl Health {
     /// Whether a request that can do without the peer may wait for it. Once it has failed, those that begin in the first
     /// [`TRIAL`] of a second may.
     pub fn may_be_waited_for(&self, address: SocketAddr) -> bool {
-        if !self.is_suspect(address) {
-            return true;
-        }
         let now = Instant::now();
-        let current = |suspect: &Suspect| suspect.trial.filter(|begun| now < *begun + TRIALS);
-        let before = self.suspects.rcu(|suspects| {
-            let begun = suspects
-                .iter()
-                .map(|suspect| match suspect.address == address {
-                    true => Suspect {
-                        trial: current(suspect).or(Some(now)),
-                        ..*suspect
-                    },
-                    false => *suspect,
-                });
-            begun.collect::<Vec<_>>()
+        let suspects = self.suspects.load();
+        let Some(suspect) = suspects.iter().find(|it| it.address == address) else {
+            return true;
+        };
+        if let Some(begun) = suspect.trial.filter(|begun| now < *begun + TRIALS) {
+            return now < begun + TRIAL;
+        }
+        self.suspects.rcu(|suspects| {
+            let mut suspects = suspects.to_vec();
+            for suspect in suspects.iter_mut().filter(|it| it.address == address) {
+                suspect.trial = Some(now);
+            }
+            suspects
         });
-        let mut before = before.iter().filter(|suspect| suspect.address == address);
-        let begun = before.next().and_then(current);
-        begun.is_none_or(|begun| now < begun + TRIAL)
+        true
     }
 
     /// Whether any peer has.

@@ -49,8 +49,7 @@ impl Exchange<'_> {
         let head = *method == Method::HEAD;
         let delivered = if head && response.status == StatusCode::OK {
             // HEAD has no document to merge, and headers about the apiserver's own document would be wrong.
-            let content_type = response.headers.get(CONTENT_TYPE).cloned();
-            let form = merge_request.form(content_type.unwrap_or(HeaderValue::from_static("")));
+            let form = form_of(merge_request, &response);
             let custom = self.shared.published.snapshot.load().custom.clone();
             let of = &merge_request.peer_discovery;
             if let Some(error) = refusal(&merge_request.document, &form, of, &custom) {
@@ -172,8 +171,7 @@ impl Exchange<'_> {
         if let Some(encoding) = encoding.filter(|encoding| *encoding != "identity") {
             return Err(OverlayError::Encoding(encoding.clone()));
         }
-        let content_type = response.headers.get(CONTENT_TYPE).cloned();
-        let form = merge_request.form(content_type.unwrap_or(HeaderValue::from_static("")));
+        let form = form_of(merge_request, response);
         let etag = response.headers.get(ETAG).cloned();
         let source = etag.clone().map(EntitySource::Etag);
         let known = || self.known(merge_request, &form, source.as_ref()?);
@@ -312,6 +310,12 @@ impl MergeRequest {
             content_type,
         }
     }
+}
+
+/// The form of the merged document for this answer of the apiserver.
+fn form_of(merge_request: &MergeRequest, response: &ResponseHeader) -> EntityFormat {
+    let content_type = response.headers.get(CONTENT_TYPE).cloned();
+    merge_request.form(content_type.unwrap_or(HeaderValue::from_static("")))
 }
 
 /// Runs `work` until the client goes away.

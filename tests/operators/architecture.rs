@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use crate::circles::paths;
 use crate::documents::{files, root};
 
 /// Each room with the number of its row, from the top.
@@ -39,37 +40,9 @@ fn room(path: &Path) -> String {
 fn used(source: &str) -> BTreeSet<String> {
     let code: Vec<_> = source.lines().map(|line| line.split("//").next()).collect();
     let code: String = code.into_iter().flatten().collect();
-    let name = |text: &str| -> String {
-        let letters = text.trim_start().chars();
-        letters
-            .take_while(|c| c.is_alphanumeric() || *c == '_')
-            .collect()
-    };
-    let mut names = BTreeSet::new();
-    for rest in code.split("crate::").skip(1) {
-        let Some(list) = rest.strip_prefix('{') else {
-            names.insert(name(rest));
-            continue;
-        };
-        let mut depth = 0;
-        let mut item = String::new();
-        for letter in list.chars() {
-            match letter {
-                '}' if depth == 0 => break,
-                ',' if depth == 0 => {
-                    names.insert(name(&item));
-                    item.clear();
-                    continue;
-                }
-                '{' => depth += 1,
-                '}' => depth -= 1,
-                _ => {}
-            }
-            item.push(letter);
-        }
-        names.insert(name(&item));
-    }
-    names
+    let paths = paths(&code).into_iter();
+    let inside = paths.filter(|path| path[0] == "crate");
+    inside.filter_map(|path| path.into_iter().nth(1)).collect()
 }
 
 /// Which room uses which others, and in which file.

@@ -31,7 +31,7 @@ fn code(source: &str) -> String {
 }
 
 /// All paths in `text` that begin with `crate`, `super` or `self`, those in braces one by one.
-fn paths(text: &str) -> Vec<Vec<String>> {
+pub fn paths(text: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices("::") {
         let before = &text[..at];

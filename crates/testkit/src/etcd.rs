@@ -215,8 +215,15 @@ impl Etcd {
     }
 
     /// Where it listens to its peers.
-    pub fn peer_addr(&self) -> SocketAddr {
+    fn peer_addr(&self) -> SocketAddr {
         self.address.socket(PEER_PORT)
+    }
+
+    /// From now on everything that its peers say comes later to this member.
+    pub async fn lag(&self, links: &PeerLinks, by: Duration) {
+        let status = self.client().await.status().await.expect("its status");
+        let id = status.header().expect("a header").member_id();
+        links.delay(self.peer_addr(), id, by);
     }
 
     /// Where clients connect.

@@ -63,9 +63,7 @@ impl World {
     }
 
     async fn delay(&self, by: Duration) {
-        let late = &self.ground.etcd;
-        let (id, _) = ids(late).await;
-        self.links.delay(late.peer_addr(), id, by);
+        self.ground.etcd.lag(&self.links, by).await;
     }
 
     /// What nobody lists is the apiserver's own 404, and soon.

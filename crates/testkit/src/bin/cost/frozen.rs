@@ -16,7 +16,7 @@ use testkit::wait::eventually;
 use tokio::time::{sleep, timeout};
 
 use super::lab::{AUTHORIZATION, PROCESSOR, Plan, until_answered};
-use super::rivals::find;
+use super::rivals::{find, pem};
 
 const READ: &str = "/api/v1/namespaces/default/configmaps";
 const REROUTED: &str = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers";
@@ -40,7 +40,7 @@ struct World {
     /// The local one, which does not serve autoscaling, and two peers.
     servers: Vec<KubeApiServer>,
     proxies: Vec<Proxy>,
-    haproxy: Process,
+    _haproxy: Process,
     balanced: Loopback,
 }
 
@@ -75,7 +75,7 @@ impl World {
             ground,
             servers,
             proxies,
-            haproxy,
+            _haproxy: haproxy,
             balanced,
         };
         let client = world.client(world.proxies[0].addr());
@@ -163,12 +163,7 @@ async fn read(reader: Client, path: String, end: Instant) -> (Vec<Duration>, usi
 async fn start_haproxy(ground: &Ground, listens: SocketAddr, servers: &[SocketAddr]) -> Process {
     let dir = ground.dir.path();
     let pki = &ground.pki;
-    let pem = |name: &str| {
-        let part = |ending: &str| std::fs::read_to_string(pki.path(&format!("{name}.{ending}")));
-        let path = dir.join(format!("{name}.pem"));
-        std::fs::write(&path, part("crt").unwrap() + &part("key").unwrap()).unwrap();
-        path.display().to_string()
-    };
+    let pem = |name| pem(pki, dir, name);
     let (certificate, client, ca) = (
         pem("apiserver"),
         pem("front-proxy-client"),
@@ -247,5 +242,4 @@ pub async fn measure(plan: &Plan, options: &Options) {
     ] {
         world.row(options, what, path, through, whom).await;
     }
-    drop(world.haproxy);
 }

@@ -92,6 +92,14 @@ pub fn find(program: impl AsRef<Path>) -> Option<PathBuf> {
         .find(|place| place.is_file())
 }
 
+/// A certificate and its key in one file of `dir`, as HAProxy wants it.
+pub fn pem(pki: &Pki, dir: &Path, name: &str) -> String {
+    let part = |ending: &str| std::fs::read_to_string(pki.path(&format!("{name}.{ending}")));
+    let path = dir.join(format!("{name}.pem"));
+    std::fs::write(&path, part("crt").unwrap() + &part("key").unwrap()).unwrap();
+    path.display().to_string()
+}
+
 fn haproxy(place: &Place<'_>) -> String {
     let Place {
         pki,
@@ -100,12 +108,7 @@ fn haproxy(place: &Place<'_>) -> String {
         upstream,
         ..
     } = place;
-    let pem = |name: &str| {
-        let part = |ending: &str| std::fs::read_to_string(pki.path(&format!("{name}.{ending}")));
-        let path = dir.join(format!("{name}.pem"));
-        std::fs::write(&path, part("crt").unwrap() + &part("key").unwrap()).unwrap();
-        path.display().to_string()
-    };
+    let pem = |name| pem(pki, dir, name);
     let (server, client) = (pem("apiserver"), pem("front-proxy-client"));
     let (ca, clients) = (pki.file("ca.crt"), client_cas(pki, dir));
     format!(

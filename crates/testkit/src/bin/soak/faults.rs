@@ -127,14 +127,9 @@ async fn etcd(world: &World, fault: &Fault) {
 }
 
 async fn lag(world: &World, fault: &Fault) {
-    let (at, id) = {
-        let member = world.etcds[fault.node].lock().await;
-        let status = member.client().await.status().await;
-        let status = status.expect("a member's status");
-        let id = status.header().map(|header| header.member_id());
-        (member.peer_addr(), id.expect("a member's ID"))
-    };
-    world.peer_links.delay(at, id, LAG);
+    let member = world.etcds[fault.node].lock().await;
+    member.lag(&world.peer_links, LAG).await;
+    drop(member);
     sleep(fault.lasts).await;
     world.peer_links.restore();
 }
