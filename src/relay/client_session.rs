@@ -17,7 +17,6 @@ use pingora_http::ResponseHeader;
 
 use super::downstream::Downstream;
 use super::h2_body::{poll_send, receive};
-use super::watch_rest::WatchRest;
 
 const READING: &str = "while reading a request";
 const WRITING: &str = "while writing an answer";
@@ -42,7 +41,6 @@ pub struct ClientStream {
     /// From then on, unless it was taken.
     writer: Option<SendStream<Bytes>>,
     ended: bool,
-    rest: Option<Box<WatchRest>>,
 }
 
 impl ClientSession {
@@ -73,14 +71,6 @@ impl ClientSession {
                 tls.extension.get::<Arc<Downstream>>().cloned()
             }
             Self::H2(stream) => Some(stream.downstream.clone()),
-        }
-    }
-
-    /// What is left of a watch that is passed on by [`WatchRest::run`].
-    pub fn rest(&mut self) -> Option<&mut Option<Box<WatchRest>>> {
-        match self {
-            Self::H1(_) => None,
-            Self::H2(stream) => Some(&mut stream.rest),
         }
     }
 
@@ -236,7 +226,6 @@ impl ClientStream {
             respond: Some(respond),
             writer: None,
             ended: false,
-            rest: None,
         }
     }
 

@@ -28,7 +28,7 @@ use super::expired::Expiry;
 use super::framing::is_unprocessed;
 use super::frozen::{ReadBudget, Ticker};
 use super::not_found;
-use super::outcome::{ExchangeFailure, Outcome};
+use super::outcome::{ExchangeFailure, KeptAnswer, Outcome};
 use super::overlay::MergeRequest;
 use super::plan;
 use super::request_metrics::RequestMeter;
@@ -38,9 +38,8 @@ use super::unread::AnswerWriter;
 use super::upload::{Disconnected, Upload, UploadInterest};
 use super::upstream::{ConnectionChoice, PoolChoice, RequestKind, UpstreamGroup};
 use super::upstream_stream::{UpstreamSession, UpstreamStream};
-use super::watch_rest::WatchRest;
+use super::watch_rest::{Delivered, WatchRest};
 use crate::relay::final_bookmark::{FinalBookmark, Watch};
-use crate::relay::kept_answer::KeptAnswer;
 use crate::relay::revalidate::Revalidation;
 use crate::relay::route::{Patience, RouteRequest, ServerKind};
 use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE};
@@ -122,7 +121,7 @@ impl Exchange<'_> {
         header: Box<Parts>,
         upload: &mut Upload,
         permit: Option<Box<SemaphorePermit<'_>>>,
-    ) -> Result<Outcome, ExchangeFailure> {
+    ) -> Result<Delivered, ExchangeFailure> {
         let method = header.method.clone();
         self.meter.attempt(self.destination.address);
         let mut final_bookmark = match self.kind {
@@ -153,7 +152,7 @@ impl Exchange<'_> {
             own_time,
         }) = asked
         else {
-            return Ok(Outcome::Broken);
+            return Ok(Outcome::Broken.into());
         };
         let answered = Instant::now();
         self.shared.frozen.heard(self.destination.address);
@@ -200,14 +199,14 @@ impl Exchange<'_> {
             self.expiry.begins(&response);
             let starting = self.start_response(down, response, &method, end).await;
             let Ok(begun) = starting else {
-                return Ok(Outcome::Broken);
+                return Ok(Outcome::Broken.into());
             };
             let own_time = own_time + (begun - answered);
             self.shared.metrics.own_time.observe(own_time.as_secs_f64());
             if end {
                 let outcome = upload.answered(code);
                 self.release(up, upload).await;
-                return Ok(outcome);
+                return Ok(outcome.into());
             }
         }
         self.stream(down, up, upload, code, &final_bookmark, answer_start)
@@ -393,7 +392,7 @@ impl Exchange<'_> {
         response: Box<ResponseHeader>,
         method: &Method,
         upload: &mut Upload,
-    ) -> Result<Outcome, ExchangeFailure> {
+    ) -> Result<Delivered, ExchangeFailure> {
         let prefix = self
             .read_prefix(&mut up, not_found::LIMIT, NOT_FOUND_TIMEOUT)
             .await;
@@ -427,13 +426,13 @@ impl Exchange<'_> {
         down: &mut ClientSession,
         method: &Method,
         upload: &Upload,
-    ) -> Result<Outcome, ExchangeFailure> {
+    ) -> Result<Delivered, ExchangeFailure> {
         let known = tokio::select! {
             known = self.shared.published.absence.is_nobody_missing() => known,
-            () = down.gone() => return Ok(Outcome::Broken),
+            () = down.gone() => return Ok(Outcome::Broken.into()),
         };
         match known && plan::is_nobodys(self.shared, self.request) {
-            true => Ok(self.pass_kept(&answer, down, method, upload).await),
+            true => Ok(self.pass_kept(&answer, down, method, upload).await.into()),
             false => Err(ExchangeFailure::DoubtfulNotFound(Some(answer))),
         }
     }
@@ -470,7 +469,7 @@ impl Exchange<'_> {
         prefix: BodyPrefix,
         method: &Method,
         upload: &mut Upload,
-    ) -> Result<Outcome, ExchangeFailure> {
+    ) -> Result<Delivered, ExchangeFailure> {
         upload.forget();
         let code = response.status.as_u16();
         let BodyPrefix { body, complete } = prefix;
@@ -480,10 +479,10 @@ impl Exchange<'_> {
             .await
             .is_err()
         {
-            return Ok(Outcome::Broken);
+            return Ok(Outcome::Broken.into());
         }
         if !end && self.write_piece(down, body.into(), complete).await.is_err() {
-            return Ok(Outcome::Broken);
+            return Ok(Outcome::Broken.into());
         }
         if !complete {
             let none = FinalBookmark::none(self.shared);
@@ -491,7 +490,7 @@ impl Exchange<'_> {
         }
         let outcome = upload.answered(code);
         self.release(up, upload).await;
-        Ok(outcome)
+        Ok(outcome.into())
     }
 
     /// Writes a piece of a body that was kept, within the budget for slow clients. `end`: it is the whole body.

@@ -29,14 +29,14 @@ use super::boxed::rare;
 use super::client_session::ClientSession;
 use super::exchange::{Exchange, Leaving};
 use super::failover::{Authentication, ForwardedRequest, report};
-use super::kept_answer::KeptAnswer;
-use super::outcome::{ExchangeFailure, Outcome};
+use super::outcome::{ExchangeFailure, Expired, ExpiredEvent, KeptAnswer, Outcome};
 use super::plan;
 use super::route::Route;
 use super::shared::Shared;
 use super::upload::Upload;
 use super::upstream::{RequestKind, Upstreams};
 use super::upstream_stream::UpstreamSession;
+use super::watch_rest::Delivered;
 use crate::watches::frames::FrameFormat;
 use crate::watches::frames::first_event::{FirstEvent, FirstLook, LIMIT};
 use crate::watches::metrics::ExpiredResult;
@@ -60,24 +60,6 @@ pub enum Expiry<'a> {
     Ask,
     /// This server is asked because another one has answered 410.
     Asked(&'a ExpiredWatch),
-}
-
-/// A 410 to a watch.
-#[derive(Debug, Clone)]
-pub enum Expired {
-    /// It is the HTTP status: nothing was sent to the client.
-    Answer(Arc<KeptAnswer>),
-    /// It is the first event: the client has the header of this answer.
-    Event(Arc<ExpiredEvent>),
-}
-
-/// A 410 as the first event of an answer.
-#[derive(Debug)]
-pub struct ExpiredEvent {
-    /// Of the answer.
-    content_type: Option<HeaderValue>,
-    /// The event and all bytes that came with it.
-    body: Bytes,
 }
 
 /// A watch that is to go on at another server.
@@ -254,7 +236,7 @@ impl Exchange<'_> {
         response: Box<ResponseHeader>,
         method: &Method,
         upload: &mut Upload,
-    ) -> Result<Outcome, ExchangeFailure> {
+    ) -> Result<Delivered, ExchangeFailure> {
         let prefix = self.read_prefix(&mut up, LIMIT, REST_TIMEOUT).await;
         match prefix {
             Some(prefix) if prefix.complete && prefix.body.len() <= LIMIT => {
@@ -408,7 +390,7 @@ impl ForwardedRequest<'_> {
             from,
             mut tried,
         }: FirstExpiry,
-    ) -> Outcome {
+    ) -> Delivered {
         let custom = self.is_custom(shared);
         let mut failure = ExchangeFailure::Expired(expired.clone());
         report(shared, &from, &failure, custom);
@@ -445,12 +427,12 @@ impl ForwardedRequest<'_> {
                 ticker: &upstreams.ticker,
             });
             failure = match exchange.run(session, header, upload, None).await {
-                Ok(outcome) => {
+                Ok(delivered) => {
                     if *watch.accepted.get_mut() {
                         watch.count(shared, ExpiredResult::Avoided);
                     }
-                    self.count_answer(shared, &route, outcome);
-                    return outcome;
+                    self.count_answer(shared, &route, &delivered);
+                    return delivered;
                 }
                 Err(failure) => failure,
             };
@@ -478,7 +460,7 @@ impl ForwardedRequest<'_> {
         session: &mut ClientSession,
         upload: &mut Upload,
         watch: &ExpiredWatch,
-    ) -> Outcome {
+    ) -> Delivered {
         let exchange = self.exchange(
             shared,
             upstreams,
@@ -488,7 +470,7 @@ impl ForwardedRequest<'_> {
             false,
         );
         let Ok((exchange, _)) = exchange else {
-            return Outcome::Broken;
+            return Outcome::Broken.into();
         };
         match &watch.kept {
             Expired::Answer(answer) if watch.begun.get().is_none() => {
@@ -496,9 +478,10 @@ impl ForwardedRequest<'_> {
                     .await
             }
             _ => {
-                let outcome = exchange.pass_event(session, watch.event(), upload).await;
-                self.count_answer(shared, &watch.from, outcome);
-                outcome
+                let passing = exchange.pass_event(session, watch.event(), upload);
+                let delivered = passing.await.into();
+                self.count_answer(shared, &watch.from, &delivered);
+                delivered
             }
         }
     }

@@ -25,8 +25,8 @@ use super::denials;
 use super::downstream::{Downstream, VerificationPermit};
 use super::expired::{Expiry, FirstExpiry};
 use super::framing::RedactedError;
-use super::kept_answer::{KeptAnswer, KeptAnswers};
-use super::outcome::{ExchangeFailure, Outcome};
+use super::kept_answer::KeptAnswers;
+use super::outcome::{ExchangeFailure, KeptAnswer, Outcome};
 use super::plan;
 use super::refusal::Refusal;
 use super::request_metrics::RequestMeter;
@@ -35,6 +35,7 @@ use super::tokens::{Token, Tokens};
 use super::unread::outflow::Outflow;
 use super::upload::Upload;
 use super::upstream::{ConnectionChoice, PoolChoice, RequestKind, Upstreams};
+use super::watch_rest::Delivered;
 use crate::kube::gvr::Gvr;
 use crate::log_throttle::LogRateLimit;
 use crate::relay::exchange::{Exchange, Leaving};
@@ -115,11 +116,11 @@ impl<'a> ForwardedRequest<'a> {
         session: &mut ClientSession,
         upload: &mut Upload,
         route: &mut Route,
-    ) -> Result<Outcome, Refused> {
+    ) -> Result<Delivered, Refused> {
         // Before anything is taken that others wait for: the client decides how long this lasts.
         let outflow = &self.downstream.outflow;
         if !outflow.may_ask() && !rare(|| is_its_turn(outflow, session)).await {
-            return Ok(Outcome::Broken);
+            return Ok(Outcome::Broken.into());
         }
         let certificate = self.write_common_headers(shared, upload)?;
         // Only an apiserver can authenticate other callers.
@@ -139,7 +140,7 @@ impl<'a> ForwardedRequest<'a> {
             false => None,
             true => match rare(|| self.wait_for_permit(session)).await {
                 Ok(permit) => permit,
-                Err(outcome) => return Ok(outcome),
+                Err(outcome) => return Ok(outcome.into()),
             },
         };
         let authentication = Authentication {
@@ -160,7 +161,7 @@ impl<'a> ForwardedRequest<'a> {
             attempt.await?
         };
         match attempted {
-            Ok(outcome) => Ok(outcome),
+            Ok(delivered) => Ok(delivered),
             Err(failure) => {
                 let failed = (failure, exclusive);
                 rare(|| self.fail_over(servers, session, upload, route, failed)).await
@@ -181,7 +182,7 @@ impl<'a> ForwardedRequest<'a> {
             Option<&[SocketAddr]>,
             Option<Box<SemaphorePermit<'_>>>,
         ),
-    ) -> Result<Result<Outcome, ExchangeFailure>, Refused> {
+    ) -> Result<Result<Delivered, ExchangeFailure>, Refused> {
         let exchange = self.exchange(shared, upstreams, authentication, route, upload, exclusive);
         let (mut exchange, header) = exchange?;
         exchange.expiry = self.expiry(upload);
@@ -193,9 +194,9 @@ impl<'a> ForwardedRequest<'a> {
             ticker: &upstreams.ticker,
         });
         match exchange.run(session, header, upload, permit).await {
-            Ok(outcome) => {
-                self.count_answer(shared, route, outcome);
-                Ok(Ok(outcome))
+            Ok(delivered) => {
+                self.count_answer(shared, route, &delivered);
+                Ok(Ok(delivered))
             }
             // The request was sent to no server.
             Err(ExchangeFailure::Unsent(error))
@@ -215,7 +216,7 @@ impl<'a> ForwardedRequest<'a> {
         upload: &mut Upload,
         route: &mut Route,
         (mut failure, mut exclusive): (ExchangeFailure, bool),
-    ) -> Result<Outcome, Refused> {
+    ) -> Result<Delivered, Refused> {
         let mut kept = KeptAnswers::default();
         // A frozen server that this read has left. It is asked again if no other can answer.
         let mut left: Option<Route> = None;
@@ -303,7 +304,7 @@ impl<'a> ForwardedRequest<'a> {
                 )
                 .await?
             {
-                Ok(outcome) => return Ok(outcome),
+                Ok(delivered) => return Ok(delivered),
                 Err(next) => failure = next,
             }
         };
@@ -373,12 +374,12 @@ impl<'a> ForwardedRequest<'a> {
         upload: &Upload,
         from: &Route,
         answer: &KeptAnswer,
-    ) -> Outcome {
+    ) -> Delivered {
         let method = self.route_request.method;
         let passing = exchange.pass_kept(answer, session, method, upload);
-        let outcome = passing.await;
-        self.count_answer(exchange.shared, from, outcome);
-        outcome
+        let delivered = passing.await.into();
+        self.count_answer(exchange.shared, from, &delivered);
+        delivered
     }
 
     /// Waits for a verification permit. A request with a token waits for a limited time, because the
@@ -516,11 +517,12 @@ impl<'a> ForwardedRequest<'a> {
         })
     }
 
-    pub(super) fn count_answer(&self, shared: &Shared, route: &Route, outcome: Outcome) {
-        let code = match outcome {
-            Outcome::Answered { code, .. } | Outcome::Continues { code } => code,
-            Outcome::Upgraded => 101,
-            Outcome::Broken | Outcome::Declined => return,
+    pub(super) fn count_answer(&self, shared: &Shared, route: &Route, delivered: &Delivered) {
+        let (code, is_cut) = match delivered {
+            Delivered::Continues(rest) => (rest.code, false),
+            Delivered::Ended(Outcome::Answered { code, reusable }) => (*code, !reusable),
+            Delivered::Ended(Outcome::Upgraded) => (101, false),
+            Delivered::Ended(Outcome::Broken | Outcome::Declined) => return,
         };
         if self.failed_reroute.is_some() {
             shared.metrics.failed_reroute(true);
@@ -529,11 +531,7 @@ impl<'a> ForwardedRequest<'a> {
         self.count_rerouted(shared, code, from_peer.then_some(route));
         if from_peer {
             // What was cut off may have been cut off because the peer is gone.
-            let cut = Outcome::Answered {
-                code,
-                reusable: false,
-            };
-            if outcome != cut {
+            if !is_cut {
                 shared.health.answered(route.address);
             }
             shared.recent.rerouted.add(|| {

@@ -7,22 +7,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::Method;
-use pingora_http::ResponseHeader;
 
 use super::client_session::ClientSession;
 use super::upload::Upload;
 use crate::relay::exchange::Exchange;
-use crate::relay::outcome::{ExchangeFailure, Outcome};
+use crate::relay::outcome::{ExchangeFailure, KeptAnswer, Outcome};
 use crate::relay::route::Route;
-
-/// An answer with its whole body.
-#[derive(Debug, Clone)]
-pub struct KeptAnswer {
-    pub(super) response: Box<ResponseHeader>,
-    pub(super) body: Bytes,
-}
 
 /// The answers that were kept for one request, each with where it came from.
 #[derive(Default)]

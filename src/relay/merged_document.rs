@@ -24,6 +24,7 @@ use crate::relay::exchange::Exchange;
 use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::relay::overlay::metrics::DocumentOutcome;
 use crate::relay::upload::{Upload, UploadInterest};
+use crate::relay::watch_rest::Delivered;
 use crate::routing::documents::DocumentRequest;
 
 /// Longest document that is read. Real ones are much shorter.
@@ -45,7 +46,7 @@ impl Exchange<'_> {
         mut response: Box<ResponseHeader>,
         method: &Method,
         upload: &mut Upload,
-    ) -> Result<Outcome, ExchangeFailure> {
+    ) -> Result<Delivered, ExchangeFailure> {
         let head = *method == Method::HEAD;
         let delivered = if head && response.status == StatusCode::OK {
             // HEAD has no document to merge, and headers about the apiserver's own document would be wrong.
@@ -74,20 +75,20 @@ impl Exchange<'_> {
             };
             let entity = match unless_gone(down, upload, entity).await {
                 Some(entity) => entity?,
-                None => return Ok(Outcome::Broken),
+                None => return Ok(Outcome::Broken.into()),
             };
             upload.forget();
             self.deliver(merge_request, down, response, &entity, method)
                 .await
         };
         let Ok(status) = delivered else {
-            return Ok(Outcome::Broken);
+            return Ok(Outcome::Broken.into());
         };
         let outcome = upload.answered(status.as_u16());
         if up.is_complete() {
             self.release(up, upload).await;
         }
-        Ok(outcome)
+        Ok(outcome.into())
     }
 
     fn unmerged(&self, error: &OverlayError) -> ExchangeFailure {

@@ -38,6 +38,7 @@ pub mod not_found;
 pub mod outcome;
 pub mod overlay;
 pub mod packed_header;
+mod pieces;
 pub mod plan;
 pub mod pool;
 pub mod recent;

@@ -1,15 +1,14 @@
 //! How an exchange with an apiserver ends, and with it the client's request.
 //!
-//! [`Outcome`] is what every level returns: [`crate::relay::exchange`] for one server, [`crate::relay::failover`] for all
-//! servers that were tried, [`crate::relay::service`] for the client's connection. An exchange that came to nothing is an
-//! [`ExchangeFailure`]; another server may be tried then.
+//! Data only, for every level: an exchange with one server, all servers that were tried, the client's connection. An
+//! exchange that came to nothing is an [`ExchangeFailure`]; another server may be tried then.
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+use http::header::HeaderValue;
 use pingora_core::ErrorType;
-
-use crate::relay::expired::Expired;
-use crate::relay::kept_answer::KeptAnswer;
+use pingora_http::ResponseHeader;
 
 /// How a request ended for its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,17 +20,38 @@ pub enum Outcome {
         /// The client's connection can take another request.
         reusable: bool,
     },
-    /// The answer to a watch has begun, and its rest is left to [`crate::relay::watch_rest`].
-    Continues {
-        /// The HTTP status.
-        code: u16,
-    },
     /// An upgraded connection ended, and the client's connection with it.
     Upgraded,
     /// The client went away or received half an answer: its stream is reset.
     Broken,
     /// Nothing was done: the stream is refused, and the client may send the request on another connection.
     Declined,
+}
+
+/// An answer with its whole body. It is kept while other servers are asked, and passed on if none of them answers
+/// otherwise.
+#[derive(Debug, Clone)]
+pub struct KeptAnswer {
+    pub response: Box<ResponseHeader>,
+    pub body: Bytes,
+}
+
+/// A 410 to a watch.
+#[derive(Debug, Clone)]
+pub enum Expired {
+    /// It is the HTTP status: nothing was sent to the client.
+    Answer(Arc<KeptAnswer>),
+    /// It is the first event: the client has the header of this answer.
+    Event(Arc<ExpiredEvent>),
+}
+
+/// A 410 as the first event of an answer.
+#[derive(Debug)]
+pub struct ExpiredEvent {
+    /// Of the answer.
+    pub content_type: Option<HeaderValue>,
+    /// The event and all bytes that came with it.
+    pub body: Bytes,
 }
 
 /// Why an exchange failed before anything was sent to the client, but for the header of a watch ([`Expired`]).

@@ -35,6 +35,7 @@ use super::tokens::Tokens;
 use super::unread::{AnswerWriter, SEND_BUFFER};
 use super::upload::Upload;
 use super::upstream::{RequestKind, STREAMS, Upstreams};
+use super::watch_rest::Delivered;
 use super::write_batch::buffered;
 use crate::metrics::Open;
 use crate::relay::failover::{ForwardedRequest, Refused};
@@ -87,14 +88,16 @@ impl RelayService {
     /// Serves one HTTP/2 request.
     pub async fn process_stream(&self, mut session: ClientSession) {
         // Boxed, so that its memory is given back before a watch waits for hours.
-        let mut served = boxed(|| self.serve(&mut session)).await;
-        if let Some(rest) = session.rest().and_then(Option::take)
-            && let Some(downstream) = session.downstream()
-        {
-            let rest = rest.run(&self.shared, &downstream, &mut session);
-            // Boxed, because tokio copies the future of every request when it begins.
-            served = Box::pin(rest).await;
-        }
+        let served = match boxed(|| self.serve(&mut session)).await {
+            Delivered::Ended(outcome) => outcome,
+            Delivered::Continues(rest) => match session.downstream() {
+                // Boxed, because tokio copies the future of every request when it begins.
+                Some(downstream) => {
+                    Box::pin(rest.run(&self.shared, &downstream, &mut session)).await
+                }
+                None => Outcome::Broken,
+            },
+        };
         match served {
             // The client may have gone away meanwhile.
             Outcome::Answered { reusable: true, .. } => drop(session.finish_body().await),
@@ -195,28 +198,30 @@ impl RelayService {
         loop {
             let mut session = self.read(stream, begun, shutdown).await?;
             match boxed(|| self.serve(&mut session)).await {
-                Outcome::Answered { reusable: true, .. } => {
+                Delivered::Ended(Outcome::Answered { reusable: true, .. }) => {
                     let ClientSession::H1(session) = session else {
                         return None;
                     };
                     let connection = session.finish().await.ok()??;
                     (stream, begun) = idle(connection, shutdown).await?;
                 }
-                served => {
+                Delivered::Ended(served) => {
                     end(session, served).await;
                     return None;
                 }
+                // Only over HTTP/2.
+                Delivered::Continues(_) => return None,
             }
         }
     }
 
-    async fn serve(&self, session: &mut ClientSession) -> Outcome {
+    async fn serve(&self, session: &mut ClientSession) -> Delivered {
         let started = Instant::now();
         let settings = self.shared.settings.load();
         let body_expected = session.has_body();
         let (Some(mut header), Some(downstream)) = (session.take_header(), session.downstream())
         else {
-            return Outcome::Broken;
+            return Outcome::Broken.into();
         };
         let named = names_a_path(session.as_http1());
         let connection = &downstream.client;
@@ -346,36 +351,41 @@ impl RelayService {
             }
         };
         let refusal = end.as_ref().err().map(|refused| refused.refusal.name());
-        let result = match end {
-            Ok(outcome) => outcome,
+        let delivered = match end {
+            Ok(delivered) => delivered,
             Err(refused) => {
                 meter.answer_begins(refused.refusal.code(), Instant::now());
-                rare(|| self.answer_refused(session, &downstream, &route_request, refused, options))
-                    .await
+                let answering =
+                    || self.answer_refused(session, &downstream, &route_request, refused, options);
+                rare(answering).await.into()
             }
         };
         meter.ended(refusal);
-        if let Some(rest) = session.rest().and_then(Option::as_mut) {
-            let path = path.into();
-            rest.request = Some(WatchRequest {
-                user,
-                decision,
-                method,
-                path,
-            });
-            return result;
+        match delivered {
+            Delivered::Continues(mut rest) => {
+                let path = path.into();
+                rest.request = Some(WatchRequest {
+                    user,
+                    decision,
+                    method,
+                    path,
+                });
+                Delivered::Continues(rest)
+            }
+            Delivered::Ended(outcome) => {
+                let entry = AccessEntry {
+                    client: connection,
+                    caller: &caller,
+                    user: user.as_ref(),
+                    decision,
+                    refusal,
+                    method: &method,
+                    path,
+                };
+                entry.log(outcome);
+                Delivered::Ended(outcome)
+            }
         }
-        let entry = AccessEntry {
-            client: connection,
-            caller: &caller,
-            user: user.as_ref(),
-            decision,
-            refusal,
-            method: &method,
-            path,
-        };
-        entry.log(result);
-        result
     }
 
     /// Counts a refusal and answers it.
@@ -544,9 +554,7 @@ async fn end(mut session: ClientSession, served: Outcome) {
             };
         }
         Outcome::Upgraded => {}
-        Outcome::Broken | Outcome::Continues { .. } => {
-            session.abort(h2::Reason::INTERNAL_ERROR).await
-        }
+        Outcome::Broken => session.abort(h2::Reason::INTERNAL_ERROR).await,
         Outcome::Declined => session.abort(h2::Reason::REFUSED_STREAM).await,
     }
 }

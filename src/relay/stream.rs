@@ -1,10 +1,8 @@
 //! Passes an answer to the client: its header at once, then both bodies, each piece as it arrives.
 
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Instant;
 
-use bytes::Bytes;
 use http::header::HeaderValue;
 use http::{Method, StatusCode};
 use pingora_core::{Error, ErrorType};
@@ -13,14 +11,14 @@ use pingora_http::ResponseHeader;
 use super::boxed::{Rare, rare};
 use super::client_session::ClientSession;
 use super::download::Download;
-use super::framing::{RedactedError, frame_for_http1, says_close, strip_hop_by_hop};
-use super::revalidate::Revalidation;
+use super::framing::{frame_for_http1, says_close, strip_hop_by_hop};
+use super::pieces::{break_off, ends, pass};
 use super::unread::AnswerWriter;
 use super::upgraded::splice;
 use super::upload::{Upload, UploadInterest};
 use super::upstream::RequestKind;
 use super::upstream_stream::UpstreamSession;
-use crate::log_throttle::LogRateLimit;
+use super::watch_rest::Delivered;
 use crate::relay::exchange::Exchange;
 use crate::relay::expired::{AnswerStart, PieceError};
 use crate::relay::final_bookmark::FinalBookmark;
@@ -29,8 +27,6 @@ use crate::request::caller::Caller;
 use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE, READY, SERVER_ID};
 
 const SWITCHING: u16 = 101;
-/// The largest frame that most clients accept.
-const PART: usize = 16 << 10;
 
 impl Exchange<'_> {
     /// Writes the response header; `end`: there is no body. Returns when it began to.
@@ -119,12 +115,12 @@ impl Exchange<'_> {
         code: u16,
         final_bookmark: &FinalBookmark<'_>,
         mut start: AnswerStart,
-    ) -> Result<Outcome, ExchangeFailure> {
+    ) -> Result<Delivered, ExchangeFailure> {
         let revalidation = self.revalidation();
         let turn = ends(final_bookmark, &revalidation);
         if code == SWITCHING {
             rare(|| splice(down, up, turn)).await;
-            return Ok(Outcome::Upgraded);
+            return Ok(Outcome::Upgraded.into());
         }
         // A request's body may not have been read to its end.
         let cut = Outcome::Answered {
@@ -143,14 +139,14 @@ impl Exchange<'_> {
                 && !download.is_pending()
                 && !upload.is_expected()
                 && !self.meter.is_traced()
-                && let Some(rest) = down.rest()
+                && down.is_http2()
                 && let Some(watch) = final_bookmark.rest()
             {
                 up = match up {
                     UpstreamSession::H1(session) => UpstreamSession::H1(session),
                     UpstreamSession::H2(stream) => {
-                        *rest = Some(Box::new(self.watch_rest(stream, code, watch)));
-                        return Ok(Outcome::Continues { code });
+                        let rest = self.watch_rest(stream, code, watch);
+                        return Ok(Delivered::Continues(Box::new(rest)));
                     }
                 };
             }
@@ -181,7 +177,7 @@ impl Exchange<'_> {
                         match sent {
                             Ok(false) => {}
                             Ok(true) => break,
-                            Err(_) => return Ok(Outcome::Broken),
+                            Err(_) => return Ok(Outcome::Broken.into()),
                         }
                     }
                     Ok(None) => {
@@ -192,7 +188,7 @@ impl Exchange<'_> {
                         });
                         match ending.await {
                             Ok(()) => break,
-                            Err(_) => return Ok(Outcome::Broken),
+                            Err(_) => return Ok(Outcome::Broken.into()),
                         }
                     }
                     Err(PieceError::Failed(failure)) => return Err(failure),
@@ -203,19 +199,19 @@ impl Exchange<'_> {
                                 .await?;
                             download.end(None, down).await
                         });
-                        return Ok(ending.await.map_or(Outcome::Broken, |()| cut));
+                        return Ok(ending.await.map_or(Outcome::Broken, |()| cut).into());
                     }
                 },
                 sent = progress(&mut download, full.then_some(&mut answer_writer)) => match sent {
                     Ok(false) => {}
                     Ok(true) => break,
-                    Err(_) => return Ok(Outcome::Broken),
+                    Err(_) => return Ok(Outcome::Broken.into()),
                 },
                 () = upload.progress(), if pending => {}
                 piece = down.read_body_or_idle(idle), if followed => {
                     let end = down.is_body_done();
                     if upload.take(piece, end, &mut up).await.is_err() {
-                        return Ok(Outcome::Broken);
+                        return Ok(Outcome::Broken.into());
                     }
                 }
                 () = ended(&mut turn), if long && !full => {
@@ -224,48 +220,15 @@ impl Exchange<'_> {
                         download.end(None, down).await
                     });
                     return match ending.await {
-                        Ok(()) => Ok(cut),
-                        Err(_) => Ok(Outcome::Broken),
+                        Ok(()) => Ok(cut.into()),
+                        Err(_) => Ok(Outcome::Broken.into()),
                     };
                 }
             }
         }
         let outcome = upload.answered(code);
         self.release(up, upload).await;
-        Ok(outcome)
-    }
-}
-
-/// Resolves when a long-running request is to end.
-pub(super) async fn ends(final_bookmark: &FinalBookmark<'_>, revalidation: &Revalidation<'_>) {
-    revalidation.until_first_change().await;
-    let turn = async {
-        tokio::select! {
-            () = final_bookmark.turn() => {}
-            () = revalidation.ended() => final_bookmark.whole_frame().await,
-        }
-    };
-    // Boxed, because thousands of watches wait here.
-    Box::pin(turn).await;
-}
-
-/// The connection to the server broke. A watch may end as if its apiserver had ended it: a reset would make the client
-/// list again. A peer's proxy ends its own client's watch, or asks others.
-pub(super) async fn break_off(
-    final_bookmark: &FinalBookmark<'_>,
-    caller: &Caller,
-    server: SocketAddr,
-    error: &Error,
-    down: &mut ClientSession,
-) -> pingora_core::Result<()> {
-    static LOG_RATE: LogRateLimit = LogRateLimit::new();
-    if let Some(left_out) = LOG_RATE.admit() {
-        let error = RedactedError(error);
-        tracing::info!(%server, %error, left_out, "answer broke off");
-    }
-    match caller {
-        Caller::Peer => Error::e_explain(ErrorType::ConnectionClosed, "a peer ends the watch"),
-        _ => final_bookmark.after_break(down).await,
+        Ok(outcome.into())
     }
 }
 
@@ -274,32 +237,6 @@ async fn ended(turn: &mut Option<Rare<'_, ()>>) {
     match turn {
         Some(turn) => turn.await,
         None => std::future::pending().await,
-    }
-}
-
-/// Passes a piece on in parts: each part that the client reads counts as progress. Returns whether it was the last
-/// piece.
-pub(super) async fn pass(
-    final_bookmark: &FinalBookmark<'_>,
-    down: &mut ClientSession,
-    mut data: Bytes,
-    end: bool,
-    answer_writer: &mut AnswerWriter<'_>,
-) -> pingora_core::Result<bool> {
-    loop {
-        let length = match down.is_http2() {
-            true => data.len().min(PART),
-            false => data.len(),
-        };
-        let part = data.split_to(length);
-        let last = data.is_empty();
-        answer_writer.reserve(length).await?;
-        let passing = pin!(final_bookmark.pass(down, part, end && last));
-        answer_writer.write(passing).await?;
-        final_bookmark.count(&mut answer_writer.kept);
-        if last {
-            return Ok(end);
-        }
     }
 }
 

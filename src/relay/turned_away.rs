@@ -29,10 +29,10 @@ use super::upload::Upload;
 use super::upstream_stream::UpstreamSession;
 use crate::kube::gvr::GvrRef;
 use crate::relay::exchange::Exchange;
-use crate::relay::kept_answer::KeptAnswer;
-use crate::relay::outcome::{ExchangeFailure, Outcome};
+use crate::relay::outcome::{ExchangeFailure, KeptAnswer, Outcome};
 use crate::relay::plan;
 use crate::relay::route::ServerKind;
+use crate::relay::watch_rest::Delivered;
 use crate::request::info::Verb;
 use crate::routing::decide::NoSuchResource;
 
@@ -101,11 +101,11 @@ impl Exchange<'_> {
         response: Box<ResponseHeader>,
         method: &Method,
         upload: &mut Upload,
-    ) -> Result<Outcome, ExchangeFailure> {
+    ) -> Result<Delivered, ExchangeFailure> {
         // kube-apiserver's own answer comes within the timeout.
         let prefix = self.read_prefix(&mut up, LIMIT, READING).await;
         let Some(prefix) = prefix else {
-            return Ok(Outcome::Broken);
+            return Ok(Outcome::Broken.into());
         };
         let head = *method == Method::HEAD;
         let reason = match prefix.complete {

@@ -16,15 +16,29 @@ use super::client_session::ClientSession;
 use super::downstream::Downstream;
 use super::final_bookmark::{FinalBookmark, Watch};
 use super::outcome::Outcome;
+use super::pieces::{break_off, ends, pass};
 use super::revalidate::Revalidation;
 use super::shared::Shared;
-use super::stream::{break_off, ends, pass};
 use super::unread::AnswerWriter;
 use super::upstream_stream::UpstreamStream;
 use crate::metrics::Open;
 use crate::relay::route::ServerKind;
 use crate::request::caller::Caller;
 use crate::tls::credentials::Trust;
+
+/// How far the answer to a request was delivered.
+pub enum Delivered {
+    /// The request ended.
+    Ended(Outcome),
+    /// The answer to a watch has begun. Who serves the client's connection lets the rest run.
+    Continues(Box<WatchRest>),
+}
+
+impl From<Outcome> for Delivered {
+    fn from(outcome: Outcome) -> Self {
+        Self::Ended(outcome)
+    }
+}
 
 /// A watch whose answer has begun.
 pub struct WatchRest {
