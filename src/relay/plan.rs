@@ -15,9 +15,8 @@ use super::if_ready::{Gate, gate};
 use super::refusal::Refusal;
 use super::route::{Action, Candidates, Plan, Route, RouteRequest};
 use super::shared::Shared;
-use crate::kube::gvr::GvrRef;
 use crate::request::caller::Caller;
-use crate::request::info::{RequestInfo, Target, Verb};
+use crate::request::info::{RequestInfo, Verb};
 use crate::routing::decide::{
     self, Decision, LocalServer, NoSuchResource, RoutingInput, Row, ServerChoice, decide,
 };
@@ -94,7 +93,7 @@ fn first(shared: &Shared, request: &RouteRequest<'_>, initialized: bool) -> (Row
     }
     let decision = ask(shared, request, initialized, &snapshot);
     if decision.row == Row::Unreachable {
-        let listed = gvr(request.info).and_then(|gvr| snapshot.holders(gvr));
+        let listed = request.info.gvr().and_then(|gvr| snapshot.holders(gvr));
         let code = Refusal::Unreachable.code();
         shared.metrics.rerouted(code, listed.map(|(gvr, _)| &**gvr));
     }
@@ -211,7 +210,7 @@ fn is_tied(shared: &Shared, request: &RouteRequest<'_>, snapshot: &Snapshot) -> 
         !snapshot.local_known
             || holders.map_or_else(|| snapshot.is_custom(gvr), |(_, holders)| holders.local)
     };
-    request.resume.is_some_and(tied) && gvr(request.info).is_some_and(is_local)
+    request.resume.is_some_and(tied) && request.info.gvr().is_some_and(is_local)
 }
 
 /// What the routing table is asked.
@@ -221,7 +220,7 @@ fn question<'a>(
     initialized: bool,
 ) -> (RoutingInput<'a>, LocalServer) {
     let question = RoutingInput {
-        resource: gvr(request.info),
+        resource: request.info.gvr(),
         rerouted: request.rerouted,
         resume: request.resume,
         version: request.version.unwrap_or_default(),
@@ -239,7 +238,7 @@ fn question<'a>(
 fn may_be_answered_elsewhere(request: &RouteRequest<'_>) -> bool {
     const SAME_EVERYWHERE: [&str; 2] = ["/.well-known/", "/openid/"];
     let path = request.path;
-    gvr(request.info).is_none()
+    request.info.gvr().is_none()
         && !request.rerouted
         && request.settings.rerouting
         && (path == "/version" || SAME_EVERYWHERE.iter().any(|below| path.starts_with(below)))
@@ -276,7 +275,7 @@ fn destination(
         row: decision.row,
         watch: is_watch(request),
     };
-    let custom = || snapshot.custom.name_of(gvr(request.info)?).map(Arc::new);
+    let custom = || snapshot.custom.name_of(request.info.gvr()?).map(Arc::new);
     let to = |place: &ServerChoice<'_>, no_such_resource| {
         let (route, rerouted_as) = match *place {
             ServerChoice::Local => (candidates.local()?, None),
@@ -309,14 +308,6 @@ fn destination(
         .or_else(|| to(&decision.finally, later))
 }
 
-/// The resource of a resource request.
-pub(super) fn gvr<'a>(info: &'a RequestInfo<'_>) -> Option<GvrRef<'a>> {
-    match &info.target {
-        Target::Resource(resource) => Some(resource.into()),
-        _ => None,
-    }
-}
-
 /// Whether the request goes through an apiserver's `proxy` subresource: its 404s are not the apiserver's.
 fn is_proxied_path(info: &RequestInfo<'_>, snapshot: &Snapshot) -> bool {
     let listed = |gvr| {
@@ -325,5 +316,7 @@ fn is_proxied_path(info: &RequestInfo<'_>, snapshot: &Snapshot) -> bool {
             .is_some_and(|(_, holders)| holders.local || !holders.targets.is_empty())
     };
     info.verb == Verb::Proxy
-        || gvr(info).is_some_and(|gvr| gvr.subresource == "proxy" && listed(gvr))
+        || info
+            .gvr()
+            .is_some_and(|gvr| gvr.subresource == "proxy" && listed(gvr))
 }

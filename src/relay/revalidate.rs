@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 use super::shared::Shared;
 use crate::log_throttle::LogRateLimit;
-use crate::relay::route::ServerKind;
+use crate::relay::upstream::ServerKind;
 use crate::request::caller::{Caller, ClientConnection};
 use crate::tls::credentials::Trust;
 

@@ -14,6 +14,7 @@ use super::health::Health;
 use super::overlay::Overlay;
 use super::refusal::Refusal;
 use super::shared::Shared;
+use super::upstream::ServerKind;
 use crate::config::settings::Settings;
 use crate::kube::gvr::Gvr;
 use crate::kube::version::{KubernetesVersion, MalformedVersion};
@@ -77,17 +78,6 @@ impl Action {
     pub fn forward(route: Route) -> Self {
         Self::Forward(Box::new(route))
     }
-}
-
-/// Which kind of server a request is sent to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ServerKind {
-    /// The local apiserver.
-    Local,
-    /// Another proxy.
-    Peer,
-    /// An apiserver without a proxy.
-    Native,
 }
 
 /// Where a request is sent.

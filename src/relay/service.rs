@@ -33,12 +33,12 @@ use super::route::{Action, Plan, RouteRequest};
 use super::shared::{Shared, retry_after};
 use super::tokens::Tokens;
 use super::unread::{AnswerWriter, SEND_BUFFER};
-use super::upload::Upload;
 use super::upstream::{RequestKind, STREAMS, Upstreams};
-use super::watch_rest::Delivered;
 use super::write_batch::buffered;
 use crate::metrics::Open;
-use crate::relay::failover::{ForwardedRequest, Refused};
+use crate::relay::context::RequestContext;
+use crate::relay::exchange::{Delivered, Upload};
+use crate::relay::forward::{ForwardedRequest, Refused, forward};
 use crate::relay::keepalive::{FIRST_REQUEST_TIMEOUT, idle, linger, linger_unread};
 use crate::request::caller::Caller;
 use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, means_upgrade, version_asked};
@@ -334,20 +334,23 @@ impl RelayService {
                 });
                 let _late = (kind != RequestKind::Short && self.shared.is_draining())
                     .then(|| Open::new(&metrics.late_long_running));
-                let mut request = ForwardedRequest {
-                    route_request: &route_request,
-                    downstream: &downstream,
+                let upstreams = self.upstreams();
+                let context = RequestContext {
+                    shared: &self.shared,
+                    upstreams: &upstreams,
                     tokens: &self.tokens,
+                    request: &route_request,
+                    downstream: &downstream,
                     kind,
+                    meter: &meter,
+                };
+                let mut request = ForwardedRequest {
+                    context: &context,
                     exclusive: permit.as_ref().is_some_and(LargeHeaderPermit::is_large),
                     ready: options.ready,
-                    meter: &meter,
                     failed_reroute: None,
                 };
-                let upstreams = self.upstreams();
-                request
-                    .run(&self.shared, &upstreams, session, &mut upload, &mut route)
-                    .await
+                forward(&mut request, session, &mut upload, &mut route).await
             }
         };
         let refusal = end.as_ref().err().map(|refused| refused.refusal.name());

@@ -11,9 +11,9 @@ use rand::Rng;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
-use super::denials::Denials;
 use super::frozen::FrozenServers;
 use super::health::Health;
+use super::inspect::denials::Denials;
 use super::overlay::cache::Cache;
 use super::refusal::Refusal;
 use super::unread::UnreadBudget;
@@ -123,8 +123,7 @@ impl Shared {
 
     /// Whether a peer's apiserver is ready.
     pub fn has_ready_target(&self) -> bool {
-        let snapshot = self.published.snapshot.load();
-        snapshot.servers.iter().any(|server| server.ready)
+        self.published.snapshot.load().has_ready_target()
     }
 
     /// Whether the proxy is stopping. An answer over HTTP/1 is then the last of its connection, and says so.
@@ -162,7 +161,7 @@ impl Shared {
     }
 
     /// Why a peer's request is not served by the local apiserver.
-    pub(super) fn local_refusal(&self) -> Refusal {
+    pub fn local_refusal(&self) -> Refusal {
         if self.local.turns_away() {
             Refusal::Terminating
         } else if self.local.is_frozen() {
@@ -187,7 +186,7 @@ impl Shared {
     }
 
     /// Our server ID for peers that may not know that a proxy answers; empty while there is none.
-    pub(super) fn server_id_header(&self) -> HeaderValue {
+    pub fn server_id_header(&self) -> HeaderValue {
         let id = self.own.id.borrow();
         let id = id.as_deref().map(HeaderValue::from_str);
         id.and_then(Result::ok)

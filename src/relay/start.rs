@@ -6,9 +6,9 @@ use arc_swap::ArcSwap;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use super::denials::Denials;
 use super::frozen::{self, FrozenServers, Questions};
 use super::health;
+use super::inspect::denials::Denials;
 use super::metrics::Metrics;
 use super::overlay::cache::Cache;
 use super::recent::RecentEvents;

@@ -40,6 +40,14 @@ pub struct RequestInfo<'a> {
 }
 
 impl RequestInfo<'_> {
+    /// The resource of a resource request.
+    pub fn gvr(&self) -> Option<GvrRef<'_>> {
+        match &self.target {
+            Target::Resource(resource) => Some(resource.into()),
+            _ => None,
+        }
+    }
+
     /// Whether a server behind the apiserver's `proxy` subresource answers (a pod, for instance), not the apiserver.
     pub fn is_proxied(&self) -> bool {
         self.verb == Verb::Proxy

@@ -185,6 +185,11 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Whether the apiserver of a peer says that it is ready.
+    pub fn has_ready_target(&self) -> bool {
+        self.servers.iter().any(|server| server.ready)
+    }
+
     /// Derives the other fields from these.
     pub fn new(
         synced: bool,

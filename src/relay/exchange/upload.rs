@@ -14,11 +14,11 @@ use bytes::{Bytes, BytesMut};
 use h2::SendStream;
 use http::request::Parts;
 
-use super::client_session::ClientSession;
-use super::h2_body::poll_send;
 use super::packed_header::PackedHeader;
-use super::upstream_stream::UpstreamSession;
+use crate::relay::client_session::ClientSession;
+use crate::relay::h2_body::poll_send;
 use crate::relay::outcome::Outcome;
+use crate::relay::upstream_stream::UpstreamSession;
 
 /// The side that ended an exchange.
 pub enum Disconnected {

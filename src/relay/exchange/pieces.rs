@@ -7,12 +7,12 @@ use std::pin::pin;
 use bytes::Bytes;
 use pingora_core::{Error, ErrorType};
 
-use super::client_session::ClientSession;
-use super::final_bookmark::FinalBookmark;
-use super::framing::RedactedError;
-use super::revalidate::Revalidation;
-use super::unread::AnswerWriter;
 use crate::log_throttle::LogRateLimit;
+use crate::relay::client_session::ClientSession;
+use crate::relay::final_bookmark::FinalBookmark;
+use crate::relay::framing::RedactedError;
+use crate::relay::revalidate::Revalidation;
+use crate::relay::unread::AnswerWriter;
 use crate::request::caller::Caller;
 
 /// The largest frame that most clients accept.

@@ -2,7 +2,7 @@
 //!
 //! A watch lasts for hours and is mostly silent, and a server has thousands. So what its request needed until then is
 //! given back: its header, its route, and the state in which another server could be asked. This holds what a quiet
-//! HTTP/2 watch without a request body still needs. Other requests stay where they began ([`super::stream`]).
+//! HTTP/2 watch without a request body still needs. Other requests stay where they began (`super::stream`).
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -11,18 +11,19 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use super::access_log::{AccessEntry, WatchRequest};
-use super::client_session::ClientSession;
-use super::downstream::Downstream;
-use super::final_bookmark::{FinalBookmark, Watch};
-use super::outcome::Outcome;
+use super::parameters::Exchange;
 use super::pieces::{break_off, ends, pass};
-use super::revalidate::Revalidation;
-use super::shared::Shared;
-use super::unread::AnswerWriter;
-use super::upstream_stream::UpstreamStream;
 use crate::metrics::Open;
-use crate::relay::route::ServerKind;
+use crate::relay::access_log::{AccessEntry, WatchRequest};
+use crate::relay::client_session::ClientSession;
+use crate::relay::downstream::Downstream;
+use crate::relay::final_bookmark::{FinalBookmark, Watch};
+use crate::relay::outcome::Outcome;
+use crate::relay::revalidate::Revalidation;
+use crate::relay::shared::Shared;
+use crate::relay::unread::AnswerWriter;
+use crate::relay::upstream::ServerKind;
+use crate::relay::upstream_stream::UpstreamStream;
 use crate::request::caller::Caller;
 use crate::tls::credentials::Trust;
 
@@ -42,21 +43,40 @@ impl From<Outcome> for Delivered {
 
 /// A watch whose answer has begun.
 pub struct WatchRest {
-    pub up: Box<UpstreamStream>,
-    pub server_kind: ServerKind,
+    up: Box<UpstreamStream>,
+    server_kind: ServerKind,
     /// The HTTP status.
     pub code: u16,
-    pub caller: Caller,
+    caller: Caller,
     /// The credentials of the upstream connection.
-    pub trust: Arc<Trust>,
+    trust: Arc<Trust>,
     /// Whether the proxy client certificate was presented.
-    pub presented: bool,
-    pub watch: Arc<Watch>,
+    presented: bool,
+    watch: Arc<Watch>,
     /// For the access log; set by the service.
     pub request: Option<WatchRequest>,
 }
 
 impl WatchRest {
+    /// What is left of the exchange with the server that has begun to answer with `code`.
+    pub(super) fn new(
+        exchange: &Exchange<'_>,
+        up: Box<UpstreamStream>,
+        code: u16,
+        watch: Arc<Watch>,
+    ) -> Self {
+        Self {
+            up,
+            server_kind: exchange.route.server_kind,
+            code,
+            caller: exchange.context.request.caller.clone(),
+            trust: exchange.group.trust().clone(),
+            presented: exchange.presents_certificate(),
+            watch,
+            request: None,
+        }
+    }
+
     /// Passes the rest on to its end. One function, because thousands of these futures wait: each call that is awaited
     /// would have its arguments in it once more.
     pub async fn run(

@@ -16,8 +16,8 @@ use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
 
-use super::client_session::ClientSession;
-use super::upstream_stream::UpstreamSession;
+use crate::relay::client_session::ClientSession;
+use crate::relay::upstream_stream::UpstreamSession;
 
 /// How long the other side may take to receive the rest and the end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -33,7 +33,11 @@ struct RawConnection {
 
 /// Copies both ways between client and server after a 101, until one of them ends or `turn` resolves. `down` is empty
 /// afterwards.
-pub async fn splice(down: &mut ClientSession, up: UpstreamSession, turn: impl Future<Output = ()>) {
+pub(super) async fn splice(
+    down: &mut ClientSession,
+    up: UpstreamSession,
+    turn: impl Future<Output = ()>,
+) {
     let (Some(client), Some(server)) = (take_client(down).await, take_server(up).await) else {
         return;
     };

@@ -14,27 +14,22 @@
 //! A peer's proxy decides for its apiserver, but for the second: that it passes on, and the proxy that was asked first
 //! tries others. Answers that come through an apiserver, from a pod or an aggregated API, turn nothing away.
 //!
-//! The answer is kept: the client gets it if no other server can be tried.
+//! Pure: whoever asks reads the body, has the local apiserver's state confirm the verdict, and keeps the answer for its
+//! client, in case no other server can be tried.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Method, StatusCode};
 use pingora_http::ResponseHeader;
 
-use super::client_session::ClientSession;
+use super::asking::Asking;
 use super::not_found::contains;
-use super::upload::Upload;
-use super::upstream_stream::UpstreamSession;
 use crate::kube::gvr::GvrRef;
-use crate::relay::exchange::Exchange;
-use crate::relay::outcome::{ExchangeFailure, KeptAnswer, Outcome};
-use crate::relay::plan;
-use crate::relay::route::ServerKind;
-use crate::relay::watch_rest::Delivered;
+use crate::relay::upstream::ServerKind;
 use crate::request::info::Verb;
 use crate::routing::decide::NoSuchResource;
+use crate::routing::table::Snapshot;
 
 /// kube-apiserver's text, without the full stop that it has since 1.23.
 const WORDS: &[u8] = b"The apiserver is shutting down, please try again later";
@@ -43,109 +38,85 @@ const MESSAGE: &str = "apiserver is shutting down";
 /// In the message of the 429, in any format.
 const INITIALIZING: &[u8] = b"storage is (re)initializing";
 /// Longer bodies are passed on.
-const LIMIT: usize = 4096;
+pub const LIMIT: usize = 4096;
 /// Priority and fairness sets this header.
 const PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
-const READING: Duration = Duration::from_secs(1);
+/// Time for the body: kube-apiserver's own answer comes at once.
+pub const READING: Duration = Duration::from_secs(1);
 /// How long an answer waits for confirmation by `/readyz`, whose check of etcd takes 2 s.
-const PATIENCE: Duration = Duration::from_millis(2500);
+pub const PATIENCE: Duration = Duration::from_millis(2500);
 
-impl Exchange<'_> {
-    /// Whether the body of an answer is worth reading.
-    pub(super) fn may_be_turned_away(&self, response: &ResponseHeader) -> bool {
-        matches!(response.status.as_u16(), 429 | 500 | 503 | 504)
-            && self.is_apiservers_own()
-            && (self.may_shut_down(response)
-                || self.may_initialize(response)
-                || self.may_lack_etcd(response))
-    }
+/// Why a request was turned away, as its answer says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// The apiserver is shutting down. The local one's `/readyz` has to confirm it.
+    ShutsDown,
+    /// A read cannot be answered before a watch cache is built.
+    Initializes,
+    /// A read failed. The local apiserver's `/readyz` has to say that it lacks etcd.
+    LacksEtcd,
+}
 
-    /// Whether nobody behind the apiserver can have given the answer.
-    fn is_apiservers_own(&self) -> bool {
-        let snapshot = self.shared.published.snapshot.load();
-        let gvr = plan::gvr(self.request.info);
-        let aggregated = |gvr: GvrRef<'_>| snapshot.custom.is_aggregated(gvr.group, gvr.version);
-        !self.request.info.is_proxied() && !gvr.is_some_and(aggregated)
-    }
+/// Whether a status may turn a request away, whoever sent it.
+pub fn is_possible(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 429 | 500 | 503 | 504)
+}
 
-    fn may_shut_down(&self, response: &ResponseHeader) -> bool {
-        let is_possible = match self.server_kind {
-            ServerKind::Local => true,
-            ServerKind::Native => self.no_such_resource != NoSuchResource::Pass,
-            ServerKind::Peer => false,
-        };
-        is_possible && looks_like_shutdown(response)
-    }
+/// Whether the body of an answer is worth reading.
+pub fn may_be(asking: &Asking<'_>, snapshot: &Snapshot, response: &ResponseHeader) -> bool {
+    is_possible(response.status)
+        && is_apiservers_own(asking, snapshot)
+        && (may_shut_down(asking, response)
+            || may_initialize(asking, response)
+            || may_lack_etcd(asking, snapshot, response))
+}
 
-    fn may_initialize(&self, response: &ResponseHeader) -> bool {
-        response.status == StatusCode::TOO_MANY_REQUESTS
-            && matches!(self.request.info.verb, Verb::List | Verb::Watch)
-            && !self.is_rerouted_here
-    }
-
-    fn may_lack_etcd(&self, response: &ResponseHeader) -> bool {
-        matches!(
-            response.status,
-            StatusCode::INTERNAL_SERVER_ERROR | StatusCode::GATEWAY_TIMEOUT
-        ) && self.server_kind == ServerKind::Local
-            && matches!(self.request.info.verb, Verb::Get | Verb::List)
-            && !self.is_rerouted_here
-            && self.shared.has_ready_target()
-    }
-
-    /// Reads an answer that may turn the request away.
-    pub(super) async fn check_turned_away(
-        &self,
-        down: &mut ClientSession,
-        mut up: UpstreamSession,
-        response: Box<ResponseHeader>,
-        method: &Method,
-        upload: &mut Upload,
-    ) -> Result<Delivered, ExchangeFailure> {
-        // kube-apiserver's own answer comes within the timeout.
-        let prefix = self.read_prefix(&mut up, LIMIT, READING).await;
-        let Some(prefix) = prefix else {
-            return Ok(Outcome::Broken.into());
-        };
-        let head = *method == Method::HEAD;
-        let reason = match prefix.complete {
-            true => self.reason(&response, head, &prefix.body).await,
-            false => None,
-        };
-        let Some(reason) = reason else {
-            let passing = self.pass(down, up, response, prefix, method, upload);
-            return passing.await;
-        };
-        self.release(up, upload).await;
-        let body = prefix.body.into();
-        let answer = Arc::new(KeptAnswer { response, body });
-        Err(match reason {
-            Reason::ShutsDown => ExchangeFailure::Terminating(answer),
-            Reason::CannotRead => ExchangeFailure::Unavailable(answer),
-        })
-    }
-
-    async fn reason(&self, response: &ResponseHeader, head: bool, body: &[u8]) -> Option<Reason> {
-        let local = &self.shared.local;
-        let is_local = self.server_kind == ServerKind::Local;
-        if self.may_shut_down(response) && says_shutdown(response.status, head, body) {
-            let confirmed = !is_local || local.has_turned_away(PATIENCE).await;
-            return confirmed.then_some(Reason::ShutsDown);
-        }
-        if self.may_initialize(response) && contains(body, INITIALIZING) {
-            return Some(Reason::CannotRead);
-        }
-        let lacks_etcd =
-            self.may_lack_etcd(response) && local.is_found_without_etcd(PATIENCE).await;
-        lacks_etcd.then_some(Reason::CannotRead)
+/// What an answer says with its whole body. For one that [`may_be`] of that kind.
+pub fn reason(
+    asking: &Asking<'_>,
+    snapshot: &Snapshot,
+    response: &ResponseHeader,
+    body: &[u8],
+) -> Option<Reason> {
+    let head = *asking.method == Method::HEAD;
+    if may_shut_down(asking, response) && says_shutdown(response.status, head, body) {
+        Some(Reason::ShutsDown)
+    } else if may_initialize(asking, response) && contains(body, INITIALIZING) {
+        Some(Reason::Initializes)
+    } else {
+        may_lack_etcd(asking, snapshot, response).then_some(Reason::LacksEtcd)
     }
 }
 
-/// Why a request was turned away.
-enum Reason {
-    ShutsDown,
-    /// A read cannot be answered now.
-    CannotRead,
+/// Whether nobody behind the apiserver can have given the answer.
+fn is_apiservers_own(asking: &Asking<'_>, snapshot: &Snapshot) -> bool {
+    let aggregated = |gvr: GvrRef<'_>| snapshot.custom.is_aggregated(gvr.group, gvr.version);
+    !asking.info.is_proxied() && !asking.info.gvr().is_some_and(aggregated)
+}
+
+fn may_shut_down(asking: &Asking<'_>, response: &ResponseHeader) -> bool {
+    let is_possible = match asking.server_kind {
+        ServerKind::Local => true,
+        ServerKind::Native => asking.no_such_resource != NoSuchResource::Pass,
+        ServerKind::Peer => false,
+    };
+    is_possible && looks_like_shutdown(response)
+}
+
+fn may_initialize(asking: &Asking<'_>, response: &ResponseHeader) -> bool {
+    response.status == StatusCode::TOO_MANY_REQUESTS
+        && matches!(asking.info.verb, Verb::List | Verb::Watch)
+        && !asking.for_peer
+}
+
+fn may_lack_etcd(asking: &Asking<'_>, snapshot: &Snapshot, response: &ResponseHeader) -> bool {
+    matches!(
+        response.status,
+        StatusCode::INTERNAL_SERVER_ERROR | StatusCode::GATEWAY_TIMEOUT
+    ) && asking.server_kind == ServerKind::Local
+        && matches!(asking.info.verb, Verb::Get | Verb::List)
+        && !asking.for_peer
+        && snapshot.has_ready_target()
 }
 
 fn looks_like_shutdown(response: &ResponseHeader) -> bool {

@@ -6,10 +6,11 @@
 
 use std::borrow::Cow;
 use std::io::Read;
+use std::time::Duration;
 
 use flate2::read::GzDecoder;
-use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, Method};
 use k8s_pb::apimachinery::pkg::apis::meta::v1 as protobuf;
 use k8s_pb::apimachinery::pkg::runtime::Unknown;
 use prost::Message;
@@ -19,6 +20,8 @@ use crate::kube::envelope;
 
 /// Longest body that is read. kube-apiserver's own are below 1 KiB.
 pub const LIMIT: usize = 16 << 10;
+/// Time for the body.
+pub const TIMEOUT: Duration = Duration::from_secs(5);
 
 const TEXT: &[u8] = b"404 page not found";
 const MESSAGE: &str = "the server could not find the requested resource";
@@ -32,10 +35,38 @@ const CBOR_MESSAGES: [&[u8]; 4] = [
     b"\x47message\x58\x30the server could not find the requested resource",
 ];
 
+/// What a 404 is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotFound {
+    /// An object, or something that is not the apiserver's: it passes.
+    Object,
+    /// The apiserver may not know the resource.
+    NoSuchResource,
+    /// Its body did not come in time.
+    Unread,
+}
+
+/// What a 404 is about, by the beginning of its body. `complete`: that is the whole body.
+pub fn conclude(method: &Method, headers: &HeaderMap, body: &[u8], complete: bool) -> NotFound {
+    if !complete {
+        return match body.len() <= LIMIT {
+            true => NotFound::Unread,
+            false => NotFound::Object,
+        };
+    }
+    // HEAD has no body to judge by. A missing object is rare, and a false 404 must not pass.
+    let unknown = *method == Method::HEAD && body.is_empty();
+    let writes = !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+    match unknown || is_no_such_resource(headers, body, writes) {
+        true => NotFound::NoSuchResource,
+        false => NotFound::Object,
+    }
+}
+
 /// Whether a 404 with these headers and this body may mean that the server does not know the resource. `exactly`: it
 /// must say just what kube-apiserver says then. For writes, which are sent to another server after that: an aggregated
 /// API may have executed what it answers with other words.
-pub fn is_no_such_resource(headers: &HeaderMap, body: &[u8], exactly: bool) -> bool {
+fn is_no_such_resource(headers: &HeaderMap, body: &[u8], exactly: bool) -> bool {
     let Some(body) = decoded(headers, body) else {
         return !exactly;
     };

@@ -14,13 +14,11 @@ use std::time::Instant;
 use hashbrown::HashMap;
 use pingora_http::ResponseHeader;
 
-use super::plan;
-use super::route::{Route, RouteRequest, ServerKind};
-use super::shared::Shared;
 use crate::kube::gvr::Gvr;
+use crate::relay::upstream::ServerKind;
 use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE};
 use crate::request::info::{PathForm, RequestInfo, Target};
-use crate::routing::table::DiscoveryReads;
+use crate::routing::table::{DiscoveryReads, Snapshot};
 
 /// Most denials that are remembered: more than there are resources times forms. Then all are forgotten.
 const MOST: usize = 4096;
@@ -46,6 +44,38 @@ struct Denial {
 }
 
 impl Denials {
+    /// Whether the denial of `server` counts. `answer`: its header.
+    pub fn counts(
+        &self,
+        snapshot: &Snapshot,
+        local: LocalServer,
+        info: &RequestInfo<'_>,
+        (server_kind, server): (ServerKind, SocketAddr),
+        answer: &ResponseHeader,
+    ) -> bool {
+        let Target::Resource(resource) = &info.target else {
+            return false;
+        };
+        let Some((name, holders)) = snapshot.holders(resource.into()) else {
+            return false;
+        };
+        let reads = match server_kind {
+            ServerKind::Peer => return answer.headers.get(NOT_EXECUTED) == Some(&OF_RESOURCE),
+            ServerKind::Native => snapshot.reads.get(&server).copied(),
+            ServerKind::Local if holders.local && local.initialized => {
+                let read = snapshot.local_read.filter(|(run, _)| *run == local.epoch);
+                read.map(|(_, last)| DiscoveryReads { first: None, last })
+            }
+            ServerKind::Local => None,
+        };
+        let denial = Denial {
+            server,
+            resource: name.clone(),
+            form: resource.form,
+        };
+        self.add(denial, local.epoch, reads, Instant::now())
+    }
+
     /// A denial at `now`. `reads`: of the server's discovery, which lists the resource. Returns whether the denial counts.
     fn add(&self, denial: Denial, epoch: u64, reads: Option<DiscoveryReads>, now: Instant) -> bool {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,9 +92,17 @@ impl Denials {
     }
 }
 
+/// What is known of the local apiserver.
+#[derive(Debug, Clone, Copy)]
+pub struct LocalServer {
+    pub address: SocketAddr,
+    /// Its run.
+    pub epoch: u64,
+    pub initialized: bool,
+}
+
 /// Whether the path cannot be one of the listed resource, so that no server serves it.
-pub(super) fn is_no_path_of_it(shared: &Shared, info: &RequestInfo<'_>) -> bool {
-    let snapshot = shared.published.snapshot.load();
+pub fn is_no_path_of_it(snapshot: &Snapshot, info: &RequestInfo<'_>) -> bool {
     let Target::Resource(resource) = &info.target else {
         return false;
     };
@@ -72,54 +110,25 @@ pub(super) fn is_no_path_of_it(shared: &Shared, info: &RequestInfo<'_>) -> bool 
     listed.is_some_and(|(_, holders)| holders.excludes(resource.form))
 }
 
-/// Whether the denial that `route` has led to counts. `answer`: its header.
-pub(super) fn counts(
-    shared: &Shared,
-    request: &RouteRequest<'_>,
-    route: &Route,
-    answer: &ResponseHeader,
-) -> bool {
-    let snapshot = shared.published.snapshot.load();
-    let Target::Resource(resource) = &request.info.target else {
-        return false;
-    };
-    let Some((name, holders)) = snapshot.holders(resource.into()) else {
-        return false;
-    };
-    let epoch = shared.local.epoch();
-    let reads = match route.server_kind {
-        ServerKind::Peer => return answer.headers.get(NOT_EXECUTED) == Some(&OF_RESOURCE),
-        ServerKind::Native => snapshot.reads.get(&route.address).copied(),
-        ServerKind::Local if holders.local && shared.local.is_initialized() => {
-            let read = snapshot.local_read.filter(|(run, _)| *run == epoch);
-            read.map(|(_, last)| DiscoveryReads { first: None, last })
-        }
-        ServerKind::Local => None,
-    };
-    let denial = Denial {
-        server: route.address,
-        resource: name.clone(),
-        form: resource.form,
-    };
-    shared.denials.add(denial, epoch, reads, Instant::now())
-}
-
 /// Whether `denying`, whose denials count, are all initialized servers that list the resource. The proxy that a request
-/// was rerouted by asks the others.
-pub(super) fn are_all(shared: &Shared, request: &RouteRequest<'_>, denying: &[SocketAddr]) -> bool {
-    let snapshot = shared.published.snapshot.load();
-    let listed = plan::gvr(request.info).and_then(|gvr| snapshot.holders(gvr));
+/// was `rerouted` by asks the others.
+pub fn are_all(
+    snapshot: &Snapshot,
+    local: LocalServer,
+    info: &RequestInfo<'_>,
+    rerouted: bool,
+    denying: &[SocketAddr],
+) -> bool {
+    let listed = info.gvr().and_then(|gvr| snapshot.holders(gvr));
     let Some((_, holders)) = listed.filter(|_| !denying.is_empty()) else {
         return false;
     };
-    let local = !holders.local
-        || !shared.local.is_initialized()
-        || denying.contains(&shared.config.api_server.address);
+    let denied_here = !holders.local || !local.initialized || denying.contains(&local.address);
     let mut targets = holders.targets.iter();
     let mut targets = targets.by_ref().filter_map(|it| snapshot.servers.get(*it));
     let everything_known = snapshot.synced && snapshot.local_known && !snapshot.peer_unknown;
-    local
-        && (request.rerouted
+    denied_here
+        && (rerouted
             || everything_known && targets.all(|server| denying.contains(&server.endpoint)))
 }
 

@@ -12,12 +12,12 @@ use h2::SendStream;
 use http::HeaderMap;
 use pingora_core::{Error, ErrorType, OrErr};
 
-use super::client_session::ClientSession;
-use super::h2_body::poll_send;
+use crate::relay::client_session::ClientSession;
+use crate::relay::h2_body::poll_send;
 
 const WHAT: &str = "while passing on the answer";
 
-pub struct Download {
+pub(super) struct Download {
     /// Read and not sent yet, and whether it is the end.
     pending: Option<(Bytes, bool)>,
     /// The sending half of an HTTP/2 stream.
@@ -27,7 +27,7 @@ pub struct Download {
 impl Download {
     /// The header was written to `down`. `duplex`: the request's body is sent at the same time; otherwise this does
     /// nothing.
-    pub fn new(down: &mut ClientSession, duplex: bool) -> Self {
+    pub(super) fn new(down: &mut ClientSession, duplex: bool) -> Self {
         let writer = match down {
             ClientSession::H2(stream) if duplex => stream.take_writer(),
             _ => None,
@@ -40,17 +40,17 @@ impl Download {
 
     /// Whether pieces are sent here, and [`Self::progress`] notices when the client goes away. Then `down` does not
     /// notice it.
-    pub fn follows_client(&self) -> bool {
+    pub(super) fn follows_client(&self) -> bool {
         self.writer.is_some()
     }
 
     /// Whether a piece waits for the client. No other piece may come before it.
-    pub fn is_pending(&self) -> bool {
+    pub(super) fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
 
     /// Sends a piece; `end`: it is the last. Returns whether everything was sent.
-    pub async fn take(&mut self, mut data: Bytes, end: bool) -> pingora_core::Result<bool> {
+    pub(super) async fn take(&mut self, mut data: Bytes, end: bool) -> pingora_core::Result<bool> {
         let Some(writer) = &mut self.writer else {
             return Error::e_explain(ErrorType::InternalError, WHAT);
         };
@@ -70,7 +70,7 @@ impl Download {
 
     /// Sends as much of the pending data as the client's window allows. Returns whether it was the last. An error: the
     /// client went away. Cancel safe.
-    pub async fn progress(&mut self) -> pingora_core::Result<bool> {
+    pub(super) async fn progress(&mut self) -> pingora_core::Result<bool> {
         let Some(writer) = &mut self.writer else {
             return std::future::pending().await;
         };
@@ -93,7 +93,7 @@ impl Download {
     }
 
     /// Ends a body whose last piece was not marked as the last.
-    pub async fn end(
+    pub(super) async fn end(
         &mut self,
         trailers: Option<HeaderMap>,
         down: &mut ClientSession,

@@ -4,10 +4,9 @@
 use http::header::{EXPECT, HeaderMap, HeaderValue};
 use http::request::Parts;
 
-use super::shared::Shared;
-use super::upstream::RequestKind;
 use crate::config::settings::Settings;
-use crate::relay::route::ServerKind;
+use crate::relay::shared::Shared;
+use crate::relay::upstream::{RequestKind, ServerKind};
 use crate::request::caller::{Caller, ClientConnection};
 use crate::request::headers::{
     FORWARDED_FOR, IF_READY, PEER_PROXIED, REROUTED, set, stamp_address, strip_hop_by_hop,

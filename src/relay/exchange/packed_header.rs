@@ -13,7 +13,7 @@ const FIELD: usize = 2 + 2 + 1;
 const BROKEN: &str = "a packed header";
 
 #[derive(Debug)]
-pub struct PackedHeader {
+pub(super) struct PackedHeader {
     method: Method,
     uri: Uri,
     version: Version,
@@ -23,7 +23,7 @@ pub struct PackedHeader {
 
 impl PackedHeader {
     /// `None`: it is too large.
-    pub fn of(header: &Parts) -> Option<Self> {
+    pub(super) fn of(header: &Parts) -> Option<Self> {
         let fields = header.headers.iter();
         let sizes = fields.map(|(name, value)| FIELD + name.as_str().len() + value.len());
         let size = sizes.sum();
@@ -48,7 +48,7 @@ impl PackedHeader {
         })
     }
 
-    pub fn unpack(&self) -> pingora_core::Result<Box<Parts>> {
+    pub(super) fn unpack(&self) -> pingora_core::Result<Box<Parts>> {
         let mut header = Request::new(()).into_parts().0;
         header.method = self.method.clone();
         header.uri = self.uri.clone();

@@ -1,18 +1,13 @@
 //! Answers that are kept while other servers are tried, and passed on if none of them answers otherwise.
 //!
-//! An apiserver that is shutting down turns requests away ([`super::turned_away`]). An apiserver may learn of a
+//! An apiserver that is shutting down turns requests away ([`crate::relay::inspect::turned_away`]). An apiserver may learn of a
 //! CustomResourceDefinition, or of a version of one, later than others: its "no such resource" counts when every target
 //! has answered the same. Neither request was executed, so any verb may be sent again.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use http::Method;
-
-use super::client_session::ClientSession;
-use super::upload::Upload;
-use crate::relay::exchange::Exchange;
-use crate::relay::outcome::{ExchangeFailure, KeptAnswer, Outcome};
+use crate::relay::outcome::{ExchangeFailure, KeptAnswer};
 use crate::relay::route::Route;
 
 /// The answers that were kept for one request, each with where it came from.
@@ -22,7 +17,7 @@ pub(super) struct KeptAnswers {
     pub(super) turned_away: Option<Box<(Route, Arc<KeptAnswer>)>>,
     /// "No such resource", of the local apiserver.
     no_such_resource: Option<Box<(Route, Arc<KeptAnswer>)>>,
-    /// "No such resource" that counts ([`super::denials`]), the first one, and all servers that it came from.
+    /// "No such resource" that counts ([`crate::relay::inspect::denials`]), the first one, and all servers that it came from.
     pub(super) denial: Option<Box<(Route, Arc<KeptAnswer>)>>,
     pub(super) denying: Vec<SocketAddr>,
     /// A server failed for another reason, so it may serve the resource.
@@ -58,31 +53,5 @@ impl KeptAnswers {
     /// "No such resource", if all servers that were asked have answered so.
     pub(super) fn unanimous(self) -> Option<Box<(Route, Arc<KeptAnswer>)>> {
         self.no_such_resource.filter(|_| !self.contradicted)
-    }
-}
-
-impl Exchange<'_> {
-    /// Passes on an answer that was kept.
-    pub(super) async fn pass_kept(
-        &self,
-        answer: &KeptAnswer,
-        down: &mut ClientSession,
-        method: &Method,
-        upload: &Upload,
-    ) -> Outcome {
-        let KeptAnswer { response, body } = answer.clone();
-        let code = response.status.as_u16();
-        let end = body.is_empty();
-        let passing = async {
-            self.start_response(down, response, method, end).await?;
-            if !end {
-                self.write_piece(down, body, true).await?;
-            }
-            Ok::<(), Box<pingora_core::Error>>(())
-        };
-        match passing.await {
-            Ok(()) => upload.answered(code),
-            Err(_) => Outcome::Broken,
-        }
     }
 }

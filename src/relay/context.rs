@@ -1,0 +1,24 @@
+//! What a request is while it is forwarded: the same for every server that it is sent to. [`crate::relay::service`] makes
+//! it, and lends it to each exchange.
+
+use super::downstream::Downstream;
+use super::request_metrics::RequestMeter;
+use super::route::RouteRequest;
+use super::shared::Shared;
+use super::tokens::Tokens;
+use super::upstream::{RequestKind, Upstreams};
+
+/// A request that is forwarded.
+pub struct RequestContext<'a> {
+    pub shared: &'a Shared,
+    /// Connections to servers.
+    pub upstreams: &'a Upstreams,
+    /// Tokens that apiservers have accepted.
+    pub tokens: &'a Tokens,
+    pub request: &'a RouteRequest<'a>,
+    /// The client's connection.
+    pub downstream: &'a Downstream,
+    pub kind: RequestKind,
+    /// Counts the request when its answer begins.
+    pub meter: &'a RequestMeter<'a>,
+}

@@ -1,0 +1,93 @@
+//! Whole answers: reads the beginning of a body, and passes on what was read or kept.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use tokio::time::{Instant, timeout_at};
+
+use super::answer_header::pass_header;
+use super::parameters::Exchange;
+use super::upload::Upload;
+use crate::relay::client_session::ClientSession;
+use crate::relay::outcome::{KeptAnswer, Outcome};
+use crate::relay::upstream_stream::UpstreamSession;
+
+/// The first bytes of an answer's body, and whether they are the whole body.
+pub(super) struct BodyPrefix {
+    pub(super) body: Vec<u8>,
+    pub(super) complete: bool,
+}
+
+/// Reads the first bytes of a body: until its end, until more than `limit` bytes were read, or until the timeout.
+/// `None`: the connection broke.
+pub(super) async fn read_prefix(
+    up: &mut UpstreamSession,
+    limit: usize,
+    timeout: Duration,
+) -> Option<BodyPrefix> {
+    let mut body = Vec::new();
+    let mut complete = up.is_complete();
+    let deadline = Instant::now() + timeout;
+    while !complete && body.len() <= limit {
+        match timeout_at(deadline, up.read_body()).await {
+            Ok(Ok(Some(data))) => body.extend_from_slice(&data),
+            Ok(Ok(None)) => complete = true,
+            Ok(Err(_)) => return None,
+            Err(_) => break,
+        }
+        complete = complete || up.is_complete();
+    }
+    Some(BodyPrefix { body, complete })
+}
+
+/// Passes on an answer that was kept.
+pub async fn pass_kept(
+    exchange: &Exchange<'_>,
+    answer: &KeptAnswer,
+    down: &mut ClientSession,
+    upload: &Upload,
+) -> Outcome {
+    let KeptAnswer { response, body } = answer.clone();
+    let code = response.status.as_u16();
+    let end = body.is_empty();
+    let passing = async {
+        pass_header(exchange, down, response, end).await?;
+        if !end {
+            write_piece(exchange, down, body, true).await?;
+        }
+        Ok::<(), Box<pingora_core::Error>>(())
+    };
+    match passing.await {
+        Ok(()) => upload.answered(code),
+        Err(_) => Outcome::Broken,
+    }
+}
+
+/// Passes a 410 as the only event below a header that was sent.
+pub async fn pass_event(
+    exchange: &Exchange<'_>,
+    down: &mut ClientSession,
+    event: Bytes,
+    upload: &Upload,
+) -> Outcome {
+    match write_piece(exchange, down, event, true).await {
+        Ok(()) => upload.answered(StatusCode::OK.as_u16()),
+        Err(_) => Outcome::Broken,
+    }
+}
+
+/// Writes a piece of a body that was kept, within the budget for slow clients. `end`: it is the whole body.
+pub(super) async fn write_piece(
+    exchange: &Exchange<'_>,
+    down: &mut ClientSession,
+    piece: Bytes,
+    end: bool,
+) -> pingora_core::Result<()> {
+    let length = piece.len();
+    let mut answer_writer = exchange.answer_writer(end.then_some(length));
+    answer_writer.reserve(length).await?;
+    let write = down.write_body(piece, end);
+    answer_writer.write(pin!(write)).await
+}

@@ -1,0 +1,28 @@
+//! What the meaning of an answer depends on.
+
+use http::{Method, StatusCode};
+use pingora_http::ResponseHeader;
+
+use crate::relay::upstream::ServerKind;
+use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE};
+use crate::request::info::RequestInfo;
+use crate::routing::decide::NoSuchResource;
+
+/// Who was asked for what, and for whom.
+pub struct Asking<'a> {
+    pub method: &'a Method,
+    pub info: &'a RequestInfo<'a>,
+    pub server_kind: ServerKind,
+    /// What becomes of "no such resource".
+    pub no_such_resource: NoSuchResource,
+    /// A peer's proxy has rerouted the request and gets the answer.
+    pub for_peer: bool,
+}
+
+/// Whether a peer's proxy says that the request was not executed. `Some(true)`: because of the resource.
+pub fn not_executed(server_kind: ServerKind, response: &ResponseHeader) -> Option<bool> {
+    let may_be =
+        server_kind == ServerKind::Peer && response.status == StatusCode::SERVICE_UNAVAILABLE;
+    let mark = may_be.then(|| response.headers.get(NOT_EXECUTED))?;
+    mark.map(|mark| mark == OF_RESOURCE)
+}
