@@ -15,6 +15,7 @@ pub mod local;
 pub mod log_queue;
 pub mod log_throttle;
 pub mod metrics;
+pub mod net;
 pub mod otlp;
 pub mod publish;
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use http::Method;
 use http::header::HeaderValue;
 
-use super::outcome::Outcome;
+use crate::relay::outcome::Outcome;
 use crate::request::caller::{Caller, ClientConnection};
 
 /// What the access log says of a request.

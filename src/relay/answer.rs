@@ -2,9 +2,9 @@
 
 use pingora_core::protocols::http::ServerSession;
 
-use super::accept::StatusFormat;
-use super::client_session::ClientSession;
-use super::refusal::{Refusal, ResponseOptions};
+use crate::relay::accept::StatusFormat;
+use crate::relay::client_session::ClientSession;
+use crate::relay::refusal::{Refusal, ResponseOptions};
 use crate::request::headers::SERVER_ID;
 
 /// Refuses a request. Its session can take another one.

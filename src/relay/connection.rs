@@ -17,8 +17,8 @@ use pingora_core::{Error, ErrorType, OrErr};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use super::upstream_stream::UpstreamStream;
-use super::write_batch::batched;
+use crate::net::batched;
+use crate::relay::upstream_stream::UpstreamStream;
 
 /// A server that hangs answers no ping. After this interval and [`PING_TIMEOUT`] all requests on the connection fail.
 /// An apiserver that is only busy answers late: one with two processors that has 5,000 watches to tell of an event of

@@ -11,12 +11,6 @@ use std::time::Duration;
 
 use http::Method;
 
-use super::health::TRIAL;
-use super::overlay::Overlay;
-use super::overlay::cache::UNKEPT;
-use super::refusal::Refusal;
-use super::route::{Action, Candidates, Patience, Route, RouteRequest};
-use super::shared::Shared;
 use crate::config::settings::Settings;
 use crate::config::{DiscoveryMode, Unsynced};
 use crate::discovery::fallback::{lacking, unread};
@@ -24,7 +18,13 @@ use crate::discovery::newest::targets_of;
 use crate::discovery::peer_discovery::{PeerDiscovery, PeerListing};
 use crate::discovery::peer_union::PeerUnion;
 use crate::kube::gvr::{GroupVersion, Gvr};
+use crate::relay::health::TRIAL;
+use crate::relay::overlay::Overlay;
+use crate::relay::overlay::cache::UNKEPT;
 use crate::relay::overlay::metrics::DocumentOutcome;
+use crate::relay::refusal::Refusal;
+use crate::relay::route::{Action, Candidates, Patience, Route, RouteRequest};
+use crate::relay::shared::Shared;
 use crate::request::info::Target;
 use crate::routing::decide::{NoSuchResource, Row};
 use crate::routing::documents::{DocumentRequest, RouteStop, merged, newest};

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, Semaphore};
 
-use super::unread::outflow::Outflow;
-use super::upstream::{UnverifiedPools, Upstreams};
+use crate::relay::unread::outflow::Outflow;
+use crate::relay::upstream::{UnverifiedPools, Upstreams};
 use crate::request::caller::ClientConnection;
 
 /// Callers on one connection whose identity is verified at the same time. More than one, because a first request may
@@ -21,7 +21,7 @@ pub struct Downstream {
     pub client: ClientConnection,
     /// Requests that were begun, and are not counted yet for the budget of HTTP/2 frames.
     pub accepted: Arc<AtomicUsize>,
-    /// Total size of large headers of its running requests ([`super::large_headers`]).
+    /// Total size of large headers of its running requests ([`crate::relay::large_headers`]).
     pub large: AtomicUsize,
     pub outflow: Arc<Outflow>,
     ending: AtomicBool,

@@ -19,12 +19,12 @@ use pingora_http::ResponseHeader;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::client_session::ClientSession;
-use super::shared::{DRAIN_TURNS, Shared, ShutdownPhase};
-use super::unread::KeptBytes;
 use crate::config::settings::Settings;
 use crate::kube::gvr::ResourceKind;
 use crate::metrics::Open;
+use crate::relay::client_session::ClientSession;
+use crate::relay::shared::{DRAIN_TURNS, Shared, ShutdownPhase};
+use crate::relay::unread::KeptBytes;
 use crate::request::info::{RequestInfo, Target, Verb, is_set, query_values};
 use crate::watches::bookmark;
 use crate::watches::follower::{Follower, ObjectType};

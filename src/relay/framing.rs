@@ -1,13 +1,10 @@
-//! The form of requests: what all parsers read the same way. And errors of connections.
-
-use std::fmt;
+//! The form of requests: what Go's HTTP server accepts, and all parsers read the same way.
 
 use http::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::uri::Authority;
 use http::{HeaderMap, Version};
 use pingora_core::protocols::http::ServerSession;
-use pingora_core::{Error, ErrorType};
 
 /// Whether the first line of an HTTP/1 request has a path or an absolute URL, as Go's HTTP server requires. pingora
 /// takes anything else for `/`, and cuts off everything after a `#`, which Go treats as part of the path.
@@ -97,80 +94,9 @@ impl Expectation {
     }
 }
 
-/// The value of a repeated Content-Length. The values were compared when the request was read.
-pub fn single_length(headers: &HeaderMap) -> Option<HeaderValue> {
-    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
-    let first = lengths.next()?;
-    let several = lengths.next().is_some() || first.as_bytes().contains(&b',');
-    let one = first
-        .as_bytes()
-        .split(|byte| *byte == b',')
-        .next()?
-        .trim_ascii();
-    several.then(|| HeaderValue::from_bytes(one).ok())?
-}
-
-/// Whether all values of `Content-Length` are the same number (RFC 9110, section 8.6).
-pub fn lengths_agree(headers: &HeaderMap) -> bool {
-    let values = headers.get_all(CONTENT_LENGTH).iter();
-    let mut lengths = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-    let number = |value: &[u8]| {
-        let digits = value.trim_ascii();
-        let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-        is_number.then(|| std::str::from_utf8(digits).ok()?.parse::<u64>().ok())?
-    };
-    match lengths.next() {
-        None => true,
-        Some(first) => {
-            let first = number(first);
-            first.is_some() && lengths.all(|other| number(other) == first)
-        }
-    }
-}
-
-/// Whether the server did not process the request: REFUSED_STREAM, or a GOAWAY below its stream. pingora calls more
-/// errors retriable: HTTP_1_1_REQUIRED, for example, may come after the request was executed.
-pub fn is_unprocessed(error: &Error) -> bool {
-    let cause = error.root_cause().downcast_ref::<h2::Error>();
-    cause.is_some_and(|cause| {
-        let refused = cause.is_reset() && cause.reason() == Some(h2::Reason::REFUSED_STREAM);
-        let below = cause.is_go_away() && cause.reason() == Some(h2::Reason::NO_ERROR);
-        cause.is_remote() && (refused || below)
-    })
-}
-
-/// Formats an error for the log. Parse errors of pingora quote their input (tokens, cookies, bodies), so only their
-/// type is written.
-pub struct RedactedError<'e>(pub &'e Error);
-
-impl fmt::Display for RedactedError<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(error) = self;
-        match error.root_etype() {
-            ErrorType::InvalidHTTPHeader | ErrorType::Custom(_) => {
-                write!(f, "{}", error.root_etype().as_str())
-            }
-            _ => error.fmt(f),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_cannot_be_parsed_is_not_quoted() {
-        let said = |error: Box<Error>| RedactedError(&error).to_string();
-        let quoting = || Error::explain(ErrorType::InvalidHTTPHeader, "buf: Bearer x");
-        assert_eq!(said(quoting()), "InvalidHTTPHeader");
-        let chunk = Error::explain(ErrorType::new("InvalidChunk"), "Bearer x was not LF");
-        assert_eq!(said(chunk), "InvalidChunk");
-        let around = Error::because(ErrorType::ReadError, "reading", quoting());
-        assert_eq!(said(around), "InvalidHTTPHeader");
-        let plain = Error::explain(ErrorType::ConnectRefused, "connecting");
-        assert!(said(plain).ends_with("ConnectRefused context: connecting"));
-    }
 
     #[test]
     fn expectations_are_read_as_go_reads_them() {
@@ -197,30 +123,6 @@ mod tests {
         }
         assert_eq!(of(Version::HTTP_10, &["100-continue"]), Nothing);
         assert_eq!(of(Version::HTTP_10, &["nonsense"]), Unknown);
-    }
-
-    #[test]
-    fn lengths_agree_however_often_they_are_said() {
-        let one = |values: &[&str]| {
-            let mut headers = HeaderMap::new();
-            for value in values {
-                headers.append(CONTENT_LENGTH, HeaderValue::from_str(value).unwrap());
-            }
-            lengths_agree(&headers)
-        };
-        for values in [&[][..], &["5"], &["5", "5"], &["5, 5"], &["0", "00"]] {
-            assert!(one(values), "{values:?}");
-        }
-        for values in [
-            &["5", "6"][..],
-            &["5,6"],
-            &["+5"],
-            &[""],
-            &["5,"],
-            &["99999999999999999999"],
-        ] {
-            assert!(!one(values), "{values:?}");
-        }
     }
 
     #[test]

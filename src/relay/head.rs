@@ -11,7 +11,7 @@ use http::HeaderValue;
 use pingora_core::protocols::Stream;
 use tokio::io::AsyncReadExt;
 
-use super::large_headers::{self, IncomingHeaderSlot};
+use crate::relay::large_headers::{self, IncomingHeaderSlot};
 
 /// Largest head, as in kube-apiserver: Go's 1 MiB, and the 4 KiB that Go reads beyond it.
 const LIMIT: usize = (1 << 20) + (4 << 10);

@@ -2,13 +2,13 @@
 
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Registry};
 
-use super::outcome::ExchangeFailure;
-use super::overlay::metrics::DocumentMetrics;
-use super::refusal::Refusal;
-use super::request_metrics::RequestMetrics;
-use super::unread::metrics::UnreadMetrics;
 use crate::kube::gvr::Gvr;
 use crate::metrics::{counter, counter_vec, int_gauge, register};
+use crate::relay::outcome::ExchangeFailure;
+use crate::relay::overlay::metrics::DocumentMetrics;
+use crate::relay::refusal::Refusal;
+use crate::relay::request_metrics::RequestMetrics;
+use crate::relay::unread::metrics::UnreadMetrics;
 use crate::watches::metrics::WatchMetrics;
 
 /// Counters of requests. Handles for the request path are made once.

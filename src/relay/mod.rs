@@ -10,21 +10,16 @@
 pub mod accept;
 mod access_log;
 mod answer;
-pub mod boxed;
 pub mod client_session;
 pub mod connection;
 pub mod context;
-pub mod destination;
-pub mod dial;
 pub mod discovery;
 pub mod downstream;
 pub mod exchange;
-pub mod files;
 pub mod final_bookmark;
 pub mod forward;
 pub mod framing;
 pub mod frozen;
-mod h2_body;
 pub mod head;
 pub mod health;
 pub mod if_ready;
@@ -50,6 +45,5 @@ pub mod tokens;
 pub mod unread;
 pub mod upstream;
 pub mod upstream_stream;
-pub mod write_batch;
 
 pub use self::start::{RelayInputs, start};

@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use http::Method;
 
-use super::discovery;
-use super::if_ready::{Gate, gate};
-use super::refusal::Refusal;
-use super::route::{Action, Candidates, Plan, Route, RouteRequest};
-use super::shared::Shared;
+use crate::relay::discovery;
+use crate::relay::if_ready::{Gate, gate};
+use crate::relay::refusal::Refusal;
+use crate::relay::route::{Action, Candidates, Plan, Route, RouteRequest};
+use crate::relay::shared::Shared;
 use crate::request::caller::Caller;
 use crate::request::info::{RequestInfo, Verb};
 use crate::routing::decide::{

@@ -12,10 +12,10 @@ use std::time::Instant;
 use http::Method;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, Registry};
 
-use super::outcome::ExchangeFailure;
-use super::request_span::RequestSpan;
-use super::upstream::RequestKind;
 use crate::metrics::{counter_vec, histogram_vec};
+use crate::relay::outcome::ExchangeFailure;
+use crate::relay::request_span::RequestSpan;
+use crate::relay::upstream::RequestKind;
 use crate::request::info::{RequestInfo, Verb};
 use crate::routing::decide::Row;
 

@@ -13,8 +13,8 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::shared::Shared;
 use crate::log_throttle::LogRateLimit;
+use crate::relay::shared::Shared;
 use crate::relay::upstream::ServerKind;
 use crate::request::caller::{Caller, ClientConnection};
 use crate::tls::credentials::Trust;

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use http::{HeaderValue, Method};
 
-use super::health::Health;
-use super::overlay::Overlay;
-use super::refusal::Refusal;
-use super::shared::Shared;
-use super::upstream::ServerKind;
 use crate::config::settings::Settings;
 use crate::kube::gvr::Gvr;
 use crate::kube::version::{KubernetesVersion, MalformedVersion};
+use crate::relay::health::Health;
+use crate::relay::overlay::Overlay;
+use crate::relay::refusal::Refusal;
+use crate::relay::shared::Shared;
+use crate::relay::upstream::ServerKind;
 use crate::request::caller::Caller;
 use crate::request::credential::{self, CredentialFeatures};
 use crate::request::info::RequestInfo;

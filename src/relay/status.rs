@@ -4,8 +4,8 @@ use bytes::Bytes;
 use k8s_pb::apimachinery::pkg::apis::meta::v1 as protobuf;
 use serde::Serialize;
 
-use super::accept::StatusFormat;
 use crate::kube::envelope;
+use crate::relay::accept::StatusFormat;
 
 const API_VERSION: &str = "v1";
 const KIND: &str = "Status";

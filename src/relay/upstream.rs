@@ -8,7 +8,7 @@
 //!
 //! Since 1.29 kube-apiserver closes an HTTP/2 connection after each request that it does not authenticate. So callers
 //! without our certificate share connections to such a server only after an apiserver has accepted their token
-//! ([`super::tokens`]). Until then they use the connections of their own client's connection ([`super::downstream`]),
+//! ([`crate::relay::tokens`]). Until then they use the connections of their own client's connection ([`crate::relay::downstream`]),
 //! and cannot end other requests. Who has a certificate and is named as if unauthenticated gets a connection for each
 //! request.
 //!
@@ -18,12 +18,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::boxed::rare;
-use super::destination::Destination;
-use super::frozen::{ReadBudget, Ticker};
-use super::pool::{ConnectionPool, Protocols};
-use super::upstream_stream::UpstreamSession;
 use crate::config::Config;
+use crate::net::{Destination, rare};
+use crate::relay::frozen::{ReadBudget, Ticker};
+use crate::relay::pool::{ConnectionPool, Protocols};
+use crate::relay::upstream_stream::UpstreamSession;
 use crate::tls::credentials::{Credentials, Trust};
 
 /// Most streams on one connection. A server may allow fewer.

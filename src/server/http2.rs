@@ -21,12 +21,11 @@ use tokio::task::unconstrained;
 use tokio::time::{Instant, sleep_until};
 
 use super::closing::becomes_true;
+use crate::net::{WriteBatch, batched, lengths_agree};
 use crate::relay::client_session::{ClientSession, ClientStream};
 use crate::relay::downstream::Downstream;
-use crate::relay::framing::lengths_agree;
 use crate::relay::keepalive::{FIRST_REQUEST_TIMEOUT, IDLE_TIMEOUT};
 use crate::relay::service::RelayService;
-use crate::relay::write_batch::{WriteBatch, batched};
 
 /// Most malformed streams of a connection, as in pingora.
 const MOST_MALFORMED: usize = 32;

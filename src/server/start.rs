@@ -16,7 +16,7 @@ use super::metrics::ConnectionMetrics;
 use super::rotate::Rotations;
 use super::worker::{self, WorkerContext};
 use crate::cluster::connector::EtcdTls;
-use crate::relay::files;
+use crate::net::files;
 use crate::relay::shared::Shared;
 use crate::tls::metrics::CertificateMetrics;
 use crate::tls::serving::ServingTls;

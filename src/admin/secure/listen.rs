@@ -29,7 +29,7 @@ use crate::admin::pages::{AdminResponse, Pages, Reasons, TEXT, not_found, respon
 use crate::admin::predecessor::AdminListener;
 use crate::client::ClientMaker;
 use crate::log_throttle::LogRateLimit;
-use crate::relay::files;
+use crate::net::files;
 use crate::relay::shared::Shared;
 use crate::request::caller::ClientConnection;
 use crate::server::accept::in_turn;

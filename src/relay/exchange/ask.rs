@@ -11,8 +11,8 @@ use pingora_http::ResponseHeader;
 
 use super::parameters::Exchange;
 use super::upload::{Disconnected, Upload, UploadInterest};
+use crate::net::is_unprocessed;
 use crate::relay::client_session::ClientSession;
-use crate::relay::framing::is_unprocessed;
 use crate::relay::outcome::ExchangeFailure;
 use crate::relay::upstream_stream::UpstreamSession;
 

@@ -12,8 +12,8 @@ use h2::SendStream;
 use http::HeaderMap;
 use pingora_core::{Error, ErrorType, OrErr};
 
+use crate::net::poll_send;
 use crate::relay::client_session::ClientSession;
-use crate::relay::h2_body::poll_send;
 
 const WHAT: &str = "while passing on the answer";
 

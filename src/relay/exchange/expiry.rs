@@ -8,7 +8,7 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use pingora_http::ResponseHeader;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::relay::boxed::rare;
+use crate::net::rare;
 use crate::relay::inspect::expired;
 use crate::relay::outcome::Expired;
 use crate::watches::metrics::{ExpiredResult, WatchMetrics};

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::expiry::Expiry;
 use super::upload::Upload;
+use crate::net::Destination;
 use crate::relay::context::RequestContext;
-use crate::relay::destination::Destination;
 use crate::relay::downstream::VerificationPermit;
 use crate::relay::frozen::{ReadBudget, Ticker};
 use crate::relay::inspect::Asking;

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use pingora_core::{Error, ErrorType};
 
 use crate::log_throttle::LogRateLimit;
+use crate::net::RedactedError;
 use crate::relay::client_session::ClientSession;
 use crate::relay::final_bookmark::FinalBookmark;
-use crate::relay::framing::RedactedError;
 use crate::relay::revalidate::Revalidation;
 use crate::relay::unread::AnswerWriter;
 use crate::request::caller::Caller;

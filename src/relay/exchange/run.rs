@@ -16,7 +16,7 @@ use super::peek::{after_404, after_410, after_turning_away};
 use super::stream::stream;
 use super::upload::Upload;
 use super::watch_rest::Delivered;
-use crate::relay::boxed::rare;
+use crate::net::rare;
 use crate::relay::client_session::ClientSession;
 use crate::relay::final_bookmark::FinalBookmark;
 use crate::relay::outcome::{ExchangeFailure, Outcome};

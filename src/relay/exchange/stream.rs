@@ -9,7 +9,7 @@ use super::pieces::{break_off, ends, pass};
 use super::upgraded::splice;
 use super::upload::{Upload, UploadInterest};
 use super::watch_rest::{Delivered, WatchRest};
-use crate::relay::boxed::{Rare, rare};
+use crate::net::{Rare, rare};
 use crate::relay::client_session::ClientSession;
 use crate::relay::final_bookmark::FinalBookmark;
 use crate::relay::outcome::{ExchangeFailure, Outcome};

@@ -15,8 +15,8 @@ use h2::SendStream;
 use http::request::Parts;
 
 use super::packed_header::PackedHeader;
+use crate::net::poll_send;
 use crate::relay::client_session::ClientSession;
-use crate::relay::h2_body::poll_send;
 use crate::relay::outcome::Outcome;
 use crate::relay::upstream_stream::UpstreamSession;
 

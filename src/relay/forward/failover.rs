@@ -12,7 +12,7 @@ use super::after_expiry::{KeptExpiry, after_expiry};
 use super::kept_answers::KeptAnswers;
 use super::report::report;
 use super::request::{Authentication, FailedReroute, ForwardedRequest, Refused, unwritable};
-use crate::relay::boxed::rare;
+use crate::net::rare;
 use crate::relay::client_session::ClientSession;
 use crate::relay::context::RequestContext;
 use crate::relay::downstream::VerificationPermit;

@@ -1,7 +1,7 @@
 //! Tells the state of servers, and the log, of an exchange that failed.
 
 use crate::log_throttle::LogRateLimit;
-use crate::relay::framing::RedactedError;
+use crate::net::RedactedError;
 use crate::relay::outcome::ExchangeFailure;
 use crate::relay::route::Route;
 use crate::relay::shared::Shared;

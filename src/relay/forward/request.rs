@@ -9,11 +9,11 @@ use pingora_core::{Error, ErrorType};
 
 use crate::kube::gvr::Gvr;
 use crate::log_throttle::LogRateLimit;
+use crate::net::RedactedError;
 use crate::relay::client_session::ClientSession;
 use crate::relay::context::RequestContext;
 use crate::relay::downstream::VerificationPermit;
 use crate::relay::exchange::{Delivered, Exchange, Expiry, Upload, headers, pass_kept};
-use crate::relay::framing::RedactedError;
 use crate::relay::outcome::{ExchangeFailure, KeptAnswer, Outcome};
 use crate::relay::overlay::metrics::DocumentOutcome;
 use crate::relay::recent::RequestEvent;

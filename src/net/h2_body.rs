@@ -9,7 +9,7 @@ use pingora_core::ErrorType;
 use pingora_core::OrErr;
 
 /// Reads a piece of an HTTP/2 body, and lets its sender send as much more; `None` at its end. Cancel safe.
-pub(super) async fn receive(
+pub async fn receive(
     body: &mut RecvStream,
     what: &'static str,
 ) -> pingora_core::Result<Option<Bytes>> {
@@ -17,7 +17,7 @@ pub(super) async fn receive(
 }
 
 /// See [`receive`].
-pub(super) fn poll_receive(
+pub fn poll_receive(
     body: &mut RecvStream,
     what: &'static str,
     context: &mut Context<'_>,
@@ -32,7 +32,7 @@ pub(super) fn poll_receive(
 }
 
 /// Sends as much of `data` as there is room for. Ready after any progress; returns whether all of it was sent.
-pub(super) fn poll_send(
+pub fn poll_send(
     writer: &mut SendStream<Bytes>,
     data: &mut Bytes,
     end: bool,
