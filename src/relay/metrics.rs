@@ -4,9 +4,9 @@ use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, 
 
 use crate::kube::gvr::Gvr;
 use crate::metrics::{counter, counter_vec, int_gauge, register};
+use crate::relay::answer::Refusal;
 use crate::relay::outcome::ExchangeFailure;
 use crate::relay::overlay::metrics::DocumentMetrics;
-use crate::relay::refusal::Refusal;
 use crate::relay::request_metrics::RequestMetrics;
 use crate::relay::unread::metrics::UnreadMetrics;
 use crate::watches::metrics::WatchMetrics;

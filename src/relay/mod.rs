@@ -7,9 +7,8 @@
 //! to the answer ([`overlay`]). The proxy's own answers are made in [`refusal`]. Each request loads one snapshot; no
 //! locks.
 
-pub mod accept;
 mod access_log;
-mod answer;
+pub mod answer;
 pub mod client_session;
 pub mod connection;
 pub mod context;
@@ -32,7 +31,6 @@ pub mod overlay;
 pub mod plan;
 pub mod pool;
 pub mod recent;
-pub mod refusal;
 pub mod request_metrics;
 pub mod request_span;
 pub mod revalidate;
@@ -40,7 +38,6 @@ pub mod route;
 pub mod service;
 pub mod shared;
 mod start;
-pub mod status;
 pub mod tokens;
 pub mod unread;
 pub mod upstream;

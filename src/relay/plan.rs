@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use http::Method;
 
+use crate::relay::answer::Refusal;
 use crate::relay::discovery;
 use crate::relay::if_ready::{Gate, gate};
-use crate::relay::refusal::Refusal;
 use crate::relay::route::{Action, Candidates, Plan, Route, RouteRequest};
 use crate::relay::shared::Shared;
 use crate::request::caller::Caller;

@@ -20,6 +20,7 @@ use crate::metrics::Open;
 use crate::net::{RedactedError, boxed, buffered, rare};
 use crate::relay::access_log::{AccessEntry, WatchRequest};
 use crate::relay::answer;
+use crate::relay::answer::{Refusal, ResponseOptions};
 use crate::relay::client_session::ClientSession;
 use crate::relay::context::RequestContext;
 use crate::relay::downstream::Downstream;
@@ -31,7 +32,6 @@ use crate::relay::keepalive::{FIRST_REQUEST_TIMEOUT, idle, linger, linger_unread
 use crate::relay::large_headers::{self, LargeHeaderPermit};
 use crate::relay::outcome::Outcome;
 use crate::relay::plan::plan;
-use crate::relay::refusal::{Refusal, ResponseOptions};
 use crate::relay::request_metrics::{RequestMeter, VerbClass};
 use crate::relay::request_span::RequestSpan;
 use crate::relay::route::{Action, Plan, RouteRequest};

@@ -296,7 +296,7 @@ fn texts(source: &str, function: &str) -> Vec<String> {
 #[test]
 fn what_the_proxy_answers_itself_is_in_the_troubleshooting_page() {
     let page = read(&root().join("docs/troubleshooting.md"));
-    let answers = read(&root().join("src/relay/refusal.rs"));
+    let answers = read(&root().join("src/relay/answer/refusal.rs"));
     let messages = texts(&answers, "fn message(self)");
     let names = texts(&answers, "pub fn name(self)");
     assert!(

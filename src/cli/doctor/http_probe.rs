@@ -16,7 +16,7 @@ use super::clock::{self, Skew};
 use super::connection_failure::ConnectionFailure;
 use crate::client::{Client, ClientMaker, ClientResponse};
 use crate::config::Config;
-use crate::relay::refusal::Refusal;
+use crate::relay::answer::Refusal;
 use crate::tls::credentials::{Credentials, Current, Trust};
 use crate::tls::error::TlsError;
 use crate::tls::files::FileSnapshot;
@@ -123,7 +123,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::relay::accept::StatusFormat;
+    use crate::relay::answer::StatusFormat;
 
     fn answer(status: u16, body: impl Into<Bytes>) -> ClientResponse {
         ClientResponse {

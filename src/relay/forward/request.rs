@@ -10,6 +10,7 @@ use pingora_core::{Error, ErrorType};
 use crate::kube::gvr::Gvr;
 use crate::log_throttle::LogRateLimit;
 use crate::net::RedactedError;
+use crate::relay::answer::Refusal;
 use crate::relay::client_session::ClientSession;
 use crate::relay::context::RequestContext;
 use crate::relay::downstream::VerificationPermit;
@@ -17,7 +18,6 @@ use crate::relay::exchange::{Delivered, Exchange, Expiry, Upload, headers, pass_
 use crate::relay::outcome::{ExchangeFailure, KeptAnswer, Outcome};
 use crate::relay::overlay::metrics::DocumentOutcome;
 use crate::relay::recent::RequestEvent;
-use crate::relay::refusal::Refusal;
 use crate::relay::route::Route;
 use crate::relay::tokens::Token;
 use crate::relay::upstream::{ConnectionChoice, PoolChoice, RequestKind, ServerKind};

@@ -11,7 +11,7 @@ use http::header::{
 use super::cache::{Cache, Variant};
 use super::entity::{Entity, EntityFormat, EntitySource};
 use crate::discovery::peer_discovery::PeerDiscovery;
-use crate::relay::accept::is_for_one_server;
+use crate::relay::answer::is_for_one_server;
 use crate::request::headers::set;
 use crate::routing::documents::DocumentRequest;
 use pingora_http::ResponseHeader;

@@ -17,7 +17,7 @@ use super::metrics::DocumentMetrics;
 use super::request::MergeRequest;
 use crate::discovery::openapi;
 use crate::discovery::peer_discovery::SharedPeerDiscovery;
-use crate::relay::accept::StatusFormat;
+use crate::relay::answer::StatusFormat;
 use crate::relay::health::Health;
 use crate::relay::upstream_stream::UpstreamSession;
 use crate::routing::documents::DocumentRequest;

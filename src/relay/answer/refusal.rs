@@ -9,8 +9,8 @@ use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderVa
 use http::request::Parts;
 use pingora_http::ResponseHeader;
 
-use crate::relay::accept::StatusFormat;
-use crate::relay::status::StatusObject;
+use super::format::StatusFormat;
+use super::status::StatusObject;
 use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE, READY};
 
 /// Why the proxy answers instead of an apiserver.

@@ -2,13 +2,13 @@
 
 use pingora_core::protocols::http::ServerSession;
 
-use crate::relay::accept::StatusFormat;
+use super::format::StatusFormat;
+use super::refusal::{Refusal, ResponseOptions};
 use crate::relay::client_session::ClientSession;
-use crate::relay::refusal::{Refusal, ResponseOptions};
 use crate::request::headers::SERVER_ID;
 
 /// Refuses a request. Its session can take another one.
-pub(super) async fn refuse(
+pub async fn refuse(
     down: &mut ClientSession,
     refusal: Refusal,
     retry_after_seconds: u32,
@@ -29,10 +29,7 @@ pub(super) async fn refuse(
 }
 
 /// Refuses a request that could not be read. The connection is to be closed afterwards.
-pub(super) async fn refuse_unread(
-    down: &mut ServerSession,
-    refusal: Refusal,
-) -> pingora_core::Result<()> {
+pub async fn refuse_unread(down: &mut ServerSession, refusal: Refusal) -> pingora_core::Result<()> {
     let (header, body) = refusal.response(0, None, StatusFormat::Json, false)?;
     down.write_error_response(*header, body).await
 }

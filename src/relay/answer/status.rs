@@ -4,8 +4,8 @@ use bytes::Bytes;
 use k8s_pb::apimachinery::pkg::apis::meta::v1 as protobuf;
 use serde::Serialize;
 
+use super::format::StatusFormat;
 use crate::kube::envelope;
-use crate::relay::accept::StatusFormat;
 
 const API_VERSION: &str = "v1";
 const KIND: &str = "Status";
@@ -13,7 +13,7 @@ const FAILURE: &str = "Failure";
 
 /// A failure without details of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StatusObject {
+pub(super) struct StatusObject {
     pub message: &'static str,
     pub reason: &'static str,
     pub code: u16,
@@ -21,7 +21,7 @@ pub struct StatusObject {
 }
 
 impl StatusObject {
-    pub fn encode(&self, form: StatusFormat) -> Bytes {
+    pub(super) fn encode(&self, form: StatusFormat) -> Bytes {
         match form {
             StatusFormat::Json => self.json(),
             StatusFormat::Protobuf => self.protobuf(),
