@@ -1,12 +1,11 @@
 //! What a request is while it is forwarded: the same for every server that it is sent to. [`crate::relay::service`] makes
 //! it, and lends it to each exchange.
 
-use crate::relay::downstream::Downstream;
+use crate::relay::client::Downstream;
 use crate::relay::request_metrics::RequestMeter;
 use crate::relay::route::RouteRequest;
 use crate::relay::shared::Shared;
-use crate::relay::tokens::Tokens;
-use crate::relay::upstream::{RequestKind, Upstreams};
+use crate::relay::upstream::{RequestKind, Tokens, Upstreams};
 
 /// A request that is forwarded.
 pub struct RequestContext<'a> {

@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::config::settings::Settings;
 use crate::kube::gvr::ResourceKind;
 use crate::metrics::Open;
-use crate::relay::client_session::ClientSession;
+use crate::relay::client::ClientSession;
 use crate::relay::shared::{DRAIN_TURNS, Shared, ShutdownPhase};
 use crate::relay::unread::KeptBytes;
 use crate::request::info::{RequestInfo, Target, Verb, is_set, query_values};

@@ -9,27 +9,18 @@
 
 mod access_log;
 pub mod answer;
-pub mod client_session;
-pub mod connection;
+pub mod client;
 pub mod context;
 pub mod discovery;
-pub mod downstream;
 pub mod exchange;
 pub mod final_bookmark;
 pub mod forward;
-pub mod framing;
-pub mod frozen;
-pub mod head;
-pub mod health;
 pub mod if_ready;
 pub mod inspect;
-pub mod keepalive;
-pub mod large_headers;
 pub mod metrics;
 pub mod outcome;
 pub mod overlay;
 pub mod plan;
-pub mod pool;
 pub mod recent;
 pub mod request_metrics;
 pub mod request_span;
@@ -38,9 +29,7 @@ pub mod route;
 pub mod service;
 pub mod shared;
 mod start;
-pub mod tokens;
 pub mod unread;
 pub mod upstream;
-pub mod upstream_stream;
 
 pub use self::start::{RelayInputs, start};

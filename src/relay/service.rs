@@ -21,24 +21,23 @@ use crate::net::{RedactedError, boxed, buffered, rare};
 use crate::relay::access_log::{AccessEntry, WatchRequest};
 use crate::relay::answer;
 use crate::relay::answer::{Refusal, ResponseOptions};
-use crate::relay::client_session::ClientSession;
+use crate::relay::client::{
+    ClientSession, Downstream, Expectation, FIRST_REQUEST_TIMEOUT, Head, HeadError, has_one_length,
+    idle, is_hosted,
+    large_headers::{self, LargeHeaderPermit},
+    linger, linger_unread, names_a_path, read_head,
+};
 use crate::relay::context::RequestContext;
-use crate::relay::downstream::Downstream;
 use crate::relay::exchange::{Delivered, Upload};
 use crate::relay::forward::{ForwardedRequest, Refused, forward};
-use crate::relay::framing::{Expectation, has_one_length, is_hosted, names_a_path};
-use crate::relay::head::{self, Head, HeadError};
-use crate::relay::keepalive::{FIRST_REQUEST_TIMEOUT, idle, linger, linger_unread};
-use crate::relay::large_headers::{self, LargeHeaderPermit};
 use crate::relay::outcome::Outcome;
 use crate::relay::plan::plan;
 use crate::relay::request_metrics::{RequestMeter, VerbClass};
 use crate::relay::request_span::RequestSpan;
 use crate::relay::route::{Action, Plan, RouteRequest};
 use crate::relay::shared::{Shared, retry_after};
-use crate::relay::tokens::Tokens;
 use crate::relay::unread::{AnswerWriter, SEND_BUFFER};
-use crate::relay::upstream::{RequestKind, STREAMS, Upstreams};
+use crate::relay::upstream::{RequestKind, STREAMS, Tokens, Upstreams};
 use crate::request::caller::Caller;
 use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, means_upgrade, version_asked};
 use crate::request::info::{self, Target};
@@ -57,7 +56,7 @@ const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 64 * STREAM_WINDOW;
 const PEERS_WINDOW: u32 = STREAMS * STREAM_WINDOW;
 /// The value of `Keep-Alive: timeout` on answers over HTTP/1, in seconds. The real timeout is
-/// [`crate::relay::keepalive::IDLE_TIMEOUT`].
+/// [`crate::relay::client::IDLE_TIMEOUT`].
 const KEEPALIVE: u64 = 60;
 /// Most streams that were reset before they were accepted; HTTP/2 closes a connection with more. All users of a peer
 /// share a few connections.
@@ -160,7 +159,7 @@ impl RelayService {
         begun: BytesMut,
         keepalive: Option<u64>,
     ) -> Option<ServerSession> {
-        let head = head::read(&mut stream, begun).await;
+        let head = read_head(&mut stream, begun).await;
         let mut session = ServerSession::new_http1(stream);
         session.set_keepalive(keepalive);
         let parsed = match head {

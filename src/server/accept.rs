@@ -34,7 +34,7 @@ use super::listener::ignore_newcomers;
 use super::metrics::ConnectionMetrics;
 use crate::log_throttle::LogRateLimit;
 use crate::net::files;
-use crate::relay::downstream::Downstream;
+use crate::relay::client::Downstream;
 use crate::relay::service::{HEADER_TIMEOUT, RelayService};
 use crate::relay::unread::UnreadBudget;
 use crate::request::caller::ClientConnection;

@@ -20,7 +20,7 @@ use tokio::time::Sleep;
 
 use super::delegate::delegate_connection;
 use super::frame_budget::{FrameBudget, OF_A_REQUEST};
-use crate::relay::large_headers::IncomingHeaderSlot;
+use crate::relay::client::large_headers::IncomingHeaderSlot;
 use crate::relay::service::HEADER_TIMEOUT;
 
 /// A block of more bytes may have many fields: each byte may stand for one.

@@ -22,9 +22,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::closing::becomes_true;
 use crate::net::{WriteBatch, batched, lengths_agree};
-use crate::relay::client_session::{ClientSession, ClientStream};
-use crate::relay::downstream::Downstream;
-use crate::relay::keepalive::{FIRST_REQUEST_TIMEOUT, IDLE_TIMEOUT};
+use crate::relay::client::{
+    ClientSession, ClientStream, Downstream, FIRST_REQUEST_TIMEOUT, IDLE_TIMEOUT,
+};
 use crate::relay::service::RelayService;
 
 /// Most malformed streams of a connection, as in pingora.

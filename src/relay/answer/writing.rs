@@ -4,7 +4,7 @@ use pingora_core::protocols::http::ServerSession;
 
 use super::format::StatusFormat;
 use super::refusal::{Refusal, ResponseOptions};
-use crate::relay::client_session::ClientSession;
+use crate::relay::client::ClientSession;
 use crate::request::headers::SERVER_ID;
 
 /// Refuses a request. Its session can take another one.

@@ -9,7 +9,7 @@ use pingora_http::ResponseHeader;
 
 use super::framing::{frame_for_http1, says_close, strip_hop_by_hop};
 use super::parameters::Exchange;
-use crate::relay::client_session::ClientSession;
+use crate::relay::client::ClientSession;
 use crate::relay::context::RequestContext;
 use crate::relay::upstream::RequestKind;
 use crate::request::caller::Caller;

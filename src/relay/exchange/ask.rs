@@ -12,9 +12,9 @@ use pingora_http::ResponseHeader;
 use super::parameters::Exchange;
 use super::upload::{Disconnected, Upload, UploadInterest};
 use crate::net::is_unprocessed;
-use crate::relay::client_session::ClientSession;
+use crate::relay::client::ClientSession;
 use crate::relay::outcome::ExchangeFailure;
-use crate::relay::upstream_stream::UpstreamSession;
+use crate::relay::upstream::UpstreamSession;
 
 /// A request that was answered.
 pub(super) struct Asked {

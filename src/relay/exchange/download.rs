@@ -13,7 +13,7 @@ use http::HeaderMap;
 use pingora_core::{Error, ErrorType, OrErr};
 
 use crate::net::poll_send;
-use crate::relay::client_session::ClientSession;
+use crate::relay::client::ClientSession;
 
 const WHAT: &str = "while passing on the answer";
 

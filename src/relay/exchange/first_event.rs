@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use super::expiry::Expiry;
 use crate::relay::inspect::expired::{REST_TIMEOUT, watched_format};
 use crate::relay::outcome::{ExchangeFailure, Expired, ExpiredEvent};
-use crate::relay::upstream_stream::UpstreamSession;
+use crate::relay::upstream::UpstreamSession;
 use crate::watches::frames::first_event::{FirstEvent, FirstLook};
 use crate::watches::metrics::{ExpiredResult, WatchMetrics};
 

@@ -12,14 +12,14 @@ use super::parameters::Exchange;
 use super::upload::{Upload, UploadInterest};
 use super::watch_rest::Delivered;
 use crate::log_throttle::LogRateLimit;
-use crate::relay::client_session::ClientSession;
+use crate::relay::client::ClientSession;
 use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::relay::overlay::MergeRequest;
 use crate::relay::overlay::entity::{Entity, forget};
 use crate::relay::overlay::merge::{OverlayError, refusal};
 use crate::relay::overlay::metrics::DocumentOutcome;
 use crate::relay::overlay::serve::DocumentMaker;
-use crate::relay::upstream_stream::UpstreamSession;
+use crate::relay::upstream::UpstreamSession;
 
 /// Answers with the merged document. Only for an answer that [`MergeRequest::concerns`].
 pub(super) async fn send_merged(

@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::expiry::Expiry;
 use super::upload::Upload;
 use crate::net::Destination;
+use crate::relay::client::VerificationPermit;
 use crate::relay::context::RequestContext;
-use crate::relay::downstream::VerificationPermit;
-use crate::relay::frozen::{ReadBudget, Ticker};
 use crate::relay::inspect::Asking;
 use crate::relay::outcome::ExchangeFailure;
 use crate::relay::overlay::MergeRequest;
 use crate::relay::plan;
 use crate::relay::revalidate::Revalidation;
 use crate::relay::route::Route;
-use crate::relay::tokens::Token;
 use crate::relay::unread::AnswerWriter;
-use crate::relay::upstream::{ConnectionChoice, PoolChoice, RequestKind, UpstreamGroup};
-use crate::relay::upstream_stream::UpstreamSession;
+use crate::relay::upstream::{
+    ConnectionChoice, PoolChoice, RequestKind, Token, UpstreamGroup, UpstreamSession,
+    frozen::{ReadBudget, Ticker},
+};
 use crate::routing::decide::Row;
 
 /// The parameters of one exchange.

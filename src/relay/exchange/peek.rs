@@ -12,15 +12,14 @@ use super::stream::stream;
 use super::upload::Upload;
 use super::watch_rest::Delivered;
 use super::whole::{BodyPrefix, pass_kept, read_prefix, write_piece};
-use crate::relay::client_session::ClientSession;
+use crate::relay::client::ClientSession;
 use crate::relay::final_bookmark::FinalBookmark;
 use crate::relay::inspect::expired;
 use crate::relay::inspect::not_found::{self, NotFound};
 use crate::relay::inspect::turned_away::{self, Reason};
 use crate::relay::outcome::{ExchangeFailure, Expired, KeptAnswer, Outcome};
 use crate::relay::plan;
-use crate::relay::upstream::ServerKind;
-use crate::relay::upstream_stream::UpstreamSession;
+use crate::relay::upstream::{ServerKind, UpstreamSession};
 use crate::routing::decide::NoSuchResource;
 use crate::watches::metrics::ExpiredResult;
 

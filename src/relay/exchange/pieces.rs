@@ -9,7 +9,7 @@ use pingora_core::{Error, ErrorType};
 
 use crate::log_throttle::LogRateLimit;
 use crate::net::RedactedError;
-use crate::relay::client_session::ClientSession;
+use crate::relay::client::ClientSession;
 use crate::relay::final_bookmark::FinalBookmark;
 use crate::relay::revalidate::Revalidation;
 use crate::relay::unread::AnswerWriter;

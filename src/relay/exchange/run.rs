@@ -17,7 +17,7 @@ use super::stream::stream;
 use super::upload::Upload;
 use super::watch_rest::Delivered;
 use crate::net::rare;
-use crate::relay::client_session::ClientSession;
+use crate::relay::client::ClientSession;
 use crate::relay::final_bookmark::FinalBookmark;
 use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::relay::upstream::RequestKind;

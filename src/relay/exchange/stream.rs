@@ -10,12 +10,11 @@ use super::upgraded::splice;
 use super::upload::{Upload, UploadInterest};
 use super::watch_rest::{Delivered, WatchRest};
 use crate::net::{Rare, rare};
-use crate::relay::client_session::ClientSession;
+use crate::relay::client::ClientSession;
 use crate::relay::final_bookmark::FinalBookmark;
 use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::relay::unread::AnswerWriter;
-use crate::relay::upstream::RequestKind;
-use crate::relay::upstream_stream::UpstreamSession;
+use crate::relay::upstream::{RequestKind, UpstreamSession};
 
 const SWITCHING: u16 = 101;
 

@@ -16,8 +16,8 @@ use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
 
-use crate::relay::client_session::ClientSession;
-use crate::relay::upstream_stream::UpstreamSession;
+use crate::relay::client::ClientSession;
+use crate::relay::upstream::UpstreamSession;
 
 /// How long the other side may take to receive the rest and the end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -16,9 +16,9 @@ use http::request::Parts;
 
 use super::packed_header::PackedHeader;
 use crate::net::poll_send;
-use crate::relay::client_session::ClientSession;
+use crate::relay::client::ClientSession;
 use crate::relay::outcome::Outcome;
-use crate::relay::upstream_stream::UpstreamSession;
+use crate::relay::upstream::UpstreamSession;
 
 /// The side that ended an exchange.
 pub enum Disconnected {

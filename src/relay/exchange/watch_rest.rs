@@ -15,15 +15,13 @@ use super::parameters::Exchange;
 use super::pieces::{break_off, ends, pass};
 use crate::metrics::Open;
 use crate::relay::access_log::{AccessEntry, WatchRequest};
-use crate::relay::client_session::ClientSession;
-use crate::relay::downstream::Downstream;
+use crate::relay::client::{ClientSession, Downstream};
 use crate::relay::final_bookmark::{FinalBookmark, Watch};
 use crate::relay::outcome::Outcome;
 use crate::relay::revalidate::Revalidation;
 use crate::relay::shared::Shared;
 use crate::relay::unread::AnswerWriter;
-use crate::relay::upstream::ServerKind;
-use crate::relay::upstream_stream::UpstreamStream;
+use crate::relay::upstream::{ServerKind, UpstreamStream};
 use crate::request::caller::Caller;
 use crate::tls::credentials::Trust;
 

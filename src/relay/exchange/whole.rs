@@ -10,9 +10,9 @@ use tokio::time::{Instant, timeout_at};
 use super::answer_header::pass_header;
 use super::parameters::Exchange;
 use super::upload::Upload;
-use crate::relay::client_session::ClientSession;
+use crate::relay::client::ClientSession;
 use crate::relay::outcome::{KeptAnswer, Outcome};
-use crate::relay::upstream_stream::UpstreamSession;
+use crate::relay::upstream::UpstreamSession;
 
 /// The first bytes of an answer's body, and whether they are the whole body.
 pub(super) struct BodyPrefix {

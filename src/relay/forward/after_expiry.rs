@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use super::report::report;
 use super::request::{Authentication, ForwardedRequest};
-use crate::relay::client_session::ClientSession;
+use crate::relay::client::ClientSession;
 use crate::relay::exchange::{self, Delivered, Expiry, Leaving, ResumedWatch, Upload, pass_event};
 use crate::relay::inspect::expired::event;
 use crate::relay::outcome::{ExchangeFailure, Expired, Outcome};

@@ -11,16 +11,14 @@ use crate::kube::gvr::Gvr;
 use crate::log_throttle::LogRateLimit;
 use crate::net::RedactedError;
 use crate::relay::answer::Refusal;
-use crate::relay::client_session::ClientSession;
+use crate::relay::client::{ClientSession, VerificationPermit};
 use crate::relay::context::RequestContext;
-use crate::relay::downstream::VerificationPermit;
 use crate::relay::exchange::{Delivered, Exchange, Expiry, Upload, headers, pass_kept};
 use crate::relay::outcome::{ExchangeFailure, KeptAnswer, Outcome};
 use crate::relay::overlay::metrics::DocumentOutcome;
 use crate::relay::recent::RequestEvent;
 use crate::relay::route::Route;
-use crate::relay::tokens::Token;
-use crate::relay::upstream::{ConnectionChoice, PoolChoice, RequestKind, ServerKind};
+use crate::relay::upstream::{ConnectionChoice, PoolChoice, RequestKind, ServerKind, Token};
 use crate::request::caller::Caller;
 
 /// A request that is forwarded.

@@ -18,8 +18,7 @@ use super::request::MergeRequest;
 use crate::discovery::openapi;
 use crate::discovery::peer_discovery::SharedPeerDiscovery;
 use crate::relay::answer::StatusFormat;
-use crate::relay::health::Health;
-use crate::relay::upstream_stream::UpstreamSession;
+use crate::relay::upstream::{UpstreamSession, health::Health};
 use crate::routing::documents::DocumentRequest;
 
 /// Longest document that is read. Real ones are much shorter.

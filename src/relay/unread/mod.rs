@@ -20,8 +20,8 @@ use std::time::Duration;
 use pingora_core::{Error, ErrorType};
 
 use self::outflow::Outflow;
-use super::connection::STREAM_WINDOW;
 use crate::relay::unread::metrics::UnreadMetrics;
+use crate::relay::upstream::STREAM_WINDOW;
 
 pub mod metrics;
 pub mod outflow;

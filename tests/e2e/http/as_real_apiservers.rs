@@ -1,7 +1,7 @@
 //! Odd requests that real kube-apiservers v1.20.2 answer, here and where they are rerouted to, as they answer themselves.
 
 use bytes::Bytes;
-use kube_interop_proxy::relay::tokens::Tokens;
+use kube_interop_proxy::relay::upstream::Tokens;
 use testkit::client::Client;
 use testkit::cluster::{Ground, HPAS_IN_DEFAULT};
 use testkit::kube::KubeApiServer;

@@ -11,7 +11,7 @@ use http::HeaderValue;
 use pingora_core::protocols::Stream;
 use tokio::io::AsyncReadExt;
 
-use crate::relay::large_headers::{self, IncomingHeaderSlot};
+use super::large_headers::{self, IncomingHeaderSlot};
 
 /// Largest head, as in kube-apiserver: Go's 1 MiB, and the 4 KiB that Go reads beyond it.
 const LIMIT: usize = (1 << 20) + (4 << 10);
@@ -49,7 +49,7 @@ pub enum HeadError {
 }
 
 /// Reads on from `bytes` until a head is complete.
-pub async fn read(stream: &mut Stream, mut bytes: BytesMut) -> Result<Head, HeadError> {
+pub async fn read_head(stream: &mut Stream, mut bytes: BytesMut) -> Result<Head, HeadError> {
     let mut scan = Scan::default();
     let mut slot = Option::<IncomingHeaderSlot>::None;
     loop {

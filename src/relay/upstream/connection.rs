@@ -17,8 +17,8 @@ use pingora_core::{Error, ErrorType, OrErr};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
+use super::stream::UpstreamStream;
 use crate::net::batched;
-use crate::relay::upstream_stream::UpstreamStream;
 
 /// A server that hangs answers no ping. After this interval and [`PING_TIMEOUT`] all requests on the connection fail.
 /// An apiserver that is only busy answers late: one with two processors that has 5,000 watches to tell of an event of
@@ -39,7 +39,7 @@ pub const STREAM_WINDOW: u32 = 64 << 10;
 const FRAME: u32 = 64 << 10;
 
 /// An open connection. Its pool and its streams hold it.
-pub struct Connection {
+pub(super) struct Connection {
     requests: SendRequest<Bytes>,
     /// Streams that are in use.
     running: AtomicUsize,
@@ -52,7 +52,7 @@ pub struct Connection {
 }
 
 /// What became of an attempt to begin a stream.
-pub enum Begun {
+pub(super) enum Begun {
     /// And whether it is not the connection's first one.
     Stream(UpstreamStream, bool),
     /// All streams that are allowed are in use.
@@ -63,7 +63,7 @@ pub enum Begun {
 
 impl Connection {
     /// Begins HTTP/2 on a connection.
-    pub async fn open(stream: Stream) -> pingora_core::Result<Arc<Self>> {
+    pub(super) async fn open(stream: Stream) -> pingora_core::Result<Arc<Self>> {
         let (stream, flush) = batched(stream);
         let mut options = Builder::new();
         options
@@ -104,12 +104,12 @@ impl Connection {
     }
 
     /// Streams at the same time that the server allows.
-    pub fn limit(&self) -> usize {
+    pub(super) fn limit(&self) -> usize {
         self.requests.current_max_send_streams()
     }
 
     /// Begins a stream if it would start at once. `most`: streams at the same time, whatever the server allows.
-    pub fn begin(self: &Arc<Self>, most: usize) -> Begun {
+    pub(super) fn begin(self: &Arc<Self>, most: usize) -> Begun {
         if self.is_closed() {
             return Begun::Closed;
         }
@@ -139,7 +139,7 @@ impl Connection {
     }
 
     /// Whether no stream can begin any more.
-    pub fn is_closed(&self) -> bool {
+    pub(super) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }
 

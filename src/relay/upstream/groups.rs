@@ -8,7 +8,7 @@
 //!
 //! Since 1.29 kube-apiserver closes an HTTP/2 connection after each request that it does not authenticate. So callers
 //! without our certificate share connections to such a server only after an apiserver has accepted their token
-//! ([`crate::relay::tokens`]). Until then they use the connections of their own client's connection ([`crate::relay::downstream`]),
+//! ([`super::tokens`]). Until then they use the connections of their own client's connection ([`crate::relay::client`]),
 //! and cannot end other requests. Who has a certificate and is named as if unauthenticated gets a connection for each
 //! request.
 //!
@@ -18,15 +18,15 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::frozen::{ReadBudget, Ticker};
+use super::pool::{ConnectionPool, Protocols};
+use super::stream::UpstreamSession;
 use crate::config::Config;
 use crate::net::{Destination, rare};
-use crate::relay::frozen::{ReadBudget, Ticker};
-use crate::relay::pool::{ConnectionPool, Protocols};
-use crate::relay::upstream_stream::UpstreamSession;
 use crate::tls::credentials::{Credentials, Trust};
 
 /// Most streams on one connection. A server may allow fewer.
-pub(super) const STREAMS: u32 = 128;
+pub const STREAMS: u32 = 128;
 const UNVERIFIED_STREAMS: usize = 64;
 
 /// Which kind of server a request is sent to.
@@ -77,7 +77,7 @@ pub enum ConnectionChoice {
 /// Upstream connections for callers on one connection that no apiserver has authenticated yet.
 #[derive(Clone)]
 pub struct UnverifiedPools {
-    pub(super) credentials: Arc<Credentials>,
+    pub credentials: Arc<Credentials>,
     pub local: Arc<ConnectionPool>,
     /// To peers and native apiservers.
     pub peers: Arc<ConnectionPool>,

@@ -19,9 +19,9 @@ use rustls::ClientConfig;
 use tokio::io::AsyncReadExt;
 use tokio::sync::watch;
 
+use super::connection::{Begun, Connection};
+use super::stream::UpstreamSession;
 use crate::net::{Destination, dial, rare};
-use crate::relay::connection::{Begun, Connection};
-use crate::relay::upstream_stream::UpstreamSession;
 
 /// New connections that a request waits for, before it opens one for itself: others may be faster each time, or the
 /// server ends what it has accepted.

@@ -20,10 +20,10 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{interval, sleep};
 
+use super::health::Health;
 use crate::config::Config;
 use crate::local::state::LocalState;
 use crate::net::dial;
-use crate::relay::health::Health;
 use crate::routing::table::Snapshot;
 use crate::tls::credentials::Current;
 

@@ -13,7 +13,7 @@ use http::request::Parts;
 use pingora_core::protocols::http::ServerSession;
 use tokio::sync::oneshot;
 
-use crate::relay::downstream::Downstream;
+use super::connection::Downstream;
 
 /// Size of a field besides its bytes.
 pub const FIELD: usize = 32;

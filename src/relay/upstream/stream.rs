@@ -16,15 +16,15 @@ use pingora_core::protocols::http::v1::client::HttpSession as Http1Session;
 use pingora_core::{Error, ErrorType, OrErr};
 use pingora_http::{RequestHeader, ResponseHeader};
 
+use super::connection::Connection;
 use crate::net::{lengths_agree, poll_receive, single_length};
-use crate::relay::connection::Connection;
 use crate::request::headers::set;
 
 const SENDING: &str = "while sending a request";
 const READING: &str = "while reading an answer";
 
 /// A request to a server. It is boxed, because it is handed through many futures. The futures of HTTP/1.1 are boxed, too,
-/// as in [`crate::relay::client_session`].
+/// as in [`crate::relay::client`].
 pub enum UpstreamSession {
     H1(Box<Http1Session>),
     H2(Box<UpstreamStream>),

@@ -15,8 +15,8 @@ use pingora_core::protocols::http::date::get_cached_date;
 use pingora_core::{Error, ErrorType, OrErr};
 use pingora_http::ResponseHeader;
 
+use super::connection::Downstream;
 use crate::net::{poll_send, receive};
-use crate::relay::downstream::Downstream;
 
 const READING: &str = "while reading a request";
 const WRITING: &str = "while writing an answer";

@@ -21,7 +21,7 @@ pub struct Downstream {
     pub client: ClientConnection,
     /// Requests that were begun, and are not counted yet for the budget of HTTP/2 frames.
     pub accepted: Arc<AtomicUsize>,
-    /// Total size of large headers of its running requests ([`crate::relay::large_headers`]).
+    /// Total size of large headers of its running requests ([`super::large_headers`]).
     pub large: AtomicUsize,
     pub outflow: Arc<Outflow>,
     ending: AtomicBool,

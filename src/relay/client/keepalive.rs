@@ -9,7 +9,7 @@ use pingora_core::server::ShutdownWatch;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
-use crate::relay::client_session::ClientSession;
+use super::session::ClientSession;
 
 /// Idle connections are closed after this time, as in kube-apiserver.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
