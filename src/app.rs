@@ -29,7 +29,7 @@ use crate::otlp::metrics::SpanMetrics;
 use crate::publish::Publishing;
 use crate::publish::announcement::Announcement;
 use crate::publish::metrics::{IdentityMetrics, LeaseMetrics};
-use crate::relay::metrics::Metrics;
+use crate::relay::observe::Metrics;
 use crate::relay::shared::{Shared, ShutdownPhase};
 use crate::reload::ReloadInputs;
 use crate::reload::metrics::ReloadMetrics;

@@ -164,7 +164,7 @@ sections! {
         pub last_bookmarks_withheld: BTreeMap<String, u64>,
     }
 
-    /// The last requests of two kinds, as [`crate::relay::recent`] writes them.
+    /// The last requests of two kinds, as [`crate::relay::observe`] writes them.
     pub struct RecentStatus {
         pub refused: Value,
         pub rerouted: Value,

@@ -11,9 +11,8 @@ use crate::otlp::metrics::SpanMetrics;
 use crate::publish::metrics::{IdentityMetrics, LeaseMetrics, LeaseOwner};
 use crate::reference::{REGISTERED, RegisteredMetric, assert_current, cell, code};
 use crate::relay::answer::Refusal;
-use crate::relay::metrics::Metrics;
-use crate::relay::overlay::metrics::DocumentOutcome;
-use crate::relay::request_metrics::{NO_DECISION, VerbClass};
+use crate::relay::documents::DocumentOutcome;
+use crate::relay::observe::{Metrics, NO_DECISION, VerbClass};
 use crate::relay::unread::ResetReason;
 use crate::reload::metrics::ReloadMetrics;
 use crate::routing::decide::Row;
@@ -161,9 +160,9 @@ fn every_metric_passes_where_it_is_noted() {
         include_str!("../metrics.rs"),
         include_str!("../otlp/metrics.rs"),
         include_str!("../publish/metrics.rs"),
-        include_str!("../relay/metrics.rs"),
-        include_str!("../relay/overlay/metrics.rs"),
-        include_str!("../relay/request_metrics.rs"),
+        include_str!("../relay/observe/metrics.rs"),
+        include_str!("../relay/documents/metrics.rs"),
+        include_str!("../relay/observe/request_metrics.rs"),
         include_str!("../relay/unread/metrics.rs"),
         include_str!("../reload/metrics.rs"),
         include_str!("../server/metrics.rs"),

@@ -17,7 +17,7 @@ use super::metrics::GaugeValues;
 use crate::discovery::peer_discovery::SourceStatus;
 use crate::kube::gvr::{Custom, Gvr, Pair, api_version};
 use crate::publish::metrics::LeaseMetrics;
-use crate::relay::recent::unix;
+use crate::relay::observe::unix;
 use crate::relay::shared::{Shared, ShutdownPhase};
 use crate::relay::upstream::health::Health;
 use crate::reload::metrics::{ReloadMetrics, ReloadStatus};

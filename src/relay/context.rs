@@ -2,7 +2,7 @@
 //! it, and lends it to each exchange.
 
 use crate::relay::client::Downstream;
-use crate::relay::request_metrics::RequestMeter;
+use crate::relay::observe::RequestMeter;
 use crate::relay::route::RouteRequest;
 use crate::relay::shared::Shared;
 use crate::relay::upstream::{RequestKind, Tokens, Upstreams};

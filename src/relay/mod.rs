@@ -7,23 +7,19 @@
 //! to the answer ([`overlay`]). The proxy's own answers are made in [`refusal`]. Each request loads one snapshot; no
 //! locks.
 
-mod access_log;
 pub mod answer;
 pub mod client;
 pub mod context;
 pub mod discovery;
+pub mod documents;
 pub mod exchange;
 pub mod final_bookmark;
 pub mod forward;
 pub mod if_ready;
 pub mod inspect;
-pub mod metrics;
+pub mod observe;
 pub mod outcome;
-pub mod overlay;
 pub mod plan;
-pub mod recent;
-pub mod request_metrics;
-pub mod request_span;
 pub mod revalidate;
 pub mod route;
 pub mod service;

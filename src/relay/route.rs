@@ -14,7 +14,7 @@ use crate::config::settings::Settings;
 use crate::kube::gvr::Gvr;
 use crate::kube::version::{KubernetesVersion, MalformedVersion};
 use crate::relay::answer::Refusal;
-use crate::relay::overlay::Overlay;
+use crate::relay::documents::Overlay;
 use crate::relay::shared::Shared;
 use crate::relay::upstream::{ServerKind, health::Health};
 use crate::request::caller::Caller;

@@ -18,7 +18,6 @@ use rand::Rng as _;
 
 use crate::metrics::Open;
 use crate::net::{RedactedError, boxed, buffered, rare};
-use crate::relay::access_log::{AccessEntry, WatchRequest};
 use crate::relay::answer;
 use crate::relay::answer::{Refusal, ResponseOptions};
 use crate::relay::client::{
@@ -30,10 +29,9 @@ use crate::relay::client::{
 use crate::relay::context::RequestContext;
 use crate::relay::exchange::{Delivered, Upload};
 use crate::relay::forward::{ForwardedRequest, Refused, forward};
+use crate::relay::observe::{AccessEntry, RequestMeter, RequestSpan, VerbClass, WatchRequest};
 use crate::relay::outcome::Outcome;
 use crate::relay::plan::plan;
-use crate::relay::request_metrics::{RequestMeter, VerbClass};
-use crate::relay::request_span::RequestSpan;
 use crate::relay::route::{Action, Plan, RouteRequest};
 use crate::relay::shared::{Shared, retry_after};
 use crate::relay::unread::{AnswerWriter, SEND_BUFFER};

@@ -22,7 +22,7 @@ use kube_interop_proxy::kube::gvr::{Custom, Definition, Gvr, Pair, ServedSet};
 use kube_interop_proxy::kube::requestheader::{NameList, PublishedNames};
 use kube_interop_proxy::local::state::LocalState;
 use kube_interop_proxy::relay::client::Downstream;
-use kube_interop_proxy::relay::metrics::Metrics;
+use kube_interop_proxy::relay::observe::Metrics;
 use kube_interop_proxy::relay::service::RelayService;
 use kube_interop_proxy::relay::shared::{Shared, ShutdownPhase};
 use kube_interop_proxy::relay::{self, RelayInputs};

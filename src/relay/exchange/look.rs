@@ -5,9 +5,9 @@ use pingora_http::ResponseHeader;
 
 use super::expiry::Expiry;
 use super::parameters::Exchange;
+use crate::relay::documents::MergeRequest;
 use crate::relay::inspect::{denials, not_executed, turned_away};
 use crate::relay::outcome::ExchangeFailure;
-use crate::relay::overlay::MergeRequest;
 use crate::routing::decide::NoSuchResource;
 
 /// What is to be done with an answer.

@@ -13,12 +13,10 @@ use super::upload::{Upload, UploadInterest};
 use super::watch_rest::Delivered;
 use crate::log_throttle::LogRateLimit;
 use crate::relay::client::ClientSession;
+use crate::relay::documents::{
+    DocumentMaker, DocumentOutcome, Entity, MergeRequest, OverlayError, refuses, remove_headers,
+};
 use crate::relay::outcome::{ExchangeFailure, Outcome};
-use crate::relay::overlay::MergeRequest;
-use crate::relay::overlay::entity::{Entity, forget};
-use crate::relay::overlay::merge::{OverlayError, refusal};
-use crate::relay::overlay::metrics::DocumentOutcome;
-use crate::relay::overlay::serve::DocumentMaker;
 use crate::relay::upstream::UpstreamSession;
 
 /// Answers with the merged document. Only for an answer that [`MergeRequest::concerns`].
@@ -37,11 +35,11 @@ pub(super) async fn send_merged(
         let form = merge_request.form_of(&response);
         let custom = shared.published.snapshot.load().custom.clone();
         let of = &merge_request.peer_discovery;
-        if let Some(error) = refusal(&merge_request.document, &form, of, &custom) {
+        if let Some(error) = refuses(&merge_request.document, &form, of, &custom) {
             return Err(unmerged(exchange, &error));
         }
         upload.forget();
-        forget(&mut response);
+        remove_headers(&mut response);
         pass_header(exchange, down, response, true)
             .await
             .map(|_| StatusCode::OK)

@@ -128,7 +128,7 @@ impl Entity {
     /// Adapts the header of the apiserver's answer to this document, and returns the body. `gzip`: the client accepts
     /// it.
     pub fn write(&self, response: &mut ResponseHeader, gzip: bool) -> pingora_core::Result<Bytes> {
-        forget(response);
+        remove_headers(response);
         response.remove_header(&X_CONTENT_TYPE_OPTIONS);
         response.insert_header(CONTENT_TYPE, self.format.content_type.clone())?;
         self.write_validators(response)?;
@@ -144,7 +144,7 @@ impl Entity {
 
     /// Adapts the header of the apiserver's answer to a 304.
     pub fn write_not_modified(&self, response: &mut ResponseHeader) -> pingora_core::Result<()> {
-        forget(response);
+        remove_headers(response);
         response.remove_header(&CONTENT_TYPE);
         self.write_validators(response)
     }
@@ -161,7 +161,7 @@ impl Entity {
 }
 
 /// Removes headers that describe the apiserver's own bytes.
-pub fn forget(response: &mut ResponseHeader) {
+pub fn remove_headers(response: &mut ResponseHeader) {
     for name in [
         &CONTENT_LENGTH,
         &CONTENT_ENCODING,

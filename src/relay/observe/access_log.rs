@@ -7,18 +7,18 @@ use crate::relay::outcome::Outcome;
 use crate::request::caller::{Caller, ClientConnection};
 
 /// What the access log says of a request.
-pub(super) struct AccessEntry<'a> {
-    pub(super) client: &'a ClientConnection,
-    pub(super) caller: &'a Caller,
-    pub(super) user: Option<&'a HeaderValue>,
-    pub(super) decision: Option<&'static str>,
-    pub(super) refusal: Option<&'static str>,
-    pub(super) method: &'a Method,
-    pub(super) path: &'a str,
+pub struct AccessEntry<'a> {
+    pub client: &'a ClientConnection,
+    pub caller: &'a Caller,
+    pub user: Option<&'a HeaderValue>,
+    pub decision: Option<&'static str>,
+    pub refusal: Option<&'static str>,
+    pub method: &'a Method,
+    pub path: &'a str,
 }
 
 impl AccessEntry<'_> {
-    pub(super) fn log(self, result: Outcome) {
+    pub fn log(self, result: Outcome) {
         let Self {
             client,
             caller,

@@ -2,12 +2,12 @@
 
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Registry};
 
+use super::request_metrics::RequestMetrics;
 use crate::kube::gvr::Gvr;
 use crate::metrics::{counter, counter_vec, int_gauge, register};
 use crate::relay::answer::Refusal;
+use crate::relay::documents::DocumentMetrics;
 use crate::relay::outcome::ExchangeFailure;
-use crate::relay::overlay::metrics::DocumentMetrics;
-use crate::relay::request_metrics::RequestMetrics;
 use crate::relay::unread::metrics::UnreadMetrics;
 use crate::watches::metrics::WatchMetrics;
 

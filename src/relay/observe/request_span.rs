@@ -5,10 +5,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use http::request::Parts;
 
+use super::recent::known;
 use crate::otlp::Tracer;
 use crate::otlp::context::{TRACEPARENT, TraceContext};
 use crate::otlp::span::OpenSpan;
-use crate::relay::recent::known;
 use crate::request::headers::set;
 
 /// Goes with `traceparent`, and means nothing without it.

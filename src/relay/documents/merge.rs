@@ -46,7 +46,7 @@ impl OverlayError {
 }
 
 /// A document from an apiserver.
-pub struct UpstreamDocument {
+pub(super) struct UpstreamDocument {
     pub document: DocumentRequest,
     pub form: EntityFormat,
     pub etag: Option<HeaderValue>,
@@ -55,7 +55,7 @@ pub struct UpstreamDocument {
 }
 
 /// Merges the document with peers' contents. Takes milliseconds for an OpenAPI document.
-pub fn merge_document(
+pub(super) fn merge_document(
     upstream: UpstreamDocument,
     peer_discovery: &PeerDiscovery,
     shared_peer_discovery: &SharedPeerDiscovery,
@@ -95,7 +95,7 @@ pub fn merge_document(
 
 /// Why [`merge_document`] would fail whatever the apiserver's document of this form has in it, if the apiserver lists
 /// what of a group version is in `custom` as well.
-pub fn refusal(
+pub fn refuses(
     document: &DocumentRequest,
     form: &EntityFormat,
     peer_discovery: &PeerDiscovery,

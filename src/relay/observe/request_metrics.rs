@@ -12,9 +12,9 @@ use std::time::Instant;
 use http::Method;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, Registry};
 
+use super::request_span::RequestSpan;
 use crate::metrics::{counter_vec, histogram_vec};
 use crate::relay::outcome::ExchangeFailure;
-use crate::relay::request_span::RequestSpan;
 use crate::relay::upstream::RequestKind;
 use crate::request::info::{RequestInfo, Verb};
 use crate::routing::decide::Row;
@@ -25,7 +25,7 @@ const BUCKETS: [f64; 13] = [
 ];
 
 /// The `decision` of a request that the proxy answered before it came to the routing table.
-pub(crate) const NO_DECISION: &str = "none";
+pub const NO_DECISION: &str = "none";
 
 /// Kinds of requests whose times can be compared with each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
