@@ -10,7 +10,7 @@ use http::request::Parts;
 use kube_interop_proxy::config::{Config, parse};
 use kube_interop_proxy::relay::answer::{StatusFormat, is_for_one_server};
 use kube_interop_proxy::relay::client::{has_one_length, is_hosted, names_a_path};
-use kube_interop_proxy::relay::if_ready::{Gate, gate};
+use kube_interop_proxy::relay::plan::{Gate, gate};
 use kube_interop_proxy::request::caller::UserHeaders;
 use kube_interop_proxy::request::headers::{
     IF_READY, PrivilegedHeaders, stamp_address, strip_hop_by_hop, version_asked,

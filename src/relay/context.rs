@@ -3,7 +3,7 @@
 
 use crate::relay::client::Downstream;
 use crate::relay::observe::RequestMeter;
-use crate::relay::route::RouteRequest;
+use crate::relay::plan::RouteRequest;
 use crate::relay::shared::Shared;
 use crate::relay::upstream::{RequestKind, Tokens, Upstreams};
 

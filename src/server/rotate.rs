@@ -1,6 +1,6 @@
 //! Applies new certificate files without closing connections: new connections use them, and callers are identified by
 //! them from the next request on, also on open connections. Long-running requests that depend on removed certificates
-//! end one after the other ([`crate::relay::revalidate`]).
+//! end one after the other ([`crate::relay::watch`]).
 //!
 //! The only writer of the TLS port's configuration, the judge, the credentials and etcd's TLS options.
 

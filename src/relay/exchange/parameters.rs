@@ -13,13 +13,13 @@ use crate::relay::documents::MergeRequest;
 use crate::relay::inspect::Asking;
 use crate::relay::outcome::ExchangeFailure;
 use crate::relay::plan;
-use crate::relay::revalidate::Revalidation;
-use crate::relay::route::Route;
+use crate::relay::plan::Route;
 use crate::relay::unread::AnswerWriter;
 use crate::relay::upstream::{
     ConnectionChoice, PoolChoice, RequestKind, Token, UpstreamGroup, UpstreamSession,
     frozen::{ReadBudget, Ticker},
 };
+use crate::relay::watch::Revalidation;
 use crate::routing::decide::Row;
 
 /// The parameters of one exchange.

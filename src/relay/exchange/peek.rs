@@ -13,13 +13,13 @@ use super::upload::Upload;
 use super::watch_rest::Delivered;
 use super::whole::{BodyPrefix, pass_kept, read_prefix, write_piece};
 use crate::relay::client::ClientSession;
-use crate::relay::final_bookmark::FinalBookmark;
 use crate::relay::inspect::expired;
 use crate::relay::inspect::not_found::{self, NotFound};
 use crate::relay::inspect::turned_away::{self, Reason};
 use crate::relay::outcome::{ExchangeFailure, Expired, KeptAnswer, Outcome};
 use crate::relay::plan;
 use crate::relay::upstream::{ServerKind, UpstreamSession};
+use crate::relay::watch::FinalBookmark;
 use crate::routing::decide::NoSuchResource;
 use crate::watches::metrics::ExpiredResult;
 

@@ -10,9 +10,8 @@ use pingora_core::{Error, ErrorType};
 use crate::log_throttle::LogRateLimit;
 use crate::net::RedactedError;
 use crate::relay::client::ClientSession;
-use crate::relay::final_bookmark::FinalBookmark;
-use crate::relay::revalidate::Revalidation;
 use crate::relay::unread::AnswerWriter;
+use crate::relay::watch::{FinalBookmark, Revalidation};
 use crate::request::caller::Caller;
 
 /// The largest frame that most clients accept.

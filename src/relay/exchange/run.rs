@@ -18,9 +18,9 @@ use super::upload::Upload;
 use super::watch_rest::Delivered;
 use crate::net::rare;
 use crate::relay::client::ClientSession;
-use crate::relay::final_bookmark::FinalBookmark;
 use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::relay::upstream::RequestKind;
+use crate::relay::watch::FinalBookmark;
 
 /// Runs the exchange to its end. `upload` replays the part of the request's body that earlier exchanges have read.
 /// `permit`: held until the server has answered, and never while the client decides how long something takes.

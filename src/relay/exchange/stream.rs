@@ -11,10 +11,10 @@ use super::upload::{Upload, UploadInterest};
 use super::watch_rest::{Delivered, WatchRest};
 use crate::net::{Rare, rare};
 use crate::relay::client::ClientSession;
-use crate::relay::final_bookmark::FinalBookmark;
 use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::relay::unread::AnswerWriter;
 use crate::relay::upstream::{RequestKind, UpstreamSession};
+use crate::relay::watch::FinalBookmark;
 
 const SWITCHING: u16 = 101;
 

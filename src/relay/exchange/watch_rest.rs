@@ -15,13 +15,12 @@ use super::parameters::Exchange;
 use super::pieces::{break_off, ends, pass};
 use crate::metrics::Open;
 use crate::relay::client::{ClientSession, Downstream};
-use crate::relay::final_bookmark::{FinalBookmark, Watch};
 use crate::relay::observe::{AccessEntry, WatchRequest};
 use crate::relay::outcome::Outcome;
-use crate::relay::revalidate::Revalidation;
 use crate::relay::shared::Shared;
 use crate::relay::unread::AnswerWriter;
 use crate::relay::upstream::{ServerKind, UpstreamStream};
+use crate::relay::watch::{FinalBookmark, Revalidation, Watch};
 use crate::request::caller::Caller;
 use crate::tls::credentials::Trust;
 

@@ -23,7 +23,7 @@ use crate::relay::exchange::{self, Delivered, Expiry, Leaving, ResumedWatch, Upl
 use crate::relay::inspect::expired::event;
 use crate::relay::outcome::{ExchangeFailure, Expired, Outcome};
 use crate::relay::plan;
-use crate::relay::route::Route;
+use crate::relay::plan::Route;
 use crate::watches::metrics::ExpiredResult;
 
 /// How long a watch waits until it may ask other servers.

@@ -20,7 +20,7 @@ use crate::relay::exchange::{self, Delivered, Leaving, Upload};
 use crate::relay::inspect::denials::{self, LocalServer};
 use crate::relay::outcome::{ExchangeFailure, KeptAnswer, Outcome};
 use crate::relay::plan;
-use crate::relay::route::{Action, Plan, Route};
+use crate::relay::plan::{Action, Plan, Route};
 use crate::relay::shared::Shared;
 use crate::relay::unread::outflow::Outflow;
 use crate::relay::upstream::{RequestKind, ServerKind};

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::relay::outcome::{ExchangeFailure, KeptAnswer};
-use crate::relay::route::Route;
+use crate::relay::plan::Route;
 
 /// The answers that were kept for one request, each with where it came from.
 #[derive(Default)]

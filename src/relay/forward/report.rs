@@ -3,7 +3,7 @@
 use crate::log_throttle::LogRateLimit;
 use crate::net::RedactedError;
 use crate::relay::outcome::ExchangeFailure;
-use crate::relay::route::Route;
+use crate::relay::plan::Route;
 use crate::relay::shared::Shared;
 use crate::relay::upstream::ServerKind;
 

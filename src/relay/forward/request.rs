@@ -17,7 +17,7 @@ use crate::relay::documents::DocumentOutcome;
 use crate::relay::exchange::{Delivered, Exchange, Expiry, Upload, headers, pass_kept};
 use crate::relay::observe::RequestEvent;
 use crate::relay::outcome::{ExchangeFailure, KeptAnswer, Outcome};
-use crate::relay::route::Route;
+use crate::relay::plan::Route;
 use crate::relay::upstream::{ConnectionChoice, PoolChoice, RequestKind, ServerKind, Token};
 use crate::request::caller::Caller;
 

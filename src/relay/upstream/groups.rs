@@ -13,7 +13,7 @@
 //! request.
 //!
 //! When certificate files change, new groups are made ([`Credentials`]). Running requests end on the old ones;
-//! long-running requests end one after the other ([`crate::relay::revalidate`]).
+//! long-running requests end one after the other ([`crate::relay::watch`]).
 
 use std::net::SocketAddr;
 use std::sync::Arc;

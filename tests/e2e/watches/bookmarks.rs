@@ -39,7 +39,7 @@ pub async fn proxy_with(
         .set("watch.bookmarkOnShutdown", "true")
         .env(
             "RUST_LOG",
-            "info,kube_interop_proxy::watches=debug,kube_interop_proxy::relay::final_bookmark=debug",
+            "info,kube_interop_proxy::watches=debug,kube_interop_proxy::relay::watch=debug",
         );
     Proxy::start(change(options).until(Until::Ready)).await
 }

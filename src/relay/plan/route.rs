@@ -1,6 +1,6 @@
 //! Where a request is sent.
 //!
-//! `Candidates` is the only place that builds a [`Route`]; [`crate::relay::plan`] and [`crate::relay::discovery`] add
+//! `Candidates` is the only place that builds a [`Route`]; [`super::planning`] and [`super::documents`] add
 //! what they know of the request. [`crate::relay::failover`] follows the route.
 
 use std::cmp::Reverse;

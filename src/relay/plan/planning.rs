@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use http::Method;
 
+use super::documents;
+use super::if_ready::{Gate, gate};
+use super::route::{Action, Candidates, Plan, Route, RouteRequest};
 use crate::relay::answer::Refusal;
-use crate::relay::discovery;
-use crate::relay::if_ready::{Gate, gate};
-use crate::relay::route::{Action, Candidates, Plan, Route, RouteRequest};
 use crate::relay::shared::Shared;
 use crate::request::caller::Caller;
 use crate::request::info::{RequestInfo, Verb};
@@ -88,7 +88,7 @@ fn unreadiness(shared: &Shared) -> Refusal {
 
 fn first(shared: &Shared, request: &RouteRequest<'_>, initialized: bool) -> (Row, Action) {
     let snapshot = shared.published.snapshot.load();
-    if let Some(action) = discovery::first(shared, request, initialized, &snapshot) {
+    if let Some(action) = documents::first(shared, request, initialized, &snapshot) {
         return (Row::NotAResource, action);
     }
     let decision = ask(shared, request, initialized, &snapshot);
@@ -117,7 +117,7 @@ pub fn next(
 ) -> Plan {
     gated(shared, request, |initialized| {
         let snapshot = shared.published.snapshot.load();
-        if let Some(action) = discovery::next(shared, request, initialized, &snapshot, tried, last)
+        if let Some(action) = documents::next(shared, request, initialized, &snapshot, tried, last)
         {
             return (Some(Row::NotAResource), action);
         }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use http::Method;
 
+use super::route::{Action, Candidates, Patience, Route, RouteRequest};
 use crate::config::settings::Settings;
 use crate::config::{DiscoveryMode, Unsynced};
 use crate::discovery::fallback::{lacking, unread};
@@ -20,7 +21,6 @@ use crate::discovery::peer_union::PeerUnion;
 use crate::kube::gvr::{GroupVersion, Gvr};
 use crate::relay::answer::Refusal;
 use crate::relay::documents::{DocumentOutcome, Overlay, UNKEPT};
-use crate::relay::route::{Action, Candidates, Patience, Route, RouteRequest};
 use crate::relay::shared::Shared;
 use crate::relay::upstream::health::TRIAL;
 use crate::request::info::Target;
@@ -52,7 +52,7 @@ fn requested_document(request: &RouteRequest<'_>) -> Option<DocumentRequest> {
 }
 
 /// The first action for a discovery document; `None`: it is served like any other request without a resource.
-pub fn first(
+pub(super) fn first(
     shared: &Shared,
     request: &RouteRequest<'_>,
     initialized: bool,
@@ -131,7 +131,7 @@ fn is_refused(settings: &Settings, document: &DocumentRequest) -> bool {
 }
 
 /// The next action, after the servers at `tried` could not answer. `last`: the refusal if no other server can be tried.
-pub fn next(
+pub(super) fn next(
     shared: &Shared,
     request: &RouteRequest<'_>,
     initialized: bool,
