@@ -11,9 +11,9 @@ use crate::otlp::metrics::SpanMetrics;
 use crate::publish::metrics::{IdentityMetrics, LeaseMetrics, LeaseOwner};
 use crate::reference::{REGISTERED, RegisteredMetric, assert_current, cell, code};
 use crate::relay::answer::Refusal;
+use crate::relay::client::unread::ResetReason;
 use crate::relay::documents::DocumentOutcome;
 use crate::relay::observe::{Metrics, NO_DECISION, VerbClass};
-use crate::relay::unread::ResetReason;
 use crate::reload::metrics::ReloadMetrics;
 use crate::routing::decide::Row;
 use crate::server::metrics::ConnectionMetrics;
@@ -163,7 +163,7 @@ fn every_metric_passes_where_it_is_noted() {
         include_str!("../relay/observe/metrics.rs"),
         include_str!("../relay/documents/metrics.rs"),
         include_str!("../relay/observe/request_metrics.rs"),
-        include_str!("../relay/unread/metrics.rs"),
+        include_str!("../relay/client/unread/metrics.rs"),
         include_str!("../reload/metrics.rs"),
         include_str!("../server/metrics.rs"),
         include_str!("../tls/metrics.rs"),

@@ -21,7 +21,6 @@ pub mod plan;
 pub mod service;
 pub mod shared;
 mod start;
-pub mod unread;
 pub mod upstream;
 pub mod watch;
 

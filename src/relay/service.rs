@@ -25,6 +25,7 @@ use crate::relay::client::{
     idle, is_hosted,
     large_headers::{self, LargeHeaderPermit},
     linger, linger_unread, names_a_path, read_head,
+    unread::{AnswerWriter, SEND_BUFFER},
 };
 use crate::relay::context::RequestContext;
 use crate::relay::exchange::{Delivered, Upload};
@@ -33,7 +34,6 @@ use crate::relay::observe::{AccessEntry, RequestMeter, RequestSpan, VerbClass, W
 use crate::relay::outcome::Outcome;
 use crate::relay::plan::{Action, Plan, RouteRequest, plan};
 use crate::relay::shared::{Shared, retry_after};
-use crate::relay::unread::{AnswerWriter, SEND_BUFFER};
 use crate::relay::upstream::{RequestKind, STREAMS, Tokens, Upstreams};
 use crate::request::caller::Caller;
 use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, means_upgrade, version_asked};

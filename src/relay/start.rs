@@ -14,11 +14,11 @@ use crate::discovery::peer_discovery::SharedPeerDiscovery;
 use crate::local::state::LocalState;
 use crate::otlp::Tracer;
 use crate::publish::announcement::Announcement;
+use crate::relay::client::unread::UnreadBudget;
 use crate::relay::documents::Cache;
 use crate::relay::inspect::denials::Denials;
 use crate::relay::observe::{Metrics, RecentEvents};
 use crate::relay::shared::{EXPIRED_WATCHES, NOT_FOUND_RETRIES, Shared, ShutdownPhase};
-use crate::relay::unread::UnreadBudget;
 use crate::relay::upstream::{
     frozen::{self, FrozenServers, Questions},
     health,

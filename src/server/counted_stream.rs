@@ -9,8 +9,7 @@ use pingora_core::protocols::IO;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::delegate::delegate_connection;
-use crate::relay::unread::UnreadBudget;
-use crate::relay::unread::outflow::Outflow;
+use crate::relay::client::unread::{UnreadBudget, outflow::Outflow};
 
 /// A stream that counts its writes, and that other tasks can cut off.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, Semaphore};
 
-use crate::relay::unread::outflow::Outflow;
+use super::unread::outflow::Outflow;
 use crate::relay::upstream::{UnverifiedPools, Upstreams};
 use crate::request::caller::ClientConnection;
 

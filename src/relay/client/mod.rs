@@ -1,5 +1,6 @@
 //! The client's side: its connection, one request of it as a session, and what HTTP/1 needs before and after a request.
-//! The listeners make connections and sessions; the service reads requests, and exchanges write answers.
+//! The listeners make connections and sessions; the service reads requests, and exchanges write answers, within the
+//! budget for those that clients do not read ([`unread`]).
 
 mod connection;
 mod head;
@@ -7,6 +8,7 @@ mod keepalive;
 pub mod large_headers;
 mod request_form;
 mod session;
+pub mod unread;
 
 pub use self::connection::{Downstream, VerificationPermit};
 pub use self::head::{Head, HeadError, read_head};

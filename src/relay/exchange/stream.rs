@@ -10,9 +10,8 @@ use super::upgraded::splice;
 use super::upload::{Upload, UploadInterest};
 use super::watch_rest::{Delivered, WatchRest};
 use crate::net::{Rare, rare};
-use crate::relay::client::ClientSession;
+use crate::relay::client::{ClientSession, unread::AnswerWriter};
 use crate::relay::outcome::{ExchangeFailure, Outcome};
-use crate::relay::unread::AnswerWriter;
 use crate::relay::upstream::{RequestKind, UpstreamSession};
 use crate::relay::watch::FinalBookmark;
 

@@ -14,7 +14,7 @@ use super::report::report;
 use super::request::{Authentication, FailedReroute, ForwardedRequest, Refused, unwritable};
 use crate::net::rare;
 use crate::relay::answer::Refusal;
-use crate::relay::client::{ClientSession, VerificationPermit};
+use crate::relay::client::{ClientSession, VerificationPermit, unread::outflow::Outflow};
 use crate::relay::context::RequestContext;
 use crate::relay::exchange::{self, Delivered, Leaving, Upload};
 use crate::relay::inspect::denials::{self, LocalServer};
@@ -22,7 +22,6 @@ use crate::relay::outcome::{ExchangeFailure, KeptAnswer, Outcome};
 use crate::relay::plan;
 use crate::relay::plan::{Action, Plan, Route};
 use crate::relay::shared::Shared;
-use crate::relay::unread::outflow::Outflow;
 use crate::relay::upstream::{RequestKind, ServerKind};
 use crate::request::caller::Caller;
 

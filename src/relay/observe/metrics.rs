@@ -6,9 +6,9 @@ use super::request_metrics::RequestMetrics;
 use crate::kube::gvr::Gvr;
 use crate::metrics::{counter, counter_vec, int_gauge, register};
 use crate::relay::answer::Refusal;
+use crate::relay::client::unread::metrics::UnreadMetrics;
 use crate::relay::documents::DocumentMetrics;
 use crate::relay::outcome::ExchangeFailure;
-use crate::relay::unread::metrics::UnreadMetrics;
 use crate::watches::metrics::WatchMetrics;
 
 /// Counters of requests. Handles for the request path are made once.

@@ -3,7 +3,7 @@
 use prometheus::{IntCounter, IntGauge, Registry};
 
 use crate::metrics::{counter_vec, int_gauge, saturating};
-use crate::relay::unread::ResetReason;
+use crate::relay::client::unread::ResetReason;
 
 /// Metrics of the budget for unread answers.
 #[derive(Debug, Clone)]

@@ -20,7 +20,7 @@ use std::time::Duration;
 use pingora_core::{Error, ErrorType};
 
 use self::outflow::Outflow;
-use crate::relay::unread::metrics::UnreadMetrics;
+use crate::relay::client::unread::metrics::UnreadMetrics;
 use crate::relay::upstream::STREAM_WINDOW;
 
 pub mod metrics;
