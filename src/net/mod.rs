@@ -16,4 +16,4 @@ pub use self::dial::dial;
 pub use self::errors::{RedactedError, is_unprocessed};
 pub use self::h2_body::{poll_receive, poll_send, receive};
 pub use self::lengths::{lengths_agree, single_length};
-pub use self::write_batch::{WriteBatch, batched, buffered};
+pub use self::write_batch::{Flush, WriteBatch, batched, buffered};

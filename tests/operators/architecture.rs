@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use crate::circles::paths;
 use crate::documents::{files, root};
 
-/// Each room with the number of its row, from the top.
-fn levels() -> BTreeMap<String, usize> {
+/// Each room below a heading of the document with the number of its row, from the top.
+pub fn levels_below(heading: &str) -> BTreeMap<String, usize> {
     let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
-    let (_, section) = text.split_once("\n## Rooms\n").expect("its section");
+    let heading = format!("\n## {heading}\n");
+    let (_, section) = text.split_once(&heading).expect("its section");
     let section = section.split("\n## ").next().unwrap();
     let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
     let mut levels = BTreeMap::new();
@@ -21,6 +22,10 @@ fn levels() -> BTreeMap<String, usize> {
         }
     }
     levels
+}
+
+fn levels() -> BTreeMap<String, usize> {
+    levels_below("Rooms")
 }
 
 fn sources() -> Vec<PathBuf> {

@@ -1,8 +1,10 @@
-//! Files of one room that import each other in a circle: whoever reads one of them has to read all.
+//! Files of one room that import each other in a circle: whoever reads one of them has to read all. And the order of the
+//! rooms of `relay`, as in ARCHITECTURE.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use crate::architecture::levels_below;
 use crate::documents::{files, root};
 
 /// A module's path below `src`: `["cluster", "state"]`.
@@ -111,19 +113,21 @@ fn modules() -> BTreeMap<Module, String> {
     found.into_iter().filter_map(read).collect()
 }
 
+/// The files of its room that each file uses.
+fn arrows(modules: &BTreeMap<Module, String>) -> BTreeMap<&Module, BTreeSet<Module>> {
+    let arrows = modules.iter().map(|(from, code)| {
+        let targets = paths(code);
+        let targets = targets
+            .iter()
+            .filter_map(|path| target(from, path, modules));
+        (from, targets.filter(|to| to[0] == from[0]).collect())
+    });
+    arrows.collect()
+}
+
 /// The files that can be reached from each file of its room.
 fn reached(modules: &BTreeMap<Module, String>) -> BTreeMap<&Module, BTreeSet<Module>> {
-    let arrows: BTreeMap<&Module, BTreeSet<Module>> = modules
-        .iter()
-        .map(|(from, code)| {
-            let targets = paths(code);
-            let targets = targets
-                .iter()
-                .filter_map(|path| target(from, path, modules));
-            (from, targets.filter(|to| to[0] == from[0]).collect())
-        })
-        .collect();
-    let mut reached = arrows.clone();
+    let mut reached = arrows(modules);
     loop {
         let before = reached.clone();
         for reach in reached.values_mut() {
@@ -157,6 +161,38 @@ fn circles() -> BTreeMap<String, BTreeSet<String>> {
 #[test]
 fn no_more_than_two_files_import_each_other() {
     assert_eq!(circles(), BTreeMap::new());
+}
+
+/// The room of `relay` that a file belongs to.
+fn room_of_relay(module: &Module) -> Option<&String> {
+    module.get(1).filter(|_| module[0] == "relay")
+}
+
+#[test]
+fn the_rooms_of_relay_are_those_that_the_document_names() {
+    let modules = modules();
+    let rooms: BTreeSet<_> = modules.keys().filter_map(room_of_relay).cloned().collect();
+    let named = levels_below("Rooms of `relay`");
+    assert_eq!(rooms, named.into_keys().collect());
+}
+
+#[test]
+fn arrows_between_the_rooms_of_relay_go_down() {
+    let levels = levels_below("Rooms of `relay`");
+    let modules = modules();
+    let mut looked_at = 0;
+    for (from, targets) in arrows(&modules) {
+        for to in targets {
+            let rooms = room_of_relay(from).zip(room_of_relay(&to));
+            let Some((from_room, to_room)) = rooms.filter(|(from, to)| from != to) else {
+                continue;
+            };
+            looked_at += 1;
+            let down = levels.get(from_room) < levels.get(to_room);
+            assert!(down, "{} uses {}", from.join("::"), to.join("::"));
+        }
+    }
+    assert!(looked_at > 50, "{looked_at}");
 }
 
 #[test]

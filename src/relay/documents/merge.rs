@@ -93,7 +93,7 @@ pub(super) fn merge_document(
     Ok(Entity::new(document, form, source, body, merged))
 }
 
-/// Why [`merge_document`] would fail whatever the apiserver's document of this form has in it, if the apiserver lists
+/// Why `merge_document` would fail whatever the apiserver's document of this form has in it, if the apiserver lists
 /// what of a group version is in `custom` as well.
 pub fn refuses(
     document: &DocumentRequest,

@@ -3,7 +3,7 @@
 //!
 //! Answers that turn requests away ([`turned_away`]), "no such resource" ([`not_found`]) and when it is true
 //! ([`denials`]), a watch that is too old for its server ([`expired`]), and what a peer's proxy says of its own answer
-//! ([`asking`]).
+//! ([`not_executed`]).
 
 mod asking;
 pub mod denials;
