@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pingora_core::ErrorType;
@@ -62,36 +63,13 @@ pub async fn forward(
     if !outflow.may_ask() && !rare(|| is_its_turn(outflow, session)).await {
         return Ok(Outcome::Broken.into());
     }
-    let certificate = request.write_common_headers(upload)?;
-    // Only an apiserver can authenticate other callers.
-    let headers = upload.header_mut().filter(|_| !certificate);
-    let token = headers.and_then(|header| context.tokens.of(&header.headers));
-    let known = certificate || token.is_some_and(|token| context.tokens.is_known(token));
-    let unverified = !known && route.details.ends_anonymous;
-    let mut named = upload.header_mut().filter(|_| certificate).into_iter();
-    let unauthenticated = named.any(|header| {
-        context
-            .shared
-            .privileged
-            .name_unauthenticated(&header.headers)
-    });
-    // A body may be too long to be sent again, and a peer's users do not know each other. A request that failed on
-    // its own connection has failed: no other request can have closed it.
-    let peer = *context.request.caller == Caller::Peer;
-    let exclusive = unauthenticated || unverified && peer && upload.is_expected();
-    let waits = unverified && !peer && session.is_http2();
-    let permit = match waits {
-        false => None,
-        true => match rare(|| wait_for_permit(context, session)).await {
-            Ok(permit) => permit,
+    let (mut authentication, exclusive) = authenticate(request, upload, route)?;
+    if authentication.is_unverified && !is_peers(context) && session.is_http2() {
+        match rare(|| wait_for_permit(context, session)).await {
+            Ok(permit) => authentication.permit = permit,
             Err(outcome) => return Ok(outcome.into()),
-        },
-    };
-    let authentication = Authentication {
-        certificate,
-        token,
-        permit,
-    };
+        }
+    }
     let attempted = {
         // Pinned where it is made: `await` would first copy it there.
         let attempt = pin!(attempt(
@@ -111,6 +89,39 @@ pub async fn forward(
             rare(|| fail_over(request, &authentication, session, upload, route, failed)).await
         }
     }
+}
+
+/// Writes the headers that are the same for every server. Returns what identifies the caller, and whether the request
+/// needs a connection of its own.
+fn authenticate<'a>(
+    request: &ForwardedRequest<'a>,
+    upload: &mut Upload,
+    route: &Route,
+) -> Result<(Authentication<'a>, bool), Refused> {
+    let context = request.context;
+    let certificate = request.write_common_headers(upload)?;
+    // Only an apiserver can authenticate other callers.
+    let headers = upload.header_mut().filter(|_| !certificate);
+    let token = headers.and_then(|header| context.tokens.of(&header.headers));
+    let known = certificate || token.is_some_and(|token| context.tokens.is_known(token));
+    let is_unverified = !known && route.details.ends_anonymous;
+    let privileged = &context.shared.privileged;
+    let mut named = upload.header_mut().filter(|_| certificate).into_iter();
+    let unauthenticated = named.any(|header| privileged.name_unauthenticated(&header.headers));
+    // A body may be too long to be sent again, and a peer's users do not know each other. A request that failed on
+    // its own connection has failed: no other request can have closed it.
+    let exclusive = unauthenticated || is_unverified && is_peers(context) && upload.is_expected();
+    let authentication = Authentication {
+        certificate,
+        token,
+        is_unverified,
+        permit: None,
+    };
+    Ok((authentication, exclusive))
+}
+
+fn is_peers(context: &RequestContext<'_>) -> bool {
+    *context.request.caller == Caller::Peer
 }
 
 /// Asks one server. `exclusive`: on a connection of its own; `tried`: the servers that have failed,
@@ -177,23 +188,8 @@ async fn fail_over(
         context.meter.attempt_failed(&failure);
         let custom = request.is_custom();
         exclusive = failure.is_of_the_connection() && !exclusive;
-        let denial = match &failure {
-            ExchangeFailure::DoubtfulNotFound(Some(answer)) => {
-                Some(answer).filter(|answer| denial_counts(context, route, answer))
-            }
-            _ => None,
-        };
-        if let Some(answer) = denial {
-            tried.push(route.address);
-            kept.add_denial(route, answer);
-        } else if !exclusive {
-            report(shared, route, &failure, custom);
-            tried.push(route.address);
-            kept.add(route, &failure);
-        }
-        if route.server_kind != ServerKind::Local && denial.is_none() {
-            request.failed_reroute = Some(FailedReroute(route.rerouted_as.clone()));
-        }
+        let noted = Noted { exclusive, custom };
+        note_failure(request, route, &failure, noted, &mut kept, &mut tried);
         let may_be_known_elsewhere = kept.may_be_known_elsewhere();
         if matches!(failure, ExchangeFailure::Frozen)
             && !context.request.rerouted
@@ -240,21 +236,7 @@ async fn fail_over(
             Err(next) => failure = next,
         }
     };
-    let passed = match end {
-        // A peer's proxy tries other servers itself.
-        RouteEnd::Exhausted(Refusal::Terminating) | RouteEnd::Refused(Refusal::Terminating) => {
-            kept.turned_away.filter(|_| !context.request.rerouted)
-        }
-        RouteEnd::Exhausted(Refusal::DoubtfulNotFound)
-        | RouteEnd::Refused(Refusal::DoubtfulNotFound)
-            if all_deny(context, &kept.denying) =>
-        {
-            kept.denial
-        }
-        RouteEnd::Exhausted(_) => kept.unanimous(),
-        RouteEnd::Refused(_) => None,
-    };
-    let Some(passed) = passed else {
+    let Some(passed) = passed_on(context, end, kept) else {
         if request.failed_reroute.is_some() {
             shared.metrics.failed_reroute(false);
         }
@@ -269,6 +251,65 @@ async fn fail_over(
     Ok(request
         .pass(&exchange?.0, session, upload, from, answer)
         .await)
+}
+
+/// What is noted of a failure.
+struct Noted {
+    /// The same server is tried again, on a connection of its own.
+    exclusive: bool,
+    /// The request is about a custom resource.
+    custom: bool,
+}
+
+/// Notes that `route` has failed: that it was tried, what its server answered, and what that says of the server.
+fn note_failure(
+    request: &mut ForwardedRequest<'_>,
+    route: &Route,
+    failure: &ExchangeFailure,
+    noted: Noted,
+    kept: &mut KeptAnswers,
+    tried: &mut Vec<SocketAddr>,
+) {
+    let context = request.context;
+    let denial = match failure {
+        ExchangeFailure::DoubtfulNotFound(Some(answer)) => {
+            Some(answer).filter(|answer| denial_counts(context, route, answer))
+        }
+        _ => None,
+    };
+    if let Some(answer) = denial {
+        tried.push(route.address);
+        kept.add_denial(route, answer);
+    } else if !noted.exclusive {
+        report(context.shared, route, failure, noted.custom);
+        tried.push(route.address);
+        kept.add(route, failure);
+    }
+    if route.server_kind != ServerKind::Local && denial.is_none() {
+        request.failed_reroute = Some(FailedReroute(route.rerouted_as.clone()));
+    }
+}
+
+/// The answer that the client gets, of those that were kept, now that no other server is tried.
+fn passed_on(
+    context: &RequestContext<'_>,
+    end: RouteEnd,
+    kept: KeptAnswers,
+) -> Option<Box<(Route, Arc<KeptAnswer>)>> {
+    match end {
+        // A peer's proxy tries other servers itself.
+        RouteEnd::Exhausted(Refusal::Terminating) | RouteEnd::Refused(Refusal::Terminating) => {
+            kept.turned_away.filter(|_| !context.request.rerouted)
+        }
+        RouteEnd::Exhausted(Refusal::DoubtfulNotFound)
+        | RouteEnd::Refused(Refusal::DoubtfulNotFound)
+            if all_deny(context, &kept.denying) =>
+        {
+            kept.denial
+        }
+        RouteEnd::Exhausted(_) => kept.unanimous(),
+        RouteEnd::Refused(_) => None,
+    }
 }
 
 /// The next route. `last`: the refusal if no other server can be tried; `turned_away`: a server has turned

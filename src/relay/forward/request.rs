@@ -39,6 +39,8 @@ pub(super) struct Authentication<'a> {
     /// The proxy client certificate is presented, and headers name the user.
     pub(super) certificate: bool,
     pub(super) token: Option<Token>,
+    /// No apiserver has accepted the token yet, and one may end the connection because of it.
+    pub(super) is_unverified: bool,
     /// Held if the request had to wait for verification.
     pub(super) permit: Option<VerificationPermit<'a>>,
 }
