@@ -1,7 +1,7 @@
-//! The HTTP application of the TLS port. Each serving thread has one.
+//! The service of one thread: requests from their headers to their ends.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use bytes::BytesMut;
@@ -9,31 +9,26 @@ use h2::server::Builder;
 use http::header::{ACCEPT, HeaderValue};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{Method, Version};
-use pingora_core::ErrorType;
 use pingora_core::protocols::Stream;
-use pingora_core::protocols::http::ServerSession;
 use pingora_core::server::ShutdownWatch;
 use rand::Rng as _;
 
+use super::http1::read;
+use super::reading::{header_permit, is_well_formed, kind, span, split, unfit, user};
+use super::refuse::answer_refused;
 use crate::metrics::Open;
-use crate::net::{RedactedError, boxed, buffered, rare};
-use crate::relay::answer;
-use crate::relay::answer::{Refusal, ResponseOptions};
-use crate::relay::client::{
-    ClientSession, Downstream, Expectation, FIRST_REQUEST_TIMEOUT, Head, HeadError, has_one_length,
-    idle, is_hosted,
-    large_headers::{self, LargeHeaderPermit},
-    linger, linger_unread, names_a_path, read_head,
-    unread::{AnswerWriter, SEND_BUFFER},
-};
+use crate::net::{boxed, buffered, rare};
+use crate::relay::answer::ResponseOptions;
+use crate::relay::client::large_headers::{self, LargeHeaderPermit};
+use crate::relay::client::unread::SEND_BUFFER;
+use crate::relay::client::{ClientSession, Downstream, Expectation, idle, linger};
 use crate::relay::context::RequestContext;
 use crate::relay::exchange::{Delivered, Upload};
 use crate::relay::forward::{ForwardedRequest, Refused, forward};
-use crate::relay::observe::{AccessEntry, RequestMeter, RequestSpan, VerbClass, WatchRequest};
+use crate::relay::observe::{AccessEntry, RequestMeter, VerbClass, WatchRequest};
 use crate::relay::outcome::Outcome;
 use crate::relay::plan::{Action, Plan, RouteRequest, plan};
-use crate::relay::shared::{Shared, retry_after};
+use crate::relay::shared::Shared;
 use crate::relay::upstream::{RequestKind, STREAMS, Tokens, Upstreams};
 use crate::request::caller::Caller;
 use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, means_upgrade, version_asked};
@@ -41,8 +36,6 @@ use crate::request::info::{self, Target};
 use crate::request::token;
 use crate::watches::resume::Resume;
 
-/// Time for a request's header to arrive, as in kube-apiserver.
-pub const HEADER_TIMEOUT: Duration = Duration::from_secs(32);
 /// As kube-apiserver.
 const MAX_STREAMS: u32 = 250;
 /// All users of a peer share a few connections. A watch that waits for a stream would look like a watch that hangs.
@@ -52,9 +45,6 @@ const PEERS_STREAMS: u32 = 1000;
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 64 * STREAM_WINDOW;
 const PEERS_WINDOW: u32 = STREAMS * STREAM_WINDOW;
-/// The value of `Keep-Alive: timeout` on answers over HTTP/1, in seconds. The real timeout is
-/// [`crate::relay::client::IDLE_TIMEOUT`].
-const KEEPALIVE: u64 = 60;
 /// Most streams that were reset before they were accepted; HTTP/2 closes a connection with more. All users of a peer
 /// share a few connections.
 const RESET_STREAMS: usize = 256;
@@ -126,60 +116,6 @@ impl RelayService {
         options
     }
 
-    /// Reads the next request of an HTTP/1 connection; `None` when there is none.
-    async fn read(
-        &self,
-        stream: Stream,
-        begun: BytesMut,
-        shutdown: &ShutdownWatch,
-    ) -> Option<ClientSession> {
-        let keepalive = (!*shutdown.borrow()).then_some(KEEPALIVE);
-        let mut session = tokio::select! {
-            biased;
-            read = tokio::time::timeout(HEADER_TIMEOUT, self.head(stream, begun, keepalive)) => read.ok()??,
-            () = gives_up(shutdown.clone()) => return None,
-        };
-        // A body may pause for any time, as that of `exec` does.
-        session.set_read_timeout(None);
-        session.set_pipelining_enabled(true);
-        let http10 = session.req_header().version < Version::HTTP_11;
-        if http10 {
-            session.set_keepalive(None);
-        }
-        Some(ClientSession::http1(session))
-    }
-
-    /// Reads a request's head. A client whose head cannot be read gets a refusal, if it is still there.
-    async fn head(
-        &self,
-        mut stream: Stream,
-        begun: BytesMut,
-        keepalive: Option<u64>,
-    ) -> Option<ServerSession> {
-        let head = read_head(&mut stream, begun).await;
-        let mut session = ServerSession::new_http1(stream);
-        session.set_keepalive(keepalive);
-        let parsed = match head {
-            Ok(head) => parse(&mut session, head).await,
-            Err(HeadError::Gone) => return None,
-            Err(HeadError::TooLarge) => Err(Refusal::HeaderTooLarge),
-            Err(HeadError::Malformed) => Err(Refusal::Unreadable),
-        };
-        match parsed {
-            Ok(true) => Some(session),
-            Ok(false) => None,
-            Err(refusal) => {
-                self.shared.refused(refusal, None, None);
-                // The connection is closed afterwards, whether this can be written or not.
-                let written = answer::refuse_unread(&mut session, refusal).await;
-                if let (Ok(()), ServerSession::H1(session)) = (written, session) {
-                    linger_unread(session.into_inner()).await;
-                }
-                None
-            }
-        }
-    }
-
     /// Serves an HTTP/1 connection to its end.
     pub async fn serve_http1(&self, stream: Stream, shutdown: &ShutdownWatch) {
         let (stream, flush) = buffered(stream);
@@ -191,7 +127,7 @@ impl RelayService {
     async fn serve_requests(&self, mut stream: Stream, shutdown: &ShutdownWatch) -> Option<()> {
         let mut begun = BytesMut::new();
         loop {
-            let mut session = self.read(stream, begun, shutdown).await?;
+            let mut session = read(&self.shared, stream, begun, shutdown).await?;
             match boxed(|| self.serve(&mut session)).await {
                 Delivered::Ended(Outcome::Answered { reusable: true, .. }) => {
                     let ClientSession::H1(session) = session else {
@@ -218,7 +154,6 @@ impl RelayService {
         else {
             return Outcome::Broken.into();
         };
-        let named = names_a_path(session.as_http1());
         let connection = &downstream.client;
         connection.ask();
         let permit = header_permit(&downstream, &header, session.as_http1());
@@ -233,31 +168,17 @@ impl RelayService {
         // A copy, because the header's own holds everything that was read with it.
         let target = header.uri.path_and_query().map(PathAndQuery::as_str);
         let target: Box<str> = target.unwrap_or_default().into();
-        let (path, query) = match target.split_once('?') {
-            Some((path, query)) => (path, Some(query)),
-            None => (&*target, None),
-        };
-        let path = if path.is_empty() { "/" } else { path };
+        let (path, query) = split(&target);
         let info = info::read(&method, path, query);
-        let upgrade =
-            asks_upgrade && (info.may_be_upgraded(path) || token::is_in_protocols(&header.headers));
-        let tracer = self.shared.tracer.as_ref();
-        let span = tracer.and_then(|tracer| {
-            // Only an apiserver can verify other callers, also those of a peer.
-            let trusted = match &caller {
-                Caller::User(_) => true,
-                Caller::Peer => self.shared.privileged.named_user(&header.headers).is_some(),
-                Caller::Bearer | Caller::Anonymous | Caller::Unverifiable => false,
-            };
-            RequestSpan::begin(tracer, trusted, &mut header, path)
-        });
+        let kind = kind(&header, &info, path, asks_upgrade);
+        let span = span(&self.shared, &caller, &mut header, path);
         let marked = |name| header.headers.contains_key(name);
         let route_request = RouteRequest {
             settings: &settings,
             method: &method,
             path,
             info: &info,
-            well_formed: named && is_well_formed(&header) && info::is_well_formed(path, query),
+            well_formed: is_well_formed(session, &header, path, query),
             caller: &caller,
             rerouted: caller == Caller::Peer && (marked(REROUTED) || marked(PEER_PROXIED)),
             resume: match settings.watch.resume_routing {
@@ -279,36 +200,21 @@ impl RelayService {
             seed: connection.seed,
         };
         let expectation = Expectation::of(&header);
-        let Plan { ready, row, action } =
-            match unfit(session, &header, permit.as_ref(), expectation) {
-                Some(refusal) => Plan {
-                    ready: (settings.if_ready.enabled && route_request.if_ready)
-                        .then(|| self.shared.local.is_initialized()),
-                    row: None,
-                    action: Action::Answer(refusal),
-                },
-                None => plan(&self.shared, &route_request),
-            };
-        let server_id = route_request
-            .may_seek_a_proxy()
-            .then(|| self.shared.server_id_header());
-        let mut options = ResponseOptions::of(&header, ready, route_request.rerouted, server_id);
-        if info.long_running {
-            // A copy, as of the header above: a watch would hold all that was read with it.
-            let copy = |value: HeaderValue| HeaderValue::from_bytes(value.as_bytes()).ok();
-            options.accept = options.accept.and_then(copy);
-        }
-        let kind = match info.long_running {
-            _ if upgrade => RequestKind::Upgrade,
-            true => RequestKind::Long,
-            false => RequestKind::Short,
-        };
+        let planned = self.planned(
+            session,
+            &header,
+            permit.as_ref(),
+            expectation,
+            &route_request,
+        );
+        let Plan { ready, row, action } = planned;
+        let options = self.options(&header, &route_request, ready);
         if kind == RequestKind::Short && session.is_http2() && self.goes_away(&caller) {
             downstream.go_away();
         }
         let class = VerbClass::of(&method, &info, kind);
         let meter = RequestMeter::new(&self.shared.metrics.requests, started, row, class, span);
-        let user = self.user(&caller, &header);
+        let user = user(&self.shared, &caller, &header);
         let decision = match &action {
             Action::Forward(route) => Some(route.row.name()),
             Action::Answer(_) => None,
@@ -353,80 +259,68 @@ impl RelayService {
             Ok(delivered) => delivered,
             Err(refused) => {
                 meter.answer_begins(refused.refusal.code(), Instant::now());
-                let answering =
-                    || self.answer_refused(session, &downstream, &route_request, refused, options);
+                let answering = || {
+                    answer_refused(
+                        &self.shared,
+                        session,
+                        &downstream,
+                        &route_request,
+                        refused,
+                        options,
+                    )
+                };
                 rare(answering).await.into()
             }
         };
         meter.ended(refusal);
-        match delivered {
-            Delivered::Continues(mut rest) => {
-                let path = path.into();
-                rest.request = Some(WatchRequest {
-                    user,
-                    decision,
-                    method,
-                    path,
-                });
-                Delivered::Continues(rest)
-            }
-            Delivered::Ended(outcome) => {
-                let entry = AccessEntry {
-                    client: connection,
-                    caller: &caller,
-                    user: user.as_ref(),
-                    decision,
-                    refusal,
-                    method: &method,
-                    path,
-                };
-                entry.log(outcome);
-                Delivered::Ended(outcome)
-            }
-        }
+        let entry = AccessEntry {
+            client: connection,
+            caller: &caller,
+            user: user.as_ref(),
+            decision,
+            refusal,
+            method: &method,
+            path,
+        };
+        logged(delivered, entry)
     }
 
-    /// Counts a refusal and answers it.
-    async fn answer_refused(
+    /// Plans a request that can be planned.
+    fn planned(
         &self,
-        session: &mut ClientSession,
-        downstream: &Downstream,
+        session: &ClientSession,
+        header: &Parts,
+        permit: Option<&LargeHeaderPermit>,
+        expectation: Expectation,
         request: &RouteRequest<'_>,
-        Refused { refusal, server }: Refused,
-        mut options: ResponseOptions,
-    ) -> Outcome {
-        let asked = (request.method, request.info);
-        self.shared.refused(refusal, Some(asked), server);
-        // The apiserver may have gone down since the plan was made.
-        let initialized = self.shared.local.is_initialized();
-        let ready = initialized && refusal != Refusal::NotInitialized;
-        options.ready = options.ready.map(|before| before && ready);
-        if let Some(ready) = options.ready {
-            self.shared.metrics.ready_answered(ready);
+    ) -> Plan {
+        let asked = request.settings.if_ready.enabled && request.if_ready;
+        match unfit(session, header, permit, expectation) {
+            Some(refusal) => Plan {
+                ready: asked.then(|| self.shared.local.is_initialized()),
+                row: None,
+                action: Action::Answer(refusal),
+            },
+            None => plan(&self.shared, request),
         }
-        if self.shared.is_draining() || self.ends_connection(request.caller, refusal) {
-            session.end_connection(downstream);
-        }
-        let mut answer_writer =
-            AnswerWriter::new(&self.shared.unread, &downstream.outflow, false, Some(0));
-        let seconds = retry_after(&request.settings.if_ready);
-        let refusing = self.refuse(session, refusal, seconds, &options);
-        let refusing = std::pin::pin!(async { Ok(refusing.await) });
-        answer_writer
-            .write(refusing)
-            .await
-            .unwrap_or(Outcome::Broken)
     }
 
-    /// The user, for the access log: no apiserver's audit log has the proxy's own answers. Only the apiserver knows the
-    /// user of a token.
-    fn user(&self, caller: &Caller, header: &Parts) -> Option<HeaderValue> {
-        let privileged = &self.shared.privileged;
-        match caller {
-            Caller::User(user) => Some(user.user.clone()),
-            Caller::Peer => privileged.named_user(&header.headers).cloned(),
-            Caller::Bearer | Caller::Anonymous | Caller::Unverifiable => None,
+    /// What an answer of the proxy itself depends on.
+    fn options(
+        &self,
+        header: &Parts,
+        request: &RouteRequest<'_>,
+        ready: Option<bool>,
+    ) -> ResponseOptions {
+        let server_id = request.may_seek_a_proxy();
+        let server_id = server_id.then(|| self.shared.server_id_header());
+        let mut options = ResponseOptions::of(header, ready, request.rerouted, server_id);
+        if request.info.long_running {
+            // A copy: a watch would hold all that was read with the header's own.
+            let copy = |value: HeaderValue| HeaderValue::from_bytes(value.as_bytes()).ok();
+            options.accept = options.accept.and_then(copy);
         }
+        options
     }
 
     /// Upstream connections with the current credentials.
@@ -447,96 +341,25 @@ impl RelayService {
         let chance = self.shared.config.serving.goaway_chance;
         chance > 0.0 && *caller != Caller::Peer && rand::thread_rng().gen_bool(chance)
     }
-
-    /// Whether the connection ends after a refusal, as it would at an apiserver.
-    fn ends_connection(&self, caller: &Caller, refusal: Refusal) -> bool {
-        match caller {
-            Caller::Peer => false,
-            Caller::Anonymous => self.shared.local.user_details().ends_anonymous,
-            _ => refusal == Refusal::Unauthorized,
-        }
-    }
-
-    async fn refuse(
-        &self,
-        session: &mut ClientSession,
-        refusal: Refusal,
-        retry_after: u32,
-        options: &ResponseOptions,
-    ) -> Outcome {
-        if self.shared.is_leaving() {
-            session.close_after();
-        }
-        match answer::refuse(session, refusal, retry_after, options).await {
-            Ok(()) => Outcome::Answered {
-                code: refusal.code(),
-                reusable: session.is_body_done(),
-            },
-            Err(_) => Outcome::Broken,
-        }
-    }
 }
 
-/// Resolves when a request that has not arrived completely is no longer waited for because the proxy stops.
-async fn gives_up(mut shutdown: ShutdownWatch) {
-    // The guard in the result must not be held. An error means that the process is ending.
-    let _ = shutdown.wait_for(|stops| *stops).await.is_ok();
-    tokio::time::sleep(FIRST_REQUEST_TIMEOUT).await;
-}
-
-/// Whether Go's HTTP server would accept the request's form. CONNECT names no path, and proxies read it differently.
-fn is_well_formed(header: &Parts) -> bool {
-    header.method != Method::CONNECT && is_hosted(header)
-}
-
-/// Refuses requests that cannot be planned at all. `permit`: `None` if the header is too large.
-fn unfit(
-    session: &ClientSession,
-    header: &Parts,
-    permit: Option<&LargeHeaderPermit>,
-    expectation: Expectation,
-) -> Option<Refusal> {
-    match permit {
-        None => Some(Refusal::HeaderTooLarge),
-        Some(_) if !has_one_length(session.as_http1(), &header.headers) => {
-            Some(Refusal::Unreadable)
+/// Logs a request that has ended. What is left of a watch does that itself, at its end.
+fn logged(delivered: Delivered, entry: AccessEntry<'_>) -> Delivered {
+    match delivered {
+        Delivered::Continues(mut rest) => {
+            rest.request = Some(WatchRequest {
+                user: entry.user.cloned(),
+                decision: entry.decision,
+                method: entry.method.clone(),
+                path: entry.path.into(),
+            });
+            Delivered::Continues(rest)
         }
-        Some(_) if expectation == Expectation::Unknown => Some(Refusal::ExpectationFailed),
-        Some(_) => None,
-    }
-}
-
-/// A permit for the size of a header; `None` if it is too large.
-fn header_permit(
-    downstream: &Arc<Downstream>,
-    header: &Parts,
-    http1: Option<&ServerSession>,
-) -> Option<LargeHeaderPermit> {
-    let weight = large_headers::weight(header, http1);
-    // Over HTTP/1 the bytes were counted while they were read.
-    let fits = header.version < Version::HTTP_2 || weight <= large_headers::LIMIT;
-    fits.then(|| LargeHeaderPermit::take(downstream, weight))
-        .flatten()
-}
-
-/// Lets pingora parse a head, and adds the fields that pingora could not read; `false`: there is no request.
-async fn parse(session: &mut ServerSession, head: Head) -> Result<bool, Refusal> {
-    session.set_pipelined_prefix(head.bytes);
-    session.set_read_timeout(Some(HEADER_TIMEOUT));
-    match session.read_request().await {
-        Ok(true) => {}
-        Err(error) if *error.etype() == ErrorType::InvalidHTTPHeader => {
-            tracing::debug!(error = %RedactedError(&error), "unreadable request");
-            return Err(Refusal::Unreadable);
+        Delivered::Ended(outcome) => {
+            entry.log(outcome);
+            Delivered::Ended(outcome)
         }
-        Ok(false) | Err(_) => return Ok(false),
     }
-    let header = session.req_header_mut();
-    for (name, value) in head.aside {
-        let added = header.append_header(name, value);
-        added.map_err(|_| Refusal::HeaderTooLarge)?;
-    }
-    Ok(true)
 }
 
 /// Ends a session that nothing can follow.
