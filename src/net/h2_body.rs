@@ -13,22 +13,25 @@ pub async fn receive(
     body: &mut RecvStream,
     what: &'static str,
 ) -> pingora_core::Result<Option<Bytes>> {
-    poll_fn(|context| poll_receive(body, what, context)).await
+    let piece = poll_fn(|context| poll_receive(body, what, context)).await?;
+    release(body, piece.as_ref().map_or(0, Bytes::len));
+    Ok(piece)
 }
 
-/// See [`receive`].
+/// Lets the sender send so many bytes more.
+pub fn release(body: &mut RecvStream, bytes: usize) {
+    // Also of a stream that has ended meanwhile.
+    let _ = body.flow_control().release_capacity(bytes);
+}
+
+/// Reads a piece, and leaves it to the caller to [`release`] it.
 pub fn poll_receive(
     body: &mut RecvStream,
     what: &'static str,
     context: &mut Context<'_>,
 ) -> Poll<pingora_core::Result<Option<Bytes>>> {
     let piece = ready!(body.poll_data(context)).transpose();
-    let piece = piece.or_err(ErrorType::ReadError, what)?;
-    if let Some(data) = &piece {
-        // Also of a stream that has ended meanwhile.
-        let _ = body.flow_control().release_capacity(data.len());
-    }
-    Poll::Ready(Ok(piece))
+    Poll::Ready(piece.or_err(ErrorType::ReadError, what))
 }
 
 /// Sends as much of `data` as there is room for. Ready after any progress; returns whether all of it was sent.

@@ -14,6 +14,6 @@ pub use self::boxed::{Rare, boxed, rare};
 pub use self::destination::Destination;
 pub use self::dial::dial;
 pub use self::errors::{RedactedError, is_unprocessed};
-pub use self::h2_body::{poll_receive, poll_send, receive};
+pub use self::h2_body::{poll_receive, poll_send, receive, release};
 pub use self::lengths::{lengths_agree, single_length};
 pub use self::write_batch::{Flush, WriteBatch, batched, buffered};

@@ -30,6 +30,8 @@ struct Batch<S> {
     error: Option<io::Error>,
     /// Flushes are left to [`Flush`].
     defers_flushes: bool,
+    /// Something was read since it was last asked.
+    has_read: bool,
 }
 
 /// For HTTP/2. A flush of [`WriteBatch`] does nothing. Whoever uses the connection must run in [`Flush::run`].
@@ -49,8 +51,16 @@ fn with<S>(stream: S, defers_flushes: bool) -> (WriteBatch<S>, Flush<S>) {
         waiting: BytesMut::new(),
         error: None,
         defers_flushes,
+        has_read: false,
     }));
     (WriteBatch(batch.clone()), Flush(batch))
+}
+
+impl<S> Flush<S> {
+    /// Whether something was read since the last call.
+    pub fn has_read(&self) -> bool {
+        std::mem::take(&mut lock(&self.0).has_read)
+    }
 }
 
 impl<S: AsyncWrite + Unpin> Flush<S> {
@@ -138,7 +148,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for WriteBatch<S> {
         if !batch.defers_flushes {
             batch.met()?;
         }
-        Pin::new(&mut batch.stream).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut batch.stream).poll_read(context, buffer);
+        batch.has_read |= buffer.filled().len() > before;
+        read
     }
 }
 

@@ -18,6 +18,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::connection::{LONG_RUNNING_WINDOW, STREAM_WINDOW};
 use super::frozen::{ReadBudget, Ticker};
 use super::pool::{ConnectionPool, Protocols};
 use super::stream::UpstreamSession;
@@ -130,7 +131,11 @@ impl Upstreams {
     /// Pools for unverified callers of one client's connection.
     pub fn unverified_pools(&self) -> UnverifiedPools {
         let pool = |group: &UpstreamGroup| {
-            ConnectionPool::new(&group.protocols_without, UNVERIFIED_STREAMS)
+            ConnectionPool::new(
+                &group.protocols_without,
+                UNVERIFIED_STREAMS,
+                LONG_RUNNING_WINDOW,
+            )
         };
         UnverifiedPools {
             credentials: self.credentials.clone(),
@@ -143,8 +148,8 @@ impl Upstreams {
 impl UpstreamGroup {
     fn new(name: &str, trust: &Arc<Trust>) -> Self {
         let pools = |protocols: &Protocols| Pools {
-            short: ConnectionPool::new(protocols, STREAMS as usize),
-            long: ConnectionPool::new(protocols, STREAMS as usize),
+            short: ConnectionPool::new(protocols, STREAMS as usize, STREAM_WINDOW),
+            long: ConnectionPool::new(protocols, STREAMS as usize, LONG_RUNNING_WINDOW),
         };
         let protocols_without = Protocols::new(&trust.without);
         Self {

@@ -9,7 +9,7 @@ mod pool;
 mod stream;
 mod tokens;
 
-pub use self::connection::STREAM_WINDOW;
+pub use self::connection::{LONG_RUNNING_WINDOW, STREAM_WINDOW};
 pub use self::groups::{
     ConnectionChoice, PoolChoice, RequestKind, STREAMS, ServerKind, UnverifiedPools, UpstreamGroup,
     Upstreams,

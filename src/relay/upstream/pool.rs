@@ -58,6 +58,8 @@ pub struct ConnectionPool {
     protocols: Protocols,
     /// Most streams on one connection, whatever the server allows.
     streams: usize,
+    /// Bytes of an unread answer that may be buffered.
+    window: u32,
     servers: Arc<Mutex<HashMap<SocketAddr, Server>>>,
 }
 
@@ -163,11 +165,12 @@ impl Server {
 }
 
 impl ConnectionPool {
-    /// `streams`: most streams on one connection.
-    pub fn new(protocols: &Protocols, streams: usize) -> Self {
+    /// `streams`: most streams on one connection; `window`: bytes of an unread answer that may be buffered.
+    pub fn new(protocols: &Protocols, streams: usize, window: u32) -> Self {
         Self {
             protocols: protocols.clone(),
             streams,
+            window,
             servers: Arc::default(),
         }
     }
@@ -221,7 +224,7 @@ impl ConnectionPool {
             }
         }
         // Boxed: many requests wait here at once for connections that others open.
-        let new = rare(|| open(&self.protocols, to)).await?;
+        let new = rare(|| open(&self.protocols, to, self.window)).await?;
         if let New::Http2(connection) = &new {
             let connection = New::Http2(connection.clone());
             self.server(to, |server| server.add(connection));
@@ -233,8 +236,9 @@ impl ConnectionPool {
     fn begin_opening(&self, to: &Destination) -> Opening {
         let (told, result) = watch::channel(None);
         let (servers, protocols, to) = (self.servers.clone(), self.protocols.clone(), to.clone());
+        let window = self.window;
         tokio::spawn(async move {
-            let opened = match open(&protocols, &to).await {
+            let opened = match open(&protocols, &to, window).await {
                 Ok(new) => {
                     let mut servers = lock(&servers);
                     forget_unused(&mut servers);
@@ -268,7 +272,7 @@ impl ConnectionPool {
 
     /// Opens a session with `to` on a new connection that is not shared.
     pub async fn session_alone(&self, to: &Destination) -> pingora_core::Result<UpstreamSession> {
-        self.session_on(open(&self.protocols, to).await?)
+        self.session_on(open(&self.protocols, to, self.window).await?)
     }
 
     /// Opens an HTTP/1.1 session with `to`.
@@ -325,10 +329,10 @@ impl IdleConnection {
 }
 
 /// Opens a connection.
-async fn open(protocols: &Protocols, to: &Destination) -> pingora_core::Result<New> {
+async fn open(protocols: &Protocols, to: &Destination, window: u32) -> pingora_core::Result<New> {
     let stream = dial(to.address, &to.name, &protocols.any).await?;
     match stream.selected_alpn_proto() {
-        Some(ALPN::H2) => Ok(New::Http2(Connection::open(stream).await?)),
+        Some(ALPN::H2) => Ok(New::Http2(Connection::open(stream, window).await?)),
         _ => Ok(New::Http1(stream)),
     }
 }

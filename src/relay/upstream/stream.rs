@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
@@ -17,7 +17,7 @@ use pingora_core::{Error, ErrorType, OrErr};
 use pingora_http::{RequestHeader, ResponseHeader};
 
 use super::connection::Connection;
-use crate::net::{lengths_agree, poll_receive, single_length};
+use crate::net::{lengths_agree, poll_receive, release, single_length};
 use crate::request::headers::set;
 
 const SENDING: &str = "while sending a request";
@@ -39,6 +39,9 @@ pub struct UpstreamStream {
     /// For the request's body.
     writer: Option<SendStream<Bytes>>,
     body: Option<RecvStream>,
+    /// Bytes of the piece that was read last. Its server may send as much more once the next one is asked for: until
+    /// then the piece is on its way to the client, and counts as unread.
+    passing: usize,
     /// `Content-Length` of the answer.
     length: Option<usize>,
 }
@@ -162,6 +165,7 @@ impl UpstreamStream {
             response: None,
             writer: None,
             body: None,
+            passing: 0,
             length: None,
         }
     }
@@ -211,10 +215,13 @@ impl UpstreamStream {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<pingora_core::Result<Option<Bytes>>> {
-        match &mut self.body {
-            Some(body) => poll_receive(body, READING, context),
-            None => Poll::Ready(Ok(None)),
-        }
+        let Some(body) = &mut self.body else {
+            return Poll::Ready(Ok(None));
+        };
+        release(body, std::mem::take(&mut self.passing));
+        let piece = ready!(poll_receive(body, READING, context))?;
+        self.passing = piece.as_ref().map_or(0, Bytes::len);
+        Poll::Ready(Ok(piece))
     }
 
     /// As [`UpstreamSession::is_complete`].

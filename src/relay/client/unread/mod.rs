@@ -21,7 +21,7 @@ use pingora_core::{Error, ErrorType};
 
 use self::outflow::Outflow;
 use crate::relay::client::unread::metrics::UnreadMetrics;
-use crate::relay::upstream::STREAM_WINDOW;
+use crate::relay::upstream::{LONG_RUNNING_WINDOW, STREAM_WINDOW};
 
 pub mod metrics;
 pub mod outflow;
@@ -41,12 +41,14 @@ const IDLE_SECONDS: u32 = 3;
 const TICK: Duration = Duration::from_secs(1);
 /// Memory of a request and its streams on both sides.
 const REQUEST: usize = 64 << 10;
-/// Memory of a piece between both sides.
-const PIECE: usize = 64 << 10;
+/// The same of a long-running one, which needs little besides its data.
+const LONG_RUNNING: usize = 8 << 10;
+/// Events up to this size do not count while a client has read a part of them.
+const COMMON_EVENT: usize = 64 << 10;
 /// Overhead of an unread piece.
 const EACH_PIECE: usize = 160;
 /// Bytes of an answer that may wait for the client's socket.
-pub const SEND_BUFFER: usize = 32 << 10;
+pub const SEND_BUFFER: usize = 16 << 10;
 
 /// The budget for answers that clients do not read.
 #[derive(Debug)]
@@ -379,7 +381,7 @@ pub struct KeptBytes<'a> {
 impl KeptBytes<'_> {
     /// Sets their number; `false`: they are too many, and nothing may be kept. Events of common size do not count.
     pub fn are(&mut self, bytes: usize) -> bool {
-        let bytes = if bytes < PIECE { 0 } else { bytes };
+        let bytes = if bytes < COMMON_EVENT { 0 } else { bytes };
         if bytes > self.bytes {
             let more = bytes - self.bytes;
             if self.unread.keep(self.outflow, more) {
@@ -487,7 +489,7 @@ impl<'a> AnswerWriter<'a> {
                 return Poll::Pending;
             }
         }
-        let weight = weight(self.length, self.bytes / self.pieces.max(1));
+        let weight = weight(self.long, self.length, self.bytes / self.pieces.max(1));
         let waiting = WaitingAnswer::new(self.outflow, weight, self.long, context.waker());
         self.waiting = Some(self.unread.list(waiting));
         Poll::Pending
@@ -502,13 +504,16 @@ impl Drop for AnswerWriter<'_> {
     }
 }
 
-/// Most memory that an answer with pieces of this size may hold: its server's window, a piece, and the data that waits
-/// for the socket. HTTP/2 keeps each unread piece separately.
-fn weight(length: Option<usize>, piece: usize) -> usize {
-    let unread = STREAM_WINDOW as usize;
-    let pieces = unread / piece.clamp(1, PIECE) * EACH_PIECE;
-    let most = unread + PIECE + SEND_BUFFER;
-    REQUEST + length.map_or(most + pieces, |length| length.min(most))
+/// Most memory that an answer with pieces of this size may hold: its server's window, in which a piece counts until it is
+/// passed on, and the data that waits for the socket. HTTP/2 keeps each unread piece separately.
+fn weight(long: bool, length: Option<usize>, piece: usize) -> usize {
+    let (request, unread) = match long {
+        true => (LONG_RUNNING, LONG_RUNNING_WINDOW as usize),
+        false => (REQUEST, STREAM_WINDOW as usize),
+    };
+    let pieces = unread / piece.clamp(1, unread) * EACH_PIECE;
+    let most = unread + SEND_BUFFER;
+    request + length.map_or(most + pieces, |length| length.min(most))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
