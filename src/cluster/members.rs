@@ -45,6 +45,7 @@ impl ClusterState {
         snapshot.own_record = own_record.map(|at| at.value.served.clone());
         snapshot.peer_unknown |= self.has_unpublished_server() || self.has_unknown_bare_server();
         snapshot.set_scopes(&view.scopes);
+        snapshot.set_doubted(view.doubted.clone());
         snapshot.local_read = view.read.map(|begun| (view.epoch, begun));
         snapshot.reads = self.reads();
         snapshot.local_version = view.versions.as_ref().and_then(|it| it.compatibility);

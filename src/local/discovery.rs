@@ -22,6 +22,8 @@ use crate::log_throttle::{LogThrottle, chain};
 pub struct LocalView {
     /// What it serves itself, without CRDs' resources and aggregated APIs; `None` while unknown.
     pub served: Option<Arc<ServedSet>>,
+    /// What of `served` is only not known to be custom: it could not say yet.
+    pub doubted: Arc<ServedSet>,
     /// What it serves itself, as groups.
     pub groups: Arc<ServedGroups>,
     /// The epoch of the apiserver process that was read ([`LocalState::epoch`]).
@@ -78,6 +80,9 @@ pub async fn run(
                         view.read = Some(begun);
                         if view.served.as_deref() != Some(&served) {
                             view.served = Some(Arc::new(served));
+                        }
+                        if *view.doubted != *reader.doubted() {
+                            view.doubted = Arc::new(reader.doubted().clone());
                         }
                         if *view.groups != groups {
                             view.groups = Arc::new(groups);

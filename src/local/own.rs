@@ -12,6 +12,8 @@ use crate::kube::gvr::{Custom, Gvr, GvrRef, ServedSet, may_be_built_in};
 
 /// Most questions after one read: whoever may create CRDs must not make a read last.
 const MOST_QUESTIONS: usize = 512;
+/// Most bytes that resources in doubt take in our record: whoever may create CRDs must not make it more than etcd takes.
+const MOST_DOUBTED: usize = 512 << 10;
 
 /// Whether a server serves a resource of a CRD's name itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +71,8 @@ impl Answered {
 #[derive(Debug, Default)]
 pub(super) struct OwnResources {
     own: ServedSet,
+    /// What of `own` is in doubt, and was never seen to be its own.
+    doubted: ServedSet,
     /// What of `own` the last read lacked.
     missing: ServedSet,
     /// What the last read listed first, under a name that no CRD and no aggregated API had.
@@ -81,10 +85,14 @@ pub(super) struct OwnResources {
 impl OwnResources {
     /// It may be another process now. What an aggregated API hides of what the former one served may be its own too.
     pub(super) fn restarted(&mut self) {
-        let own = std::mem::take(&mut self.own);
+        let (own, doubted) = (
+            std::mem::take(&mut self.own),
+            std::mem::take(&mut self.doubted),
+        );
         *self = Self {
             missing: own.clone(),
             own,
+            doubted,
             ..Self::default()
         };
     }
@@ -97,7 +105,7 @@ impl OwnResources {
     }
 
     /// The resources that the server is to be asked about, with the revisions of their CRDs. Those that it was never asked
-    /// about come first.
+    /// about come first, and of these the shortest names: whoever may create CRDs can make many long ones.
     pub(super) fn questions(&self, listed: &ServedSet, custom: &Custom) -> Vec<(Gvr, i64)> {
         let names = listed.iter().filter(|gvr| {
             gvr.subresource.is_empty()
@@ -111,7 +119,7 @@ impl OwnResources {
             (!known).then(|| (gvr.clone(), revision))
         };
         let mut questions: Vec<_> = names.filter_map(question).collect();
-        questions.sort_by_key(|(gvr, _)| self.answers.contains_key(gvr));
+        questions.sort_by_key(|(gvr, _)| (self.answers.contains_key(gvr), packed_len(gvr)));
         questions.truncate(MOST_QUESTIONS);
         questions
     }
@@ -146,11 +154,21 @@ impl OwnResources {
         let mut before = std::mem::take(&mut self.own);
         let newcomers = std::mem::take(&mut self.newcomers);
         let missing = std::mem::take(&mut self.missing);
+        let doubted = std::mem::take(&mut self.doubted);
+        let mut in_doubt = Vec::new();
         for gvr in listed.into_iter().filter(|gvr| !is_aggregated(gvr)) {
             let was_own = before.remove(&gvr);
             let is_custom = custom.definition(gvr.borrow()).is_some();
             let is_own = match is_custom {
-                true => self.is_built_in(gvr.borrow()),
+                true => match self.answer(gvr.borrow()) {
+                    Answer::BuiltIn => true,
+                    Answer::Custom => false,
+                    Answer::Doubt if was_own && !doubted.contains(&gvr) => true,
+                    Answer::Doubt => {
+                        in_doubt.push(gvr);
+                        continue;
+                    }
+                },
                 // What a process begins to serve is custom, and its CRD may not be known yet.
                 false => is_first || was_own || newcomers.contains(&gvr),
             };
@@ -162,27 +180,56 @@ impl OwnResources {
         }
         // An aggregated API, which may not be known yet, may have taken their place in discovery.
         for gvr in before {
-            if is_aggregated(&gvr) {
-                self.own.insert(gvr);
-            } else if !missing.contains(&gvr) {
-                self.missing.insert(gvr.clone());
-                self.own.insert(gvr);
+            if is_aggregated(&gvr) || (!missing.contains(&gvr) && self.missing.insert(gvr.clone()))
+            {
+                match doubted.contains(&gvr) {
+                    true => in_doubt.push(gvr),
+                    false => drop(self.own.insert(gvr)),
+                }
             }
         }
+        self.admit(in_doubt);
         &self.own
     }
 
-    /// Of a resource that a CRD serves under the same name. Without an answer it is in doubt.
-    fn is_built_in(&self, gvr: GvrRef<'_>) -> bool {
+    /// What is in doubt is own as far as there is room. Kubernetes' own names are short.
+    fn admit(&mut self, mut in_doubt: Vec<Gvr>) {
+        in_doubt.sort_by_key(packed_len);
+        let mut room = MOST_DOUBTED;
+        for gvr in in_doubt {
+            let Some(left) = room.checked_sub(packed_len(&gvr)) else {
+                return;
+            };
+            room = left;
+            self.own.insert(gvr.clone());
+            self.doubted.insert(gvr);
+        }
+    }
+
+    /// What of the last [`OwnResources::update`] is only not known to be custom.
+    pub(super) fn doubted(&self) -> &ServedSet {
+        &self.doubted
+    }
+
+    /// About a resource that a CRD serves under the same name.
+    fn answer(&self, gvr: GvrRef<'_>) -> Answer {
         let resource = GvrRef {
             subresource: "",
             ..gvr
         };
         match self.answers.get(&resource) {
-            Some(known) => known.answer != Answer::Custom,
-            None => may_be_built_in(gvr.group),
+            Some(known) => known.answer,
+            None if may_be_built_in(gvr.group) => Answer::Doubt,
+            None => Answer::Custom,
         }
     }
+}
+
+/// Bytes that a resource takes in a record at most.
+fn packed_len(gvr: &Gvr) -> usize {
+    const PUNCTUATION: usize = "\"/\":[\"/\"],".len();
+    let names = [&gvr.group, &gvr.version, &gvr.resource, &gvr.subresource];
+    names.into_iter().map(String::len).sum::<usize>() + PUNCTUATION
 }
 
 #[cfg(test)]
@@ -365,6 +412,7 @@ mod tests {
         ] {
             let result = read(&mut own, &[SLICES], &slices("v1beta1", 5), answer);
             assert_eq!(result, (asked, set(known)));
+            assert_eq!(*own.doubted(), set(known));
         }
     }
 
@@ -427,6 +475,45 @@ mod tests {
             // The others are in doubt.
             let known = own.update(listed.clone(), &custom).len();
             assert_eq!((known, listed.len() - known), (left, custom_ones));
+        }
+    }
+
+    #[test]
+    fn what_is_in_doubt_fills_no_record_and_pushes_nothing_out() {
+        let version = "v".repeat(63);
+        let name = |n: usize| format!("{n:063}");
+        let flood = |group: &str| {
+            let group = format!("{}.{group}.k8s.io", "g".repeat(160));
+            let definition = |n| {
+                let pair = Pair(group.clone(), name(n));
+                (pair, defined(&[&version]))
+            };
+            let definitions = (0..9999).map(definition);
+            let listed = (0..9999).map(|n| gvr(&format!("{group}/{version}/{}/", name(n))));
+            (
+                Custom {
+                    definitions: definitions.collect(),
+                    ..Custom::default()
+                },
+                listed.collect::<ServedSet>(),
+            )
+        };
+        let mut own = OwnResources::default();
+        // Others each time: those from before must not add up.
+        for group in ["a", "b", "c", "d"] {
+            let (mut custom, mut listed) = flood(group);
+            custom.definitions.extend(slices("v1beta1", 5).definitions);
+            listed.insert(gvr(SLICES));
+            let first = own.questions(&listed, &custom).swap_remove(0);
+            assert_eq!(first.0, gvr(SLICES), "{group}");
+            let known = own.update(listed, &custom);
+            assert!(
+                known.contains(&gvr(SLICES)) && known.len() > 1000,
+                "{group}"
+            );
+            let bytes: usize = known.iter().map(packed_len).sum();
+            assert!(bytes <= MOST_DOUBTED, "{group}");
+            assert!(own.doubted().contains(&gvr(SLICES)));
         }
     }
 

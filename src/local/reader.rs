@@ -197,6 +197,11 @@ impl Reader {
         self.own.is_in_doubt()
     }
 
+    /// What of the last read is only not known to be custom.
+    pub fn doubted(&self) -> &ServedSet {
+        self.own.doubted()
+    }
+
     /// The scopes of what was read last, without custom resources.
     pub fn scopes(&self) -> &Scopes {
         &self.scopes

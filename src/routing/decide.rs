@@ -260,8 +260,9 @@ pub fn decide<'s>(
         Some((_, holders)) if holders.local => {
             guarded(Row::LocalUninitialized, ServerChoice::Local)
         }
-        // The local served set is unknown, so the local apiserver may list the resource too.
-        Some(_) if initialized && !snapshot.local_known => {
+        // The local served set is unknown, so the local apiserver may list the resource too. What it answers under the name of
+        // a CRD may be another resource.
+        Some(_) if initialized && !snapshot.local_known && !snapshot.may_be_anothers(gvr) => {
             guarded(Row::Unknown, ServerChoice::Local)
         }
         Some(_) => guarded(Row::Unreachable, ServerChoice::Nowhere),

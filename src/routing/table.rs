@@ -170,6 +170,8 @@ pub struct Snapshot {
     pub local_known: bool,
     /// What the local apiserver's own record in etcd lists, as this process or the one before wrote it.
     pub own_record: Option<Arc<ServedSet>>,
+    /// What of the local served set may be a CRD's: the apiserver could not say yet.
+    local_doubted: Arc<ServedSet>,
     /// The version that the local apiserver emulates, where known.
     pub local_version: Option<KubernetesVersion>,
     /// The local apiserver's run (its epoch) whose discovery was read last, and when the last read began.
@@ -217,6 +219,7 @@ impl Snapshot {
             peer_unknown: servers.iter().any(|server| server.live && !server.known),
             local_known: local.is_some(),
             own_record: None,
+            local_doubted: Arc::default(),
             local_version: None,
             local_read: None,
             reads: HashMap::new(),
@@ -233,6 +236,19 @@ impl Snapshot {
         }
     }
 
+    /// What the local apiserver lists and may be a CRD's there. Where another server serves a resource of this name itself,
+    /// that one has it.
+    pub fn set_doubted(&mut self, doubted: Arc<ServedSet>) {
+        for gvr in &*doubted {
+            if let Some(holders) = self.holders.get_mut(&gvr.borrow())
+                && (holders.absent || !holders.targets.is_empty())
+            {
+                holders.local = false;
+            }
+        }
+        self.local_doubted = doubted;
+    }
+
     /// Whether `gvr` is only a CRD's or an aggregated API's: no known server serves it itself, nor did the local apiserver
     /// before it restarted.
     pub fn is_custom(&self, gvr: GvrRef<'_>) -> bool {
@@ -243,6 +259,12 @@ impl Snapshot {
     fn was_own(&self, gvr: GvrRef<'_>) -> bool {
         let record = self.own_record.as_ref().filter(|_| !self.local_known);
         record.is_some_and(|record| record.contains(&gvr.owned()))
+    }
+
+    /// Whether the local apiserver may have a CRD's or an aggregated API's resource under the name of one that another server
+    /// serves itself: what is not its own, as far as is known, has such a name.
+    pub fn may_be_anothers(&self, gvr: GvrRef<'_>) -> bool {
+        self.custom.contains(gvr) && !self.was_own(gvr)
     }
 
     /// Whose resource `gvr` is at the local apiserver, or at a peer that it was sent to. `None`: it may be a CRD's or built-in,
@@ -256,7 +278,8 @@ impl Snapshot {
         if is_own || self.custom.definition(gvr).is_none() {
             return Some(ResourceKind::BuiltIn);
         }
-        let unknown = local && !self.local_known && may_be_built_in(gvr.group);
+        let doubted = || !self.local_known || self.local_doubted.contains(&gvr.owned());
+        let unknown = local && may_be_built_in(gvr.group) && doubted();
         (!unknown).then_some(ResourceKind::Custom)
     }
 
@@ -345,6 +368,7 @@ fn indices(servers: &[Server], wanted: impl Fn(&Server) -> bool) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kube::gvr::{Pair, defined};
 
     #[test]
     fn a_path_of_another_scope_or_longer_than_a_subresource_is_none_of_the_resource() {
@@ -389,5 +413,32 @@ mod tests {
         let scope = |group: &str| snapshot.holders(of(group).borrow()).unwrap().1.scope;
         assert_eq!(scope("a"), Some(Scope::Cluster));
         assert_eq!((scope("b"), scope("c")), (None, None));
+    }
+
+    #[test]
+    fn what_may_be_a_crds_here_is_left_to_a_server_that_has_it_itself() {
+        let all = things(&[("a.k8s.io", "v1"), ("b.k8s.io", "v1"), ("c.k8s.io", "v1")]);
+        let pair = |group: &str| Pair(group.to_owned(), "things".to_owned());
+        let custom = Custom {
+            definitions: ["a.k8s.io", "b.k8s.io", "c.k8s.io"]
+                .map(|group| (pair(group), defined(&["v1"])))
+                .into(),
+            ..Custom::default()
+        };
+        let servers = [("a.k8s.io", true), ("b.k8s.io", false)]
+            .map(|(group, target)| Server::listing(group, None, target, &[(group, "v1")]));
+        let mut snapshot = Snapshot::new(true, servers.into(), Some(&all), Arc::new(custom));
+        snapshot.set_doubted(Arc::new(all.clone()));
+        for (gvr, local, kind) in [
+            ("a.k8s.io", false, None),
+            ("b.k8s.io", false, None),
+            ("c.k8s.io", true, Some(ResourceKind::BuiltIn)),
+        ]
+        .map(|(group, local, kind)| (things(&[(group, "v1")]).pop_first().unwrap(), local, kind))
+        {
+            let (_, holders) = snapshot.holders(gvr.borrow()).unwrap();
+            assert_eq!(holders.local, local, "{gvr:?}");
+            assert_eq!(snapshot.kind_at(true, gvr.borrow()), kind, "{gvr:?}");
+        }
     }
 }

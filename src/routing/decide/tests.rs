@@ -238,6 +238,23 @@ fn row_11_what_the_local_server_listed_before_its_restart_is_not_custom() {
 }
 
 #[test]
+fn row_10_what_only_an_absent_server_has_is_not_the_crds_of_a_local_server_whose_set_is_unknown() {
+    for named_alike in [WIDGETS, METRICS] {
+        let absent = Server {
+            target: false,
+            ..peer("b", &[named_alike, HPA])
+        };
+        let mut snapshot = snapshot(None, vec![absent]);
+        let row = |gvr, snapshot: &Snapshot| ask(gvr, true, snapshot).row;
+        assert_eq!(row(named_alike, &snapshot), Row::Unreachable);
+        assert_eq!(row(HPA, &snapshot), Row::Unknown);
+        // Its own record says that it served it itself.
+        snapshot.own_record = Some(Arc::new(served(&[named_alike])));
+        assert_eq!(row(named_alike, &snapshot), Row::Unknown);
+    }
+}
+
+#[test]
 fn row_12_another_version_of_a_custom_resource_is_nobodys() {
     let alone = snapshot(Some(&[PODS]), vec![peer("b", &[PODS])]);
     let other = GvrRef {
