@@ -15,7 +15,8 @@ use super::native_peer::NativePeer;
 use super::prefix::Versioned;
 use super::state::ClusterState;
 
-/// Most advertised addresses that are named.
+/// Most advertised addresses that are named, and most servers that only StorageVersions name: each is looked for in all of
+/// them.
 const NAMED: usize = 100;
 
 impl ClusterState {
@@ -87,7 +88,12 @@ impl ClusterState {
         let stored = self.storage.current.values().flat_map(|at| &at.value);
         let mut ids = self.ids();
         ids.extend(leases);
-        ids.extend(stored.map(|versions| versions.server.as_str()));
+        let most = ids.len() + NAMED;
+        for versions in stored {
+            if ids.len() < most {
+                ids.insert(&versions.server);
+            }
+        }
         // What has the ID of an apiserver is told with its proxy.
         let proxied = self.servers.current.keys().chain(self.live.current.keys());
         let apart: BTreeSet<_> = proxied

@@ -16,12 +16,21 @@ const STORAGE_VERSION: Type = Type {
 /// Longest name of a Lease, and so of a server ID.
 const MAX_NAME: usize = 253;
 
+/// Longest group version: a group of 253 bytes, and a version of 63.
+const MAX_GROUP_VERSION: usize = 253 + 1 + 63;
+
+/// Servers of a resource that are read. API users can write StorageVersions, and a value has room for many thousands.
+const MOST_SERVERS: usize = 256;
+
+/// Versions that a server serves of a resource.
+const MOST_VERSIONS: usize = 16;
+
 /// The versions of a resource that one server serves. Servers that are gone stay listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerVersions {
     /// ID of the server, the name of its identity Lease.
     pub server: String,
-    /// Group and version of each served version, without malformed ones. Before Kubernetes 1.28 always empty, which
+    /// Group and version of each served version once, without malformed ones. Before Kubernetes 1.28 always empty, which
     /// proves nothing.
     pub served: Vec<(String, String)>,
 }
@@ -74,14 +83,25 @@ pub fn storage_version(value: &[u8]) -> Result<Vec<ServerVersions>, Undecodable>
         let served = server.served_versions.unwrap_or_default();
         Ok(ServerVersions {
             server: id.ok_or(Undecodable::Field("apiServerID"))?,
-            // Ignore a malformed version; the others still count.
-            served: served
-                .iter()
-                .filter_map(|text| group_version(text))
-                .collect(),
+            served: group_versions(&served),
         })
     };
-    servers.unwrap_or_default().into_iter().map(read).collect()
+    let servers = servers.unwrap_or_default().into_iter();
+    servers.take(MOST_SERVERS).map(read).collect()
+}
+
+/// A malformed one is ignored; the others still count.
+fn group_versions(texts: &[String]) -> Vec<(String, String)> {
+    let mut read = Vec::new();
+    for one in texts.iter().filter_map(|text| group_version(text)) {
+        if !read.contains(&one) {
+            read.push(one);
+        }
+        if read.len() == MOST_VERSIONS {
+            break;
+        }
+    }
+    read
 }
 
 fn group_version(text: &str) -> Option<(String, String)> {
@@ -90,7 +110,7 @@ fn group_version(text: &str) -> Option<(String, String)> {
         Some(both) => both,
         None => ("", text),
     };
-    let whole = !version.is_empty() && !version.contains('/');
+    let whole = !version.is_empty() && !version.contains('/') && text.len() <= MAX_GROUP_VERSION;
     whole.then(|| (group.to_owned(), version.to_owned()))
 }
 

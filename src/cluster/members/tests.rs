@@ -431,6 +431,18 @@ fn storage_versions_tell_what_a_living_server_serves_while_nothing_better_does()
 }
 
 #[test]
+fn only_so_many_servers_are_reported_that_only_storage_versions_name() {
+    let versions = (0..200).map(|n| {
+        let (topic, mut item) = storage_version(&format!("server-{n}"));
+        item.key = format!("autoscaling.x{n}");
+        (topic, item)
+    });
+    let state = state(versions.collect());
+    let report = state.report(&Freshness::new(8));
+    assert_eq!(report["servers"].as_array().unwrap().len(), 100);
+}
+
+#[test]
 fn storage_versions_name_an_apiserver_by_its_own_id_and_not_by_its_proxys() {
     let live = format!(
         r#"{{"endpoint":"{B}","initialized":true,"apiServerID":"apiserver-b","recordRevision":3}}"#

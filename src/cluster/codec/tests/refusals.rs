@@ -113,6 +113,34 @@ fn a_served_version_that_is_none_hides_no_other() {
 }
 
 #[test]
+fn of_a_storage_version_no_more_is_kept_than_servers_write() {
+    let longest = format!("{}/{}", "g".repeat(253), "v".repeat(63));
+    let repeated = vec!["v1"; 9999];
+    let many = (0..9999).map(|n| format!("v{n}"));
+    let served: Vec<_> = [&*longest, &format!("{longest}v")]
+        .into_iter()
+        .chain(repeated)
+        .map(str::to_owned)
+        .chain(many)
+        .collect();
+    let read = stored_by(json!({"apiServerID": "a", "servedVersions": served})).unwrap();
+    let read: Vec<_> = read[0]
+        .served
+        .iter()
+        .map(|(_, version)| &**version)
+        .collect();
+    assert_eq!(read.len(), 16);
+    assert_eq!(read[..3], [&*"v".repeat(63), "v1", "v0"]);
+    let servers: Vec<_> = (0..9999)
+        .map(|n| json!({"apiServerID": format!("a{n}")}))
+        .collect();
+    let value = json!({"apiVersion": "internal.apiserver.k8s.io/v1alpha1", "kind": "StorageVersion",
+        "status": {"storageVersions": servers}});
+    let read = storage_version(value.to_string().as_bytes()).unwrap();
+    assert_eq!((read.len(), &*read[255].server), (256, "a255"));
+}
+
+#[test]
 fn an_array_is_no_object() {
     let of = |api_version: &str, kind: &str, path: &[&str]| {
         let inner = path
