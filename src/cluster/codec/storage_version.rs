@@ -19,8 +19,8 @@ const MAX_NAME: usize = 253;
 /// Longest group version: a group of 253 bytes, and a version of 63.
 const MAX_GROUP_VERSION: usize = 253 + 1 + 63;
 
-/// Servers of a resource that are read. API users can write StorageVersions, and a value has room for many thousands.
-const MOST_SERVERS: usize = 256;
+/// Bytes that are kept of a resource's servers. API users can write StorageVersions, and a value has room for 1 MiB.
+const MOST_KEPT: usize = 16 << 10;
 
 /// Versions that a server serves of a resource.
 const MOST_VERSIONS: usize = 16;
@@ -81,13 +81,27 @@ pub fn storage_version(value: &[u8]) -> Result<Vec<ServerVersions>, Undecodable>
     let read = |JsonObject(server): JsonObject<Server>| {
         let id = server.id.filter(|id| (1..=MAX_NAME).contains(&id.len()));
         let served = server.served_versions.unwrap_or_default();
-        Ok(ServerVersions {
+        Ok::<_, Undecodable>(ServerVersions {
             server: id.ok_or(Undecodable::Field("apiServerID"))?,
             served: group_versions(&served),
         })
     };
-    let servers = servers.unwrap_or_default().into_iter();
-    servers.take(MOST_SERVERS).map(read).collect()
+    let (mut kept, mut room) = (Vec::new(), MOST_KEPT);
+    for server in servers.unwrap_or_default() {
+        let server = read(server)?;
+        let Some(left) = room.checked_sub(memory(&server)) else {
+            break;
+        };
+        room = left;
+        kept.push(server);
+    }
+    Ok(kept)
+}
+
+fn memory(versions: &ServerVersions) -> usize {
+    let served = versions.served.iter();
+    let texts = served.map(|both| both.0.len() + both.1.len() + size_of_val(both));
+    size_of_val(versions) + versions.server.len() + texts.sum::<usize>()
 }
 
 /// A malformed one is ignored; the others still count.

@@ -132,12 +132,13 @@ fn of_a_storage_version_no_more_is_kept_than_servers_write() {
     assert_eq!(read.len(), 16);
     assert_eq!(read[..3], [&*"v".repeat(63), "v1", "v0"]);
     let servers: Vec<_> = (0..9999)
-        .map(|n| json!({"apiServerID": format!("a{n}")}))
+        .map(|n| json!({"apiServerID": format!("a{n}"), "servedVersions": served[..3]}))
         .collect();
     let value = json!({"apiVersion": "internal.apiserver.k8s.io/v1alpha1", "kind": "StorageVersion",
         "status": {"storageVersions": servers}});
     let read = storage_version(value.to_string().as_bytes()).unwrap();
-    assert_eq!((read.len(), &*read[255].server), (256, "a255"));
+    assert!((20..100).contains(&read.len()), "{}", read.len());
+    assert_eq!(read[19].server, "a19");
 }
 
 #[test]
