@@ -19,10 +19,8 @@ use crate::relay::documents::Cache;
 use crate::relay::inspect::denials::Denials;
 use crate::relay::observe::{Metrics, RecentEvents};
 use crate::relay::shared::{EXPIRED_WATCHES, NOT_FOUND_RETRIES, Shared, ShutdownPhase};
-use crate::relay::upstream::{
-    frozen::{self, FrozenServers, Questions},
-    health,
-};
+use crate::relay::upstream::frozen::{self, FrozenServers, Questions};
+use crate::relay::upstream::health;
 use crate::request::caller::Authenticator;
 use crate::request::headers::PrivilegedHeaders;
 use crate::tls::credentials::Current;

@@ -9,7 +9,8 @@ use pingora_core::protocols::IO;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::delegate::delegate_connection;
-use crate::relay::client::unread::{UnreadBudget, outflow::Outflow};
+use crate::relay::client::unread::UnreadBudget;
+use crate::relay::client::unread::outflow::Outflow;
 
 /// A stream that counts its writes, and that other tasks can cut off.
 #[derive(Debug)]

@@ -18,7 +18,8 @@ use super::request::MergeRequest;
 use crate::discovery::openapi;
 use crate::discovery::peer_discovery::SharedPeerDiscovery;
 use crate::relay::answer::StatusFormat;
-use crate::relay::upstream::{UpstreamSession, health::Health};
+use crate::relay::upstream::UpstreamSession;
+use crate::relay::upstream::health::Health;
 use crate::routing::documents::DocumentRequest;
 
 /// Longest document that is read. Real ones are much shorter.

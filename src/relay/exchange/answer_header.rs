@@ -43,6 +43,25 @@ pub(super) async fn pass_header(
     } else if *kind != RequestKind::Upgrade {
         return Error::e_explain(ErrorType::InvalidHTTPHeader, "101 to what is no upgrade");
     }
+    write_marks(exchange, &mut response)?;
+    let now = Instant::now();
+    meter.answer_begins(response.status.as_u16(), now);
+    match down {
+        ClientSession::H2(_) => {}
+        ClientSession::H1(session) => {
+            if *kind != RequestKind::Upgrade && shared.is_leaving() {
+                session.set_keepalive(None);
+            }
+            frame_for_http1(session.req_header().version, &mut response, request.method)?;
+        }
+    }
+    down.write_header(response, end).await?;
+    Ok(now)
+}
+
+/// Writes what this proxy says of an answer, and removes what only it may say.
+fn write_marks(exchange: &Exchange<'_>, response: &mut ResponseHeader) -> pingora_core::Result<()> {
+    let (shared, request) = (exchange.context.shared, exchange.context.request);
     // Only for peers' proxies: an apiserver must not forge it.
     if matches!(
         response.status,
@@ -71,19 +90,7 @@ pub(super) async fn pass_header(
             HeaderValue::from_static(if ready { "true" } else { "false" }),
         )?;
     }
-    let now = Instant::now();
-    meter.answer_begins(response.status.as_u16(), now);
-    match down {
-        ClientSession::H2(_) => {}
-        ClientSession::H1(session) => {
-            if *kind != RequestKind::Upgrade && shared.is_leaving() {
-                session.set_keepalive(None);
-            }
-            frame_for_http1(session.req_header().version, &mut response, request.method)?;
-        }
-    }
-    down.write_header(response, end).await?;
-    Ok(now)
+    Ok(())
 }
 
 /// Whether the client is to send no more requests on its connection: the apiserver did not authenticate it, or,

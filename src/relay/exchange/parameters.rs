@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::expiry::Expiry;
 use super::upload::Upload;
 use crate::net::Destination;
-use crate::relay::client::{VerificationPermit, unread::AnswerWriter};
+use crate::relay::client::VerificationPermit;
+use crate::relay::client::unread::AnswerWriter;
 use crate::relay::context::RequestContext;
 use crate::relay::documents::MergeRequest;
 use crate::relay::inspect::Asking;
 use crate::relay::outcome::ExchangeFailure;
-use crate::relay::plan;
-use crate::relay::plan::Route;
+use crate::relay::plan::{self, Route};
+use crate::relay::upstream::frozen::{ReadBudget, Ticker};
 use crate::relay::upstream::{
     ConnectionChoice, PoolChoice, RequestKind, Token, UpstreamGroup, UpstreamSession,
-    frozen::{ReadBudget, Ticker},
 };
 use crate::relay::watch::Revalidation;
 use crate::routing::decide::Row;

@@ -9,7 +9,8 @@ use pingora_core::{Error, ErrorType};
 
 use crate::log_throttle::LogRateLimit;
 use crate::net::RedactedError;
-use crate::relay::client::{ClientSession, unread::AnswerWriter};
+use crate::relay::client::ClientSession;
+use crate::relay::client::unread::AnswerWriter;
 use crate::relay::watch::{FinalBookmark, Revalidation};
 use crate::request::caller::Caller;
 

@@ -22,8 +22,7 @@ use crate::relay::client::ClientSession;
 use crate::relay::exchange::{self, Delivered, Expiry, Leaving, ResumedWatch, Upload, pass_event};
 use crate::relay::inspect::expired::event;
 use crate::relay::outcome::{ExchangeFailure, Expired, Outcome};
-use crate::relay::plan;
-use crate::relay::plan::Route;
+use crate::relay::plan::{self, Route};
 use crate::watches::metrics::ExpiredResult;
 
 /// How long a watch waits until it may ask other servers.
