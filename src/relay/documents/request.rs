@@ -63,7 +63,8 @@ pub struct MergeRequest {
 }
 
 impl MergeRequest {
-    /// `for_one`: see [`Overlay`]. Rewrites a request's header so that the apiserver answers with a whole document, or that it has not changed.
+    /// Rewrites a request's header so that the apiserver answers with a whole document, or that it has not changed.
+    /// `for_one`: see [`Overlay`].
     pub fn begin(
         document: &DocumentRequest,
         peer_discovery: &Arc<PeerDiscovery>,

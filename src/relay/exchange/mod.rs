@@ -5,8 +5,9 @@
 //! side closes, the other is closed. An exchange that failed before anything was sent to the client returns an
 //! [`ExchangeFailure`](crate::relay::outcome::ExchangeFailure), which says whether the request may have been executed.
 //!
-//! From top to bottom: [`run()`] asks (`ask`), looks at the header of the answer (`look`), and passes it on: answers that
-//! are read first (`peek`), documents that are merged (`merged`), and all others (`stream`; `watch_rest` for watches).
+//! From top to bottom: [`run()`] asks (`ask`), looks at the header of the answer (`look`), and passes it on: answers
+//! that are read first (`peek`), documents that are merged (`merged`), and all others (`stream`; `watch_rest` for
+//! watches).
 //! What these have in common is below: the parameters, the request on its way up (`upload`), the header that the client
 //! gets (`answer_header`), whole answers (`whole`), and pieces of bodies (`first_event`, `pieces`, `download`).
 

@@ -1,8 +1,8 @@
 //! Answers that are kept while other servers are tried, and passed on if none of them answers otherwise.
 //!
-//! An apiserver that is shutting down turns requests away ([`crate::relay::inspect::turned_away`]). An apiserver may learn of a
-//! CustomResourceDefinition, or of a version of one, later than others: its "no such resource" counts when every target
-//! has answered the same. Neither request was executed, so any verb may be sent again.
+//! An apiserver that is shutting down turns requests away ([`crate::relay::inspect::turned_away`]). An apiserver may
+//! learn of a CustomResourceDefinition, or of a version of one, later than others: its "no such resource" counts when
+//! every target has answered the same. Neither request was executed, so any verb may be sent again.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ pub(super) struct KeptAnswers {
     pub(super) turned_away: Option<Box<(Route, Arc<KeptAnswer>)>>,
     /// "No such resource", of the local apiserver.
     no_such_resource: Option<Box<(Route, Arc<KeptAnswer>)>>,
-    /// "No such resource" that counts ([`crate::relay::inspect::denials`]), the first one, and all servers that it came from.
+    /// "No such resource" that counts ([`crate::relay::inspect::denials`]), the first one, and all servers that it came
+    /// from.
     pub(super) denial: Option<Box<(Route, Arc<KeptAnswer>)>>,
     pub(super) denying: Vec<SocketAddr>,
     /// A server failed for another reason, so it may serve the resource.

@@ -101,7 +101,8 @@ impl<'a> ForwardedRequest<'a> {
         .map_err(|error| unwritable(&error))
     }
 
-    /// The exchange with the server of `route`, and the header that is sent there. `exclusive`: on a connection of its own.
+    /// The exchange with the server of `route`, and the header that is sent there. `exclusive`: on a connection of its
+    /// own.
     pub(super) fn exchange<'s>(
         &self,
         authentication: &'s Authentication<'a>,

@@ -1,7 +1,7 @@
 //! Where a request is sent.
 //!
-//! `Candidates` is the only place that builds a [`Route`]; [`super::planning`] and [`super::documents`] add
-//! what they know of the request. [`crate::relay::forward`] follows the route.
+//! `Candidates` is the only place that builds a [`Route`]; [`super::planning`] and [`super::documents`] add what they
+//! know of the request. [`crate::relay::forward`] follows the route.
 
 use std::cmp::Reverse;
 use std::net::{IpAddr, SocketAddr};

@@ -24,7 +24,7 @@ const SENDING: &str = "while sending a request";
 const READING: &str = "while reading an answer";
 
 /// A request to a server. It is boxed, because it is handed through many futures. The futures of HTTP/1.1 are boxed, too,
-/// as in [`crate::relay::client`].
+/// as in [`ClientSession`](crate::relay::client::ClientSession).
 pub enum UpstreamSession {
     H1(Box<Http1Session>),
     H2(Box<UpstreamStream>),
