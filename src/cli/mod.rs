@@ -10,6 +10,7 @@ pub mod inventory;
 pub mod status;
 pub mod terminal;
 
+mod fetch;
 mod text;
 
 use std::time::Duration;

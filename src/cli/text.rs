@@ -10,12 +10,16 @@ const NARROWEST: usize = 6;
 /// Escapes everything but printable ASCII, so that a value can neither control a terminal nor look like another one. Names
 /// of servers, addresses and resources are ASCII.
 pub(super) fn plain(value: &str) -> String {
+    escaped(value, |c| c == ' ' || c.is_ascii_graphic())
+}
+
+/// Escapes all characters that are not `plain`.
+pub(super) fn escaped(value: &str, plain: fn(char) -> bool) -> String {
     let mut shown = String::with_capacity(value.len());
     for c in value.chars() {
-        if c == ' ' || c.is_ascii_graphic() {
-            shown.push(c);
-        } else {
-            shown.extend(c.escape_default());
+        match plain(c) {
+            true => shown.push(c),
+            false => shown.extend(c.escape_default()),
         }
     }
     shown

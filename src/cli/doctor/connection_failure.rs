@@ -13,26 +13,14 @@ const MAX_DEPTH: usize = 16;
 /// Most names of a certificate that are shown.
 const MAX_NAMES: usize = 8;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum ConnectionFailure {
     Refused,
     TimedOut,
     /// TCP failed, with the system's message.
     Unreachable(String),
-    /// The server's certificate is signed by an unknown CA.
-    UnknownAuthority,
-    /// The server's certificate is for other names.
-    WrongName {
-        expected: String,
-        presented: Vec<String>,
-    },
-    /// The server's certificate, as the next two.
-    Expired,
-    NotYetValid,
-    BadCertificate(String),
-    /// The server rejects the client certificate with this TLS alert.
-    ClientRefused(String),
-    NotTls,
+    /// The TLS handshake failed, or the server ended it.
+    Tls(rustls::Error),
     Closed,
     Other(String),
 }
@@ -53,7 +41,7 @@ pub struct ConfigKeys {
 impl ConnectionFailure {
     pub fn from_error(error: &(dyn Error + 'static)) -> Self {
         if let Some(error) = find_source::<rustls::Error>(error, MAX_DEPTH) {
-            return Self::from_tls(error);
+            return Self::Tls(error.clone());
         }
         match find_source::<io::Error>(error, MAX_DEPTH) {
             Some(error) => match error.kind() {
@@ -81,120 +69,137 @@ impl ConnectionFailure {
         }
     }
 
-    fn from_tls(error: &rustls::Error) -> Self {
-        match error {
-            rustls::Error::InvalidCertificate(error) => Self::from_certificate(error),
-            rustls::Error::AlertReceived(alert) => Self::from_alert(*alert),
-            rustls::Error::InvalidMessage(_)
-            | rustls::Error::InappropriateMessage { .. }
-            | rustls::Error::InappropriateHandshakeMessage { .. } => Self::NotTls,
-            error => Self::Other(error.to_string()),
-        }
+    /// Whether the server answers a TLS handshake with something else.
+    pub fn is_not_tls(&self) -> bool {
+        use rustls::Error::{InappropriateHandshakeMessage, InappropriateMessage, InvalidMessage};
+        matches!(
+            self,
+            Self::Tls(
+                InvalidMessage(_)
+                    | InappropriateMessage { .. }
+                    | InappropriateHandshakeMessage { .. }
+            )
+        )
     }
 
-    fn from_certificate(error: &CertificateError) -> Self {
-        match error {
-            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-                Self::UnknownAuthority
-            }
-            CertificateError::NotValidForNameContext {
-                expected,
-                presented,
-            } => Self::WrongName {
-                expected: expected.to_str().into_owned(),
-                presented: presented.iter().map(|name| bare_name(name)).collect(),
-            },
-            CertificateError::Expired | CertificateError::ExpiredContext { .. } => Self::Expired,
-            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-                Self::NotYetValid
-            }
-            error => Self::BadCertificate(format!("{error:?}")),
-        }
+    pub fn finding(&self, about: &str, keys: &ConfigKeys) -> Finding {
+        let (what, advice) = self.told(keys);
+        Finding::problem(about, what, advice)
     }
 
-    fn from_alert(alert: AlertDescription) -> Self {
-        match alert {
-            AlertDescription::BadCertificate
-            | AlertDescription::UnsupportedCertificate
-            | AlertDescription::CertificateRevoked
-            | AlertDescription::CertificateExpired
-            | AlertDescription::CertificateUnknown
-            | AlertDescription::CertificateRequired
-            | AlertDescription::NoCertificate
-            | AlertDescription::UnknownCA
-            | AlertDescription::AccessDenied
-            // Go's server, about a client's certificate in TLS 1.2.
-            | AlertDescription::DecryptError => Self::ClientRefused(format!("{alert:?}")),
-            alert => Self::Other(format!("it ended the TLS handshake: {alert:?}")),
-        }
-    }
-
+    /// What happened.
     pub fn description(&self, keys: &ConfigKeys) -> String {
-        match self {
+        self.told(keys).0
+    }
+
+    /// What happened, and what to do.
+    fn told(&self, keys: &ConfigKeys) -> (String, String) {
+        let ConfigKeys {
+            server, address, ..
+        } = keys;
+        let what = match self {
+            Self::Tls(rustls::Error::InvalidCertificate(error)) => {
+                return bad_certificate(error, keys);
+            }
+            Self::Tls(rustls::Error::AlertReceived(alert)) if refuses_certificate(*alert) => {
+                return refused_certificate(*alert, keys);
+            }
             Self::Refused => "connection refused".to_owned(),
             Self::TimedOut => "no answer in time".to_owned(),
             Self::Unreachable(why) => format!("cannot be reached: {why}"),
-            Self::UnknownAuthority => {
-                format!("its certificate is signed by no CA of {}", keys.authority)
+            Self::Tls(_) if self.is_not_tls() => "what listens there speaks no TLS".to_owned(),
+            Self::Tls(rustls::Error::AlertReceived(alert)) => {
+                format!("it ended the TLS handshake: {alert:?}")
             }
-            Self::WrongName {
-                expected,
-                presented,
-            } => {
-                let names = match presented.as_slice() {
-                    [] => "no name at all".to_owned(),
-                    names => names.get(..MAX_NAMES).unwrap_or(names).join(", "),
-                };
-                format!("its certificate is for {names}, not {expected}")
-            }
-            Self::Expired => "its certificate has expired".to_owned(),
-            Self::NotYetValid => "its certificate is not valid yet".to_owned(),
-            Self::BadCertificate(why) => format!("its certificate cannot be used: {why}"),
-            Self::ClientRefused(alert) => {
-                format!("it does not take {} ({alert})", keys.certificate)
-            }
-            Self::NotTls => "what listens there speaks no TLS".to_owned(),
+            Self::Tls(error) => error.to_string(),
             Self::Closed => "it closed the connection without an answer".to_owned(),
             Self::Other(why) => why.clone(),
-        }
-    }
-
-    pub fn advice(&self, keys: &ConfigKeys) -> String {
-        let ConfigKeys {
-            server,
-            address,
-            authority,
-            name,
-            certificate,
-            serving,
-        } = keys;
-        match self {
+        };
+        let advice = match self {
             Self::Refused => format!("start {server} there, or correct {address}"),
             Self::TimedOut => {
                 format!("see whether {server} there hangs, or a firewall is in between")
             }
             Self::Unreachable(_) => format!("correct {address}, or the way there"),
-            Self::UnknownAuthority => {
-                format!("put the CA that signed {serving} into {authority}")
-            }
-            Self::WrongName { .. } => {
-                format!("add the name to {serving}, or make {name} one that it has")
-            }
-            Self::Expired => format!("renew {serving}"),
-            Self::NotYetValid => format!("set the clock here or there right, or renew {serving}"),
-            Self::BadCertificate(_) => format!("replace {serving}"),
-            Self::ClientRefused(_) => format!(
-                "make {certificate} one that is valid, and signed by a CA which {server} trusts for clients"
-            ),
-            Self::NotTls | Self::Closed | Self::Other(_) => {
-                format!("see that {address} leads to {server}, and read its log")
-            }
-        }
+            _ => format!("see that {address} leads to {server}, and read its log"),
+        };
+        (what, advice)
     }
+}
 
-    pub fn finding(&self, about: &str, keys: &ConfigKeys) -> Finding {
-        Finding::problem(about, self.description(keys), self.advice(keys))
+/// The server's certificate is not accepted here.
+fn bad_certificate(error: &CertificateError, keys: &ConfigKeys) -> (String, String) {
+    let ConfigKeys {
+        serving, authority, ..
+    } = keys;
+    match error {
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => (
+            format!("its certificate is signed by no CA of {authority}"),
+            format!("put the CA that signed {serving} into {authority}"),
+        ),
+        CertificateError::NotValidForNameContext {
+            expected,
+            presented,
+        } => {
+            let names = presented.iter().take(MAX_NAMES).map(|name| bare_name(name));
+            let names = match names.collect::<Vec<_>>().join(", ") {
+                none if none.is_empty() => "no name at all".to_owned(),
+                names => names,
+            };
+            (
+                format!("its certificate is for {names}, not {}", expected.to_str()),
+                format!(
+                    "add the name to {serving}, or make {} one that it has",
+                    keys.name
+                ),
+            )
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => (
+            "its certificate has expired".to_owned(),
+            format!("renew {serving}"),
+        ),
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => (
+            "its certificate is not valid yet".to_owned(),
+            format!("set the clock here or there right, or renew {serving}"),
+        ),
+        error => (
+            format!("its certificate cannot be used: {error:?}"),
+            format!("replace {serving}"),
+        ),
     }
+}
+
+/// The server does not accept the client certificate.
+fn refused_certificate(alert: AlertDescription, keys: &ConfigKeys) -> (String, String) {
+    let ConfigKeys {
+        certificate,
+        server,
+        ..
+    } = keys;
+    (
+        format!("it does not take {certificate} ({alert:?})"),
+        format!(
+            "make {certificate} one that is valid, and signed by a CA which {server} trusts for clients"
+        ),
+    )
+}
+
+fn refuses_certificate(alert: AlertDescription) -> bool {
+    use AlertDescription as Alert;
+    let about_certificates = [
+        Alert::BadCertificate,
+        Alert::UnsupportedCertificate,
+        Alert::CertificateRevoked,
+        Alert::CertificateExpired,
+        Alert::CertificateUnknown,
+        Alert::CertificateRequired,
+        Alert::NoCertificate,
+        Alert::UnknownCA,
+        Alert::AccessDenied,
+        // Go's server, about a client's certificate in TLS 1.2.
+        Alert::DecryptError,
+    ];
+    about_certificates.contains(&alert)
 }
 
 /// The first error of this type in the chain. `io::Error` does not report its inner error as a source.
@@ -216,10 +221,9 @@ fn find_source<'e, T: Error + 'static>(
 }
 
 /// webpki shows names as `DnsName("a")` and `IpAddress(::1)`.
-fn bare_name(name: &str) -> String {
+fn bare_name(name: &str) -> &str {
     let inside = name.split_once('(').map_or(name, |(_, inside)| inside);
-    let inside = inside.strip_suffix(')').unwrap_or(inside);
-    inside.trim_matches('"').to_owned()
+    inside.strip_suffix(')').unwrap_or(inside).trim_matches('"')
 }
 
 #[cfg(test)]
@@ -244,8 +248,8 @@ mod tests {
         let unknown = rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer);
         let outer = ClientError::Exchange(Box::new(ClientError::Connect(io_of(unknown))));
         assert_eq!(
-            ConnectionFailure::from_client_error(&outer),
-            ConnectionFailure::UnknownAuthority
+            ConnectionFailure::from_client_error(&outer).description(&KEYS),
+            "its certificate is signed by no CA of etcd.caFile"
         );
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
         assert_eq!(
@@ -254,8 +258,8 @@ mod tests {
         );
         let alert = rustls::Error::AlertReceived(AlertDescription::UnknownCA);
         assert_eq!(
-            ConnectionFailure::from_error(&io_of(alert)),
-            ConnectionFailure::ClientRefused("UnknownCA".to_owned())
+            ConnectionFailure::from_error(&io_of(alert)).description(&KEYS),
+            "it does not take etcd.certFile (UnknownCA)"
         );
     }
 

@@ -5,6 +5,8 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use crate::cli::text::escaped;
+
 /// Longest part of a line, in characters.
 const MAX_CHARS: usize = 1000;
 
@@ -40,40 +42,35 @@ pub struct Finding {
 }
 
 impl Finding {
+    pub fn new(level: Level, about: impl Display, what: impl Display) -> Self {
+        Self {
+            level,
+            about: about.to_string(),
+            what: what.to_string(),
+            advice: None,
+        }
+    }
+
     pub fn ok(about: impl Display, what: impl Display) -> Self {
-        Self::new(Level::Ok, &about, &what, None)
+        Self::new(Level::Ok, about, what)
     }
 
     pub fn info(about: impl Display, what: impl Display) -> Self {
-        Self::new(Level::Info, &about, &what, None)
+        Self::new(Level::Info, about, what)
     }
 
     pub fn warning(about: impl Display, what: impl Display, advice: impl Display) -> Self {
-        Self::new(Level::Warning, &about, &what, Some(&advice))
+        Self::new(Level::Warning, about, what).advised(advice)
     }
 
     pub fn problem(about: impl Display, what: impl Display, advice: impl Display) -> Self {
-        Self::new(Level::Problem, &about, &what, Some(&advice))
+        Self::new(Level::Problem, about, what).advised(advice)
     }
 
     /// Adds advice.
     pub fn advised(mut self, advice: impl Display) -> Self {
         self.advice = Some(advice.to_string());
         self
-    }
-
-    fn new(
-        level: Level,
-        about: &dyn Display,
-        what: &dyn Display,
-        advice: Option<&dyn Display>,
-    ) -> Self {
-        Self {
-            level,
-            about: about.to_string(),
-            what: what.to_string(),
-            advice: advice.map(ToString::to_string),
-        }
     }
 }
 
@@ -91,32 +88,20 @@ impl Display for Finding {
 /// The last line of the output.
 pub fn summary(findings: &[Finding]) -> String {
     let count = |level| findings.iter().filter(|it| it.level == level).count();
-    let several = |count: usize, what: &str| match count {
-        1 => format!("1 {what}"),
-        count => format!("{count} {what}s"),
+    let several = |level: Level| match count(level) {
+        1 => format!("1 {}", level.name()),
+        count => format!("{count} {}s", level.name()),
     };
-    format!(
-        "{} ok, {}, {}",
-        count(Level::Ok),
-        several(count(Level::Warning), "warning"),
-        several(count(Level::Problem), "problem")
-    )
+    let (warnings, problems) = (several(Level::Warning), several(Level::Problem));
+    format!("{} ok, {warnings}, {problems}", count(Level::Ok))
 }
 
 /// Escapes and shortens text.
 fn plain(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    for (index, c) in text.chars().enumerate() {
-        if index == MAX_CHARS {
-            plain.push('…');
-            break;
-        }
-        match is_plain(c) {
-            true => plain.push(c),
-            false => plain.extend(c.escape_default()),
-        }
+    match text.char_indices().nth(MAX_CHARS) {
+        Some((end, _)) => escaped(&text[..end], is_plain) + "…",
+        None => escaped(text, is_plain),
     }
-    plain
 }
 
 /// Neither a control character nor one that reorders text or breaks lines.

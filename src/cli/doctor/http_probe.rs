@@ -4,13 +4,15 @@
 //! neither on its configuration nor on its apiserver.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::StatusCode;
 use http::header::{HeaderName, HeaderValue};
-use http::{HeaderMap, StatusCode};
-use serde::Deserialize;
+use serde_json::Value;
 
 use super::clock::{self, Skew};
 use super::connection_failure::ConnectionFailure;
@@ -40,14 +42,11 @@ pub struct Readiness {
 /// Credentials for servers with certificates of `ca_file`.
 pub fn credentials_trusting(
     config: &Config,
-    ca_file: &std::path::Path,
+    ca_file: &Path,
     reading: &FileSnapshot<'_>,
 ) -> Result<Current, TlsError> {
-    let trust = Arc::new(Trust::read(
-        ca_file,
-        &config.api_server.proxy_client,
-        reading,
-    )?);
+    let identity = &config.api_server.proxy_client;
+    let trust = Arc::new(Trust::read(ca_file, identity, reading)?);
     Ok(Arc::new(ArcSwap::from_pointee(Credentials {
         local: trust.clone(),
         peers: trust,
@@ -56,7 +55,7 @@ pub fn credentials_trusting(
 
 pub async fn readyz(client: &mut Client) -> Result<Readiness, ConnectionFailure> {
     let (sent, started) = (SystemTime::now(), Instant::now());
-    let answer = get(client, "/readyz", &HeaderMap::new()).await?;
+    let answer = get(client, "/readyz", &[]).await?;
     let elapsed = started.elapsed();
     Ok(Readiness {
         status: answer.status,
@@ -70,14 +69,16 @@ pub async fn readyz(client: &mut Client) -> Result<Readiness, ConnectionFailure>
 pub async fn get(
     client: &mut Client,
     path: &str,
-    headers: &HeaderMap,
+    headers: &[(HeaderName, HeaderValue)],
 ) -> Result<ClientResponse, ConnectionFailure> {
-    let headers: Vec<(HeaderName, HeaderValue)> = headers
-        .iter()
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect();
-    let answer = client.get(path, &headers).await;
+    let answer = client.get(path, headers).await;
     answer.map_err(|error| ConnectionFailure::from_client_error(&error))
+}
+
+/// The body of a 200.
+pub async fn body(client: &mut Client, path: &str) -> Option<Bytes> {
+    let answer = get(client, path, &[]).await.ok()?;
+    (answer.status == StatusCode::OK).then_some(answer.body)
 }
 
 /// Whether a kube-interop-proxy listens at `address`.
@@ -86,27 +87,16 @@ pub async fn is_proxy(
     address: SocketAddr,
 ) -> Result<bool, ConnectionFailure> {
     // On a new connection: Go closes it after such a request.
-    let answer = get(
-        &mut maker.client(address),
-        MALFORMED_PATH,
-        &HeaderMap::new(),
-    )
-    .await?;
+    let answer = get(&mut maker.client(address), MALFORMED_PATH, &[]).await?;
     Ok(is_from_proxy(&answer))
-}
-
-#[derive(Deserialize)]
-struct KubeStatus {
-    kind: String,
-    message: String,
 }
 
 fn is_from_proxy(answer: &ClientResponse) -> bool {
     let refusal = Refusal::BadTarget;
-    let status: Option<KubeStatus> = serde_json::from_slice(&answer.body).ok();
+    let status: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     answer.status.as_u16() == refusal.code()
-        && status
-            .is_some_and(|status| status.kind == "Status" && status.message == refusal.message())
+        && status["kind"] == "Status"
+        && status["message"] == refusal.message()
 }
 
 /// Names of failed checks, from lines such as `[-]etcd failed: reason withheld`.
@@ -120,7 +110,7 @@ fn missing(body: &[u8]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
+    use http::HeaderMap;
 
     use super::*;
     use crate::relay::answer::StatusFormat;

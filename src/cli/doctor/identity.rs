@@ -57,28 +57,28 @@ pub fn findings(
     running: Option<&RunningProxy>,
     inventory: &Inventory,
 ) -> Vec<Finding> {
-    let id = own.or(running.and_then(|running| running.id.as_deref()));
-    let mut findings = Vec::new();
-    match id {
-        None => findings.push(Finding::info(
+    let runs_as = running.and_then(|running| running.id.as_deref());
+    let id = own.or(runs_as);
+    let mine = canonical(config.peer.advertise_address);
+    let mut findings = vec![match id {
+        None => Finding::info(
             "server ID",
             "neither configured nor told by a Lease: the proxy makes up one of its own",
-        )),
-        Some(id) => findings.push(own_id_finding(config, id, running, inventory)),
-    }
-    findings.extend(claims(inventory));
-    findings.extend(shared_addresses(config, id, running, inventory));
+        ),
+        Some(id) => own_id_finding(mine, id, running, inventory),
+    }];
+    findings.extend(inventory.claims.iter().filter_map(|key| claim(key)));
+    findings.extend(shared_addresses(mine, [id, runs_as], inventory));
     findings
 }
 
 fn own_id_finding(
-    config: &Config,
+    mine: SocketAddr,
     id: &str,
     running: Option<&RunningProxy>,
     inventory: &Inventory,
 ) -> Finding {
     let about = format!("server ID {id}");
-    let mine = canonical(config.peer.advertise_address);
     let running_at = running.map(|running| canonical(running.endpoint));
     let live = inventory.lives.iter().find(|(live, _)| live == id);
     match live.map(|(_, live)| canonical(live.endpoint)) {
@@ -94,57 +94,44 @@ fn own_id_finding(
     }
 }
 
-/// Proxies that claim an ID which another proxy uses.
-fn claims(inventory: &Inventory) -> Vec<Finding> {
-    let claims = inventory.claims.iter().filter(|key| claims_an_id(key));
-    let claims = claims.filter_map(|key| key.rsplit_once('/'));
-    claims
-        .map(|(id, address)| {
-            Finding::problem(
-                format!("server ID {id}"),
-                format!("the proxy at {address} wants it, and another one lives under it"),
-                CHANGE_ONE_ID,
-            )
-        })
-        .collect()
+/// A proxy that claims an ID which another proxy uses.
+fn claim(key: &str) -> Option<Finding> {
+    let (id, address) = key.rsplit_once('/').filter(|_| claims_an_id(key))?;
+    Some(Finding::problem(
+        format!("server ID {id}"),
+        format!("the proxy at {address} wants it, and another one lives under it"),
+        CHANGE_ONE_ID,
+    ))
 }
 
-/// Addresses with more than one live server.
+/// Addresses with more than one live server. `own`: IDs of this proxy, whose address is `mine`.
 fn shared_addresses(
-    config: &Config,
-    own: Option<&str>,
-    running: Option<&RunningProxy>,
+    mine: SocketAddr,
+    own: [Option<&str>; 2],
     inventory: &Inventory,
 ) -> Vec<Finding> {
-    let mine = canonical(config.peer.advertise_address);
-    let runs_as = running.and_then(|running| running.id.as_deref());
     let mut at: BTreeMap<SocketAddr, Vec<&str>> = BTreeMap::new();
     for (id, live) in &inventory.lives {
         at.entry(canonical(live.endpoint)).or_default().push(id);
     }
-    let mut findings = Vec::new();
-    for (address, ids) in at {
-        let others = ids
-            .iter()
-            .filter(|id| Some(**id) != own && Some(**id) != runs_as);
-        let others: Vec<_> = others.copied().collect();
-        if address == mine {
-            findings.extend(others.iter().map(|id| {
-                Finding::problem(
-                    format!("peer.advertiseAddress {mine}"),
-                    format!("it is the address of server {id}"),
-                    "make it the address at which peers reach this proxy",
-                )
-            }));
-        } else if ids.len() > 1 {
-            findings.push(Finding::problem(
-                format!("servers {}", ids.join(", ")),
-                format!("all are said to live at {address}"),
-                "correct peer.advertiseAddress of all but one of them",
-            ));
-        }
-    }
-    findings
+    let others = at.remove(&mine).unwrap_or_default().into_iter();
+    let others = others.filter(|id| !own.contains(&Some(id)));
+    let at_mine = others.map(|id| {
+        Finding::problem(
+            format!("peer.advertiseAddress {mine}"),
+            format!("it is the address of server {id}"),
+            "make it the address at which peers reach this proxy",
+        )
+    });
+    let shared = at.iter().filter(|(_, ids)| ids.len() > 1);
+    let elsewhere = shared.map(|(address, ids)| {
+        Finding::problem(
+            format!("servers {}", ids.join(", ")),
+            format!("all are said to live at {address}"),
+            "correct peer.advertiseAddress of all but one of them",
+        )
+    });
+    elsewhere.chain(at_mine).collect()
 }
 
 #[cfg(test)]

@@ -5,12 +5,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::apiserver::{self, probe::body};
+use tokio::time::timeout;
+
+use super::PATIENCE;
+use super::apiserver;
 use super::finding::Finding;
-use crate::client::{Client, ClientMaker};
+use super::http_probe::body;
+use crate::client::Client;
 use crate::config::Config;
 use crate::kube::discovery::documents;
 use crate::kube::gvr::{GroupVersion, ResourceKind};
+use crate::local;
 use crate::tls::credentials::Current;
 use crate::watches::apiservers::ApiServers;
 use crate::watches::prover::Prover;
@@ -19,34 +24,40 @@ use crate::watches::storage;
 
 /// Names, as `etcd.otherResources` has them.
 #[derive(Debug, Default)]
-pub struct Stored {
+struct Stored {
     here: usize,
     elsewhere: BTreeSet<String>,
     unknown: BTreeSet<String>,
 }
 
-/// Asks the apiserver for one object of each resource that it lists in built-in groups, and etcd for the same. `None`: it
-/// does not tell what it serves.
-pub async fn probe(
+/// `None`: the apiserver does not tell what it serves.
+pub async fn check(
     config: &Config,
     credentials: &Current,
-    maker: Arc<ClientMaker>,
+    etcd: &etcd_client::Client,
+) -> Option<Finding> {
+    let stored = timeout(PATIENCE, probe(config, credentials, etcd)).await;
+    Some(finding(config, &stored.ok()??))
+}
+
+/// Asks the apiserver for one object of each resource that it lists in built-in groups, and etcd for the same.
+async fn probe(
+    config: &Config,
+    credentials: &Current,
     etcd: &etcd_client::Client,
 ) -> Option<Stored> {
     let server = config.api_server.address;
+    let maker = Arc::new(local::maker(config, credentials.clone()).ok()?);
     let listed = listed(&mut maker.client(server)).await?;
     let prover = Prover(ApiServers::new(config, credentials, maker).ok()?);
     let (mut stored, mut asked) = (Stored::default(), BTreeSet::new());
     for resource in listed {
         // Else the resource is not among those that kube-apiserver has built in, or is in `etcd.otherResources`.
         let root = storage::root(&config.etcd, ResourceKind::BuiltIn, &resource.request(""));
-        let Some(root) = root else {
+        // Not again for other versions, and groups that share its storage.
+        let Some(root) = root.filter(|root| asked.insert(root.clone())) else {
             continue;
         };
-        // Other versions, and groups that share its storage.
-        if !asked.insert(root.clone()) {
-            continue;
-        }
         let asking = prover.is_stored(etcd.clone(), server, &root, &resource);
         match asking.await {
             Ok(Some(true)) => stored.here += 1,
@@ -57,29 +68,25 @@ pub async fn probe(
     Some(stored)
 }
 
-pub fn finding(config: &Config, stored: &Stored) -> Finding {
+fn finding(config: &Config, stored: &Stored) -> Finding {
     let about = apiserver::about(config);
     let names = |names: &BTreeSet<String>| Vec::from_iter(names.iter().cloned()).join(", ");
-    if stored.here == 0 && !stored.elsewhere.is_empty() {
-        return Finding::problem(
+    match (&stored.elsewhere, &stored.unknown) {
+        (elsewhere, _) if !elsewhere.is_empty() && stored.here == 0 => Finding::problem(
             about,
             "it stores nothing in the etcd of etcd.endpoints below etcd.prefix",
             "name there the etcd and the prefix that it uses (--etcd-servers, --etcd-prefix)",
-        );
-    }
-    if !stored.elsewhere.is_empty() {
-        return Finding::problem(
-            about,
-            format!("it stores in another etcd: {}", names(&stored.elsewhere)),
-            "name them in etcd.otherResources",
-        );
-    }
-    match stored.unknown.is_empty() {
-        true => Finding::ok(about, "stores what it has built in in this etcd"),
-        false => Finding::info(
-            about,
-            format!("does not tell where it stores {}", names(&stored.unknown)),
         ),
+        (elsewhere, _) if !elsewhere.is_empty() => Finding::problem(
+            about,
+            format!("it stores in another etcd: {}", names(elsewhere)),
+            "name them in etcd.otherResources",
+        ),
+        (_, unknown) if !unknown.is_empty() => {
+            let what = format!("does not tell where it stores {}", names(unknown));
+            Finding::info(about, what)
+        }
+        _ => Finding::ok(about, "stores what it has built in in this etcd"),
     }
 }
 
@@ -102,16 +109,14 @@ async fn listed(client: &mut Client) -> Option<Vec<WatchedResource>> {
     for of in &versions {
         let document = body(client, &of.path()).await;
         let group = document.and_then(|document| documents::resources(of, &document).ok());
-        let versions = group.map(|group| group.versions).unwrap_or_default();
-        for resource in versions.into_iter().flat_map(|version| version.resources) {
-            if resource.verbs.iter().any(|verb| **verb == *"watch") {
-                found.push(WatchedResource {
-                    group: (&*of.group).into(),
-                    version: (&*of.version).into(),
-                    resource: (&*resource.name).into(),
-                });
-            }
-        }
+        let versions = group.into_iter().flat_map(|group| group.versions);
+        let resources = versions.flat_map(|version| version.resources);
+        let watched = resources.filter(|it| it.verbs.iter().any(|verb| **verb == *"watch"));
+        found.extend(watched.map(|resource| WatchedResource {
+            group: (&*of.group).into(),
+            version: (&*of.version).into(),
+            resource: (&*resource.name).into(),
+        }));
     }
     Some(found)
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::super::text::plain;
 use super::super::{Ending, terminal};
-use super::fetch::fetch;
+use super::fetch;
 use crate::admin::document::{ResourceStatus, StatusDocument};
 use crate::config::duration;
 use crate::kube::gvr::api_version;
@@ -22,7 +22,7 @@ pub fn run(admin: &str, peers: usize, timeout: Duration) -> Ending {
     loop {
         let lacking = match fetch(admin) {
             Ok(document) => lacking(&StatusDocument::read(&document), peers),
-            Err(error) => vec![format!("{admin}: {error}")],
+            Err(error) => vec![error],
         };
         if lacking.is_empty() {
             return match terminal::say("nothing is lacking\n") {

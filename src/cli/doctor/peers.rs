@@ -1,18 +1,31 @@
-//! Findings about the other servers of the cluster: whether each can be reached, is the expected server, and trusts this
-//! proxy. Pure; [`probe`] observes.
-
-pub mod probe;
+//! The other servers of the cluster: whether each can be reached, is the expected server, and trusts this proxy. They are
+//! asked with the requests that a proxy sends; GETs only.
+//!
+//! To find out whether a peer trusts this proxy, the probe asserts an invented user in a request that is marked as
+//! rerouted: a peer that trusts the proxy names that user in its 403.
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
-use http::StatusCode;
+use futures_util::future::join_all;
+use http::header::{HeaderName, HeaderValue};
+use http::{HeaderMap, StatusCode};
+use tokio::time::timeout;
 
+use super::clock::Skew;
 use super::connection_failure::{ConfigKeys, ConnectionFailure};
 use super::finding::Finding;
-use super::http_probe::Readiness;
+use super::http_probe::{self, Readiness};
+use super::skipped;
 use crate::cli::inventory::Inventory;
+use crate::client::{self, ClientMaker};
 use crate::cluster::state::canonical;
+use crate::config::RequestHeaders;
+use crate::local::requestheader::check::PATH;
+use crate::local::requestheader::findings::{TrustProblem, UserRecognition, recognised};
+use crate::request::headers::{NOT_EXECUTED, PEER_PROXIED, REROUTED};
 use crate::routing::table::PeerKind;
 
 const KEYS: ConfigKeys = ConfigKeys {
@@ -25,7 +38,10 @@ const KEYS: ConfigKeys = ConfigKeys {
 };
 
 /// Most peers that are probed.
-pub const MAX_PEERS: usize = 64;
+const MAX_PEERS: usize = 64;
+/// Time limit for one peer.
+const PATIENCE: Duration = Duration::from_secs(10);
+const ANONYMOUS: &str = "system:anonymous";
 
 /// A server that is live according to etcd.
 #[derive(Debug, Clone)]
@@ -37,13 +53,6 @@ pub struct PeerServer {
     pub version: Option<String>,
 }
 
-impl PeerServer {
-    /// Subject of its findings.
-    pub fn about(&self) -> String {
-        format!("peer {} {}", self.id, self.address)
-    }
-}
-
 #[derive(Debug)]
 pub struct PeerObservations {
     /// Whether a proxy listens there.
@@ -51,6 +60,8 @@ pub struct PeerObservations {
     pub ready: Readiness,
     pub trust: PeerTrust,
 }
+
+type Observed = Result<PeerObservations, ConnectionFailure>;
 
 /// Whether a peer accepts the user names that this proxy asserts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,35 +77,77 @@ pub enum PeerTrust {
     Unknown(String),
 }
 
+/// Asks all live servers at addresses other than `mine`. Returns the clock differences too.
+pub async fn check(
+    maker: Result<Arc<ClientMaker>, String>,
+    names: &RequestHeaders,
+    mine: &[SocketAddr],
+    inventory: &Inventory,
+) -> (Vec<Finding>, Vec<(String, Skew)>) {
+    let maker = match maker {
+        Ok(maker) => maker,
+        Err(why) => return (vec![skipped("peers", why)], Vec::new()),
+    };
+    let mut live = live_peers(inventory, mine);
+    let left = live.split_off(live.len().min(MAX_PEERS)).len();
+    let probes = live.into_iter().map(async |peer| {
+        let observed = timeout(PATIENCE, observe(&maker, names, peer.address)).await;
+        (peer, observed.unwrap_or(Err(ConnectionFailure::TimedOut)))
+    });
+    let observed = join_all(probes).await;
+    let skews = observed.iter().filter_map(|(peer, observed)| {
+        let skew = observed.as_ref().ok()?.ready.skew?;
+        Some((peer.about(), skew))
+    });
+    let mut findings = findings(&observed);
+    if left > 0 {
+        let what = format!("{left} more were not looked at");
+        findings.push(Finding::info("peers", what));
+    }
+    (findings, skews.collect())
+}
+
+impl PeerServer {
+    /// Subject of its findings.
+    pub fn about(&self) -> String {
+        format!("peer {} {}", self.id, self.address)
+    }
+}
+
 /// Live servers at addresses other than `mine`, of which the first is the configured one.
 pub fn live_peers(inventory: &Inventory, mine: &[SocketAddr]) -> Vec<PeerServer> {
+    let mut peers: Vec<PeerServer> = Vec::new();
+    let mut add = |id: &str, address: SocketAddr, kind: PeerKind| {
+        let known = inventory.records.iter().find(|(known, _)| known == id);
+        let of_proxy = known.filter(|_| kind.has_proxy());
+        peers.push(PeerServer {
+            id: id.to_owned(),
+            address,
+            kind,
+            version: of_proxy.and_then(|(_, record)| record.binary_version.clone()),
+        });
+    };
     let elsewhere = |address: SocketAddr| !mine.contains(&canonical(address));
-    let lives = inventory
-        .lives
-        .iter()
-        .filter(|(_, live)| elsewhere(live.endpoint));
-    let proxies = lives.map(|(id, live)| PeerServer {
-        id: id.clone(),
-        address: live.endpoint,
-        kind: PeerKind::Proxied,
-        version: version(inventory, id),
-    });
-    let entries = inventory.entries.iter().filter(|(id, entry)| {
-        elsewhere(entry.address)
-            && !is_alive(inventory, id)
-            && !is_live_address(inventory, entry.address)
-            && !inventory.records.iter().any(|(known, _)| known == id)
-    });
-    let natives = entries.map(|(id, entry)| PeerServer {
-        id: id.clone(),
-        address: entry.address,
-        kind: PeerKind::Native,
+    for (id, live) in &inventory.lives {
+        if elsewhere(live.endpoint) {
+            add(id, live.endpoint, PeerKind::Proxied);
+        }
+    }
+    for (id, entry) in &inventory.entries {
+        let recorded = inventory.records.iter().any(|(known, _)| known == id);
+        if elsewhere(entry.address) && !recorded && !is_alive(inventory, id, entry.address) {
+            add(id, entry.address, PeerKind::Native);
+        }
+    }
+    let known: Vec<_> = peers.iter().map(|peer| canonical(peer.address)).collect();
+    let bare = advertised(inventory, mine).filter(|address| !known.contains(address));
+    peers.extend(bare.map(|address| PeerServer {
+        id: "bare".to_owned(),
+        address,
+        kind: PeerKind::Bare,
         version: None,
-    });
-    let known: Vec<_> = proxies.chain(natives).collect();
-    let addresses: Vec<_> = known.iter().map(|peer| canonical(peer.address)).collect();
-    let bare = advertised(inventory, mine).filter(|address| !addresses.contains(address));
-    known.into_iter().chain(bare.map(bare_server)).collect()
+    }));
+    peers
 }
 
 /// Addresses of living apiservers at the port of mine, unless `mine`. Loopback ones only if mine is one.
@@ -106,36 +159,18 @@ fn advertised(inventory: &Inventory, mine: &[SocketAddr]) -> impl Iterator<Item 
         .filter(move |address| !mine.contains(address) && (loopback || !address.ip().is_loopback()))
 }
 
-fn bare_server(address: SocketAddr) -> PeerServer {
-    PeerServer {
-        id: "bare".to_owned(),
-        address,
-        kind: PeerKind::Bare,
-        version: None,
-    }
-}
-
-fn version(inventory: &Inventory, id: &str) -> Option<String> {
-    let record = inventory.records.iter().find(|(known, _)| known == id);
-    record?.1.binary_version.clone()
-}
-
-fn is_alive(inventory: &Inventory, id: &str) -> bool {
-    inventory.lives.iter().any(|(live, _)| live == id)
-}
-
-fn is_live_address(inventory: &Inventory, address: SocketAddr) -> bool {
+/// Whether a proxy with this ID or at this address lives.
+fn is_alive(inventory: &Inventory, id: &str, address: SocketAddr) -> bool {
+    let same = |live: SocketAddr| canonical(live) == canonical(address);
     let mut lives = inventory.lives.iter();
-    lives.any(|(_, live)| canonical(live.endpoint) == canonical(address))
+    lives.any(|(live_id, live)| live_id == id || same(live.endpoint))
 }
 
 /// Servers that have a record and are not live: requests for resources that only they served get 503 until they are
 /// forgotten.
 pub fn absent(inventory: &Inventory, mine: &[SocketAddr], file: &Path) -> Vec<Finding> {
     let gone = inventory.records.iter().filter(|(id, record)| {
-        !is_alive(inventory, id)
-            && !is_live_address(inventory, record.endpoint)
-            && !mine.contains(&canonical(record.endpoint))
+        !is_alive(inventory, id, record.endpoint) && !mine.contains(&canonical(record.endpoint))
     });
     gone.map(|(id, record)| {
         Finding::info(
@@ -150,74 +185,61 @@ pub fn absent(inventory: &Inventory, mine: &[SocketAddr], file: &Path) -> Vec<Fi
     .collect()
 }
 
-pub fn findings(
-    observed: &[(PeerServer, Result<PeerObservations, ConnectionFailure>)],
-) -> Vec<Finding> {
+pub fn findings(observed: &[(PeerServer, Observed)]) -> Vec<Finding> {
     if observed.is_empty() {
         return vec![Finding::info("peers", "no other server lives")];
     }
-    observed
-        .iter()
-        .flat_map(|(peer, observed)| of_peer(peer, observed))
+    let each = observed.iter();
+    each.map(|(peer, observed)| finding(peer, observed))
         .collect()
 }
 
-fn of_peer(
-    peer: &PeerServer,
-    observed: &Result<PeerObservations, ConnectionFailure>,
-) -> Vec<Finding> {
+fn finding(peer: &PeerServer, observed: &Observed) -> Finding {
     let about = peer.about();
     let bare = peer.kind == PeerKind::Bare;
     let observed = match observed {
-        Ok(observed) if bare && observed.proxy == Ok(true) => {
-            return vec![Finding::info(
-                about,
-                "an apiserver advertises this address, and it leads to a proxy",
-            )];
-        }
         Ok(observed) => observed,
-        Err(failure) if bare => return vec![unreachable(&about, failure)],
-        Err(failure) => return vec![failure.finding(&about, &KEYS)],
+        Err(failure) if bare => return unreachable(&about, failure),
+        Err(failure) => return failure.finding(&about, &KEYS),
     };
-    if observed.proxy == Ok(false) && peer.kind.has_proxy() {
-        return vec![Finding::problem(
+    match (&observed.proxy, &observed.trust) {
+        (Ok(true), _) if bare => Finding::info(
+            about,
+            "an apiserver advertises this address, and it leads to a proxy",
+        ),
+        (Ok(false), _) if peer.kind.has_proxy() => Finding::problem(
             about,
             "what listens there is no kube-interop-proxy",
             "correct its peer.advertiseAddress, or what leads from there to its serving.bindAddress",
-        )];
-    }
-    let mut findings = Vec::new();
-    match &observed.trust {
-        PeerTrust::Trusted => findings.push(readiness(&about, peer, &observed.ready)),
-        PeerTrust::Rejected => findings.push(Finding::problem(
+        ),
+        (_, PeerTrust::Rejected) => Finding::problem(
             about,
             "it does not believe this proxy, and answers 401",
             "have apiServer.proxyClientCertFile signed by its serving.requestHeaderClientCAFile, with a CN of its \
              serving.requestHeaderAllowedNames, and see that its own kube-apiserver believes it",
-        )),
-        PeerTrust::TakenFor(user) => findings.push(Finding::problem(
+        ),
+        (_, PeerTrust::TakenFor(user)) => Finding::problem(
             about,
             format!("it takes this proxy for user {user}, and not for a peer"),
             "have apiServer.proxyClientCertFile signed by its serving.requestHeaderClientCAFile, and not by its \
              clientCAFile only",
-        )),
-        PeerTrust::OtherHeaders(ours) => findings.push(Finding::problem(
+        ),
+        (_, PeerTrust::OtherHeaders(ours)) => Finding::problem(
             about,
             format!("it believes this proxy, and does not read users from {ours}"),
             "make serving.requestHeaderUsernameHeaders the same on all servers",
-        )),
-        PeerTrust::Unknown(why) => {
-            findings.push(readiness(&about, peer, &observed.ready));
-            if observed.ready.status != StatusCode::SERVICE_UNAVAILABLE {
-                findings.push(Finding::warning(
-                    about,
-                    format!("whether it believes this proxy could not be found out: {why}"),
-                    "run check --live there, and read its log",
-                ));
-            }
+        ),
+        (_, PeerTrust::Unknown(why))
+            if observed.ready.status != StatusCode::SERVICE_UNAVAILABLE =>
+        {
+            Finding::warning(
+                about,
+                format!("whether it believes this proxy could not be found out: {why}"),
+                "run check --live there, and read its log",
+            )
         }
+        (_, PeerTrust::Trusted | PeerTrust::Unknown(_)) => readiness(&about, peer, &observed.ready),
     }
-    findings
 }
 
 /// An apiserver lives, and nobody answers at the address that it advertises.
@@ -240,18 +262,68 @@ fn readiness(about: &str, peer: &PeerServer, ready: &Readiness) -> Finding {
         PeerKind::Bare => "without a proxy, bare",
     };
     let version = peer.version.as_deref().unwrap_or("of unknown version");
-    if ready.status == StatusCode::SERVICE_UNAVAILABLE {
-        return Finding::warning(
-            about,
-            format!("kube-apiserver {version} {kind}, not ready"),
-            "run check --live there",
-        );
+    let what = format!("kube-apiserver {version} {kind}");
+    match ready.status == StatusCode::SERVICE_UNAVAILABLE {
+        true => {
+            let advice = "run check --live there";
+            Finding::warning(about, what + ", not ready", advice)
+        }
+        false => Finding::ok(about, format!("{what}, {} ms", ready.elapsed.as_millis())),
     }
-    let elapsed = ready.elapsed.as_millis();
-    Finding::ok(
-        about,
-        format!("kube-apiserver {version} {kind}, {elapsed} ms"),
-    )
+}
+
+async fn observe(
+    maker: &Arc<ClientMaker>,
+    names: &RequestHeaders,
+    address: SocketAddr,
+) -> Observed {
+    let ready = http_probe::readyz(&mut maker.client(address)).await?;
+    let (proxy, trust) = tokio::join!(
+        http_probe::is_proxy(maker, address),
+        trust(maker, names, address)
+    );
+    Ok(PeerObservations {
+        proxy,
+        ready,
+        trust,
+    })
+}
+
+async fn trust(maker: &Arc<ClientMaker>, names: &RequestHeaders, address: SocketAddr) -> PeerTrust {
+    let invented = format!("kube-interop-proxy-invented-{:016x}", rand::random::<u64>());
+    let headers = match client::identity(names, &invented, &[]) {
+        Ok(identity) => rerouted(&identity),
+        Err(error) => return PeerTrust::Unknown(error.to_string()),
+    };
+    let answer = match http_probe::get(&mut maker.client(address), PATH, &headers).await {
+        Ok(answer) => answer,
+        Err(failure) => return PeerTrust::Unknown(failure.description(&KEYS)),
+    };
+    // A proxy sends this header to trusted peers only.
+    if answer.headers.contains_key(NOT_EXECUTED) {
+        return PeerTrust::Trusted;
+    }
+    match recognised(names, &invented, answer.status, &answer.body) {
+        UserRecognition::Yes => PeerTrust::Trusted,
+        UserRecognition::No(TrustProblem::NotBelieved(_)) => PeerTrust::Rejected,
+        // A server that does not take the certificate for a peer's answers 401, and never as anonymous.
+        UserRecognition::No(TrustProblem::TakenFor { header, user }) if user == ANONYMOUS => {
+            PeerTrust::OtherHeaders(header)
+        }
+        UserRecognition::No(TrustProblem::TakenFor { user, .. }) => PeerTrust::TakenFor(user),
+        UserRecognition::No(_) => PeerTrust::Unknown(format!("it answers {}", answer.status)),
+        UserRecognition::Unnamed => {
+            PeerTrust::Unknown("everybody may read everything there".to_owned())
+        }
+    }
+}
+
+/// The headers of a rerouted request with this identity.
+fn rerouted(identity: &HeaderMap) -> Vec<(HeaderName, HeaderValue)> {
+    let marks = [REROUTED, PEER_PROXIED].map(|name| (name, HeaderValue::from_static("true")));
+    let identity = identity.iter();
+    let identity = identity.map(|(name, value)| (name.clone(), value.clone()));
+    identity.chain(marks).collect()
 }
 
 #[cfg(test)]

@@ -1,20 +1,32 @@
-//! Findings about the proxy that runs on this machine, if any, and about its configured addresses. Pure; [`probe`]
-//! observes.
+//! The proxy that runs on this machine, if any, and its configured addresses.
+//!
+//! To find out whether an address leads to the proxy with this admin port, the probe sends a malformed request and reads
+//! that proxy's counter of malformed requests: if the counter did not increase, the request went to another proxy.
 
-pub mod probe;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 
-use std::net::SocketAddr;
+use serde::Deserialize;
+use tokio::time::timeout;
 
 use super::connection_failure::{ConfigKeys, ConnectionFailure};
 use super::finding::Finding;
+use super::http_probe::{self, PATIENCE};
+use crate::cli::fetch::{self, FetchError};
+use crate::client::ClientMaker;
 use crate::cluster::state::canonical;
 use crate::config::Config;
 
+const ABOUT: &str = "proxy here";
 const BIND_KEY: &str = "serving.bindAddress";
+const ADVERTISE_KEY: &str = "peer.advertiseAddress";
+/// Counts the requests of [`http_probe::is_proxy`].
+const COUNTER: &str = "kube_interop_proxy_refusals_total{reason=\"bad_target\"} ";
 
 const KEYS: ConfigKeys = ConfigKeys {
     server: "this proxy",
-    address: "peer.advertiseAddress",
+    address: ADVERTISE_KEY,
     authority: "peer.caFile",
     name: "peer.serverName",
     certificate: "apiServer.proxyClientCertFile",
@@ -38,7 +50,7 @@ pub enum AdminPort {
 }
 
 /// The running proxy, from its status document.
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
 pub struct RunningProxy {
     /// Its server ID, once known.
     pub id: Option<String>,
@@ -59,7 +71,7 @@ pub struct OwnAddress {
 }
 
 /// What listens at a configured address of this proxy.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Listener {
     Nothing,
     /// Nothing, and it is no address of this machine.
@@ -80,32 +92,95 @@ impl LocalObservations {
     }
 }
 
+/// `maker`: clients that connect as peers do.
+pub async fn probe(config: &Config, maker: Option<&Arc<ClientMaker>>) -> LocalObservations {
+    let port = config.admin.bind_address.to_string();
+    let admin = admin(&port).await;
+    let counts = matches!(admin, AdminPort::Proxy(_)).then_some(port.as_str());
+    let mut wanted = vec![(BIND_KEY, config.serving.bind_address)];
+    if config.peer.advertise_address != config.serving.bind_address {
+        wanted.push((ADVERTISE_KEY, config.peer.advertise_address));
+    }
+    let mut addresses = Vec::new();
+    for (key, address) in wanted {
+        // Nothing can connect to port 0.
+        let Some(maker) = maker.filter(|_| address.port() != 0) else {
+            continue;
+        };
+        let listener = timeout(PATIENCE, listener(key, address, maker, counts)).await;
+        addresses.push(OwnAddress {
+            key,
+            address,
+            listener: listener.unwrap_or(Listener::Unknown(ConnectionFailure::TimedOut)),
+        });
+    }
+    LocalObservations { admin, addresses }
+}
+
+async fn admin(port: &str) -> AdminPort {
+    match fetch::status(port).await {
+        Err(FetchError::Connect(error)) if error.kind() == ErrorKind::ConnectionRefused => {
+            AdminPort::Nothing
+        }
+        Err(error) => AdminPort::Other(error.to_string()),
+        Ok(mut status) => match serde_json::from_value(status["server"].take()) {
+            Ok(running) => AdminPort::Proxy(running),
+            Err(error) => AdminPort::Other(format!("its /statusz is another one: {error}")),
+        },
+    }
+}
+
+async fn listener(
+    key: &str,
+    address: SocketAddr,
+    maker: &Arc<ClientMaker>,
+    counts: Option<&str>,
+) -> Listener {
+    // Binding a free port fails if the address is not this machine's.
+    if key == BIND_KEY && TcpListener::bind((address.ip(), 0)).is_err() {
+        return Listener::Foreign;
+    }
+    let before = refusal_count(counts).await;
+    match http_probe::is_proxy(maker, address).await {
+        Err(ConnectionFailure::Refused) => Listener::Nothing,
+        Err(failure) if failure.is_not_tls() => Listener::NotAProxy,
+        Err(failure) => Listener::Unknown(failure),
+        Ok(false) => Listener::NotAProxy,
+        Ok(true) => {
+            let after = refusal_count(counts).await;
+            Listener::Proxy(before.zip(after).map(|(before, after)| after > before))
+        }
+    }
+}
+
+/// How many malformed requests the local proxy has refused.
+async fn refusal_count(admin: Option<&str>) -> Option<f64> {
+    let (_, body) = fetch::get(admin?, "/metrics").await.ok()?;
+    let text = std::str::from_utf8(&body).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(COUNTER));
+    line.map_or(Some(0.0), |count| count.trim().parse().ok())
+}
+
 pub fn findings(config: &Config, observed: &LocalObservations) -> Vec<Finding> {
     let admin = config.admin.bind_address;
-    let about = "proxy here";
-    let mut findings = Vec::new();
-    match &observed.admin {
-        AdminPort::Nothing => findings.push(Finding::info(
-            about,
+    let mut findings = match &observed.admin {
+        AdminPort::Nothing => vec![Finding::info(
+            ABOUT,
             format!("none runs: nobody listens at admin.bindAddress {admin}"),
-        )),
-        AdminPort::Other(how) => findings.push(Finding::problem(
+        )],
+        AdminPort::Other(how) => vec![Finding::problem(
             format!("admin.bindAddress {admin}"),
             format!("taken by something that is not this program: {how}"),
             "end what listens there, or choose another port",
-        )),
-        AdminPort::Proxy(running) => findings.extend(running_findings(about, config, running)),
-    }
-    findings.extend(
-        observed
-            .addresses
-            .iter()
-            .map(|own| address_finding(config, own, observed)),
-    );
+        )],
+        AdminPort::Proxy(running) => running_findings(config, running),
+    };
+    let addresses = observed.addresses.iter();
+    findings.extend(addresses.map(|own| address_finding(config, own, observed)));
     findings
 }
 
-fn running_findings(about: &str, config: &Config, running: &RunningProxy) -> Vec<Finding> {
+fn running_findings(config: &Config, running: &RunningProxy) -> Vec<Finding> {
     let RunningProxy {
         id,
         endpoint,
@@ -113,55 +188,48 @@ fn running_findings(about: &str, config: &Config, running: &RunningProxy) -> Vec
         missing,
     } = running;
     let shown = id.as_deref().unwrap_or("no server ID yet");
-    let mut findings = Vec::new();
-    let configured = &config.identity.server_id;
     let advertised = config.peer.advertise_address;
-    if advertised.port() != 0 && canonical(*endpoint) != canonical(advertised) {
-        findings.push(differs(
-            about,
-            &format!("it advertises {endpoint}, the file says {advertised}"),
-        ));
-    } else if let Some(configured) = configured.as_ref().filter(|it| Some(*it) != id.as_ref()) {
-        findings.push(differs(
-            about,
-            &format!("its server ID is {shown}, the file says {configured}"),
-        ));
-    }
-    findings.push(match missing.as_slice() {
-        [] => Finding::ok(
-            about,
-            format!("{shown} at {endpoint}, version {version}, ready"),
-        ),
-        missing => Finding::warning(
-            about,
-            format!("{shown} at {endpoint}, not ready: {}", missing.join("; ")),
+    let configured = config.identity.server_id.as_ref();
+    let elsewhere = advertised.port() != 0 && canonical(*endpoint) != canonical(advertised);
+    let differs = match configured.filter(|configured| Some(*configured) != id.as_ref()) {
+        _ if elsewhere => Some(format!(
+            "it advertises {endpoint}, the file says {advertised}"
+        )),
+        Some(configured) => Some(format!(
+            "its server ID is {shown}, the file says {configured}"
+        )),
+        None => None,
+    };
+    let differs = differs.map(|how| {
+        Finding::warning(
+            ABOUT,
+            format!("runs with another configuration than this file: {how}"),
+            "restart it, if this file is the one that it starts with",
+        )
+    });
+    let at = format!("{shown} at {endpoint}");
+    let state = match missing.is_empty() {
+        true => Finding::ok(ABOUT, format!("{at}, version {version}, ready")),
+        false => Finding::warning(
+            ABOUT,
+            format!("{at}, not ready: {}", missing.join("; ")),
             "see the other lines, and its log",
         ),
-    });
-    findings
-}
-
-fn differs(about: &str, difference: &str) -> Finding {
-    Finding::warning(
-        about,
-        format!("runs with another configuration than this file: {difference}"),
-        "restart it, if this file is the one that it starts with",
-    )
+    };
+    differs.into_iter().chain([state]).collect()
 }
 
 fn address_finding(config: &Config, own: &OwnAddress, observed: &LocalObservations) -> Finding {
-    let OwnAddress {
-        key,
-        address,
-        listener,
-    } = own;
-    let about = format!("{key} {address}");
-    let binds = *key == BIND_KEY;
+    let key = own.key;
+    let about = format!("{key} {}", own.address);
+    let binds = key == BIND_KEY;
+    let correct = format!("correct {key}");
     let advertised = canonical(config.peer.advertise_address);
     let running = observed.running();
     // The running proxy has the same address.
     let agrees = running.is_some_and(|running| canonical(running.endpoint) == advertised);
-    match listener {
+    let unknown = running.is_some() || matches!(observed.admin, AdminPort::Other(_));
+    match &own.listener {
         Listener::Proxy(Some(true)) => Finding::ok(about, "leads to the proxy that runs here"),
         Listener::Foreign => Finding::problem(
             about,
@@ -175,7 +243,7 @@ fn address_finding(config: &Config, own: &OwnAddress, observed: &LocalObservatio
         Listener::Nothing => Finding::problem(
             about,
             "nobody listens there: peers cannot reach this proxy",
-            format!("correct {key}, or what leads from there to serving.bindAddress"),
+            correct + ", or what leads from there to serving.bindAddress",
         ),
         Listener::Unknown(failure) => failure.finding(&about, &KEYS),
         Listener::NotAProxy if binds => Finding::problem(
@@ -186,15 +254,11 @@ fn address_finding(config: &Config, own: &OwnAddress, observed: &LocalObservatio
         Listener::NotAProxy => Finding::problem(
             about,
             "leads to something that is no kube-interop-proxy",
-            format!("correct {key}"),
+            correct,
         ),
-        Listener::Proxy(_) if matches!(observed.admin, AdminPort::Other(_)) => Finding::info(
+        Listener::Proxy(None) if unknown => Finding::info(
             about,
             "leads to a proxy; nothing tells whether it is this one",
-        ),
-        Listener::Proxy(None) if running.is_some() => Finding::info(
-            about,
-            "leads to a proxy; its metrics do not tell whether it is this one",
         ),
         Listener::Proxy(_) => Finding::problem(
             about,
@@ -202,7 +266,7 @@ fn address_finding(config: &Config, own: &OwnAddress, observed: &LocalObservatio
                 Some(_) => "leads to another proxy than the one that runs here",
                 None => "leads to a proxy, and none runs here",
             },
-            format!("correct {key}: no two proxies can have one address"),
+            correct + ": no two proxies can have one address",
         ),
     }
 }
@@ -211,7 +275,7 @@ fn address_finding(config: &Config, own: &OwnAddress, observed: &LocalObservatio
 mod tests {
     use super::*;
 
-    const EXAMPLE: &str = include_str!("../../../../config.example.yaml");
+    const EXAMPLE: &str = include_str!("../../../config.example.yaml");
 
     fn said(admin: AdminPort, listener: Listener) -> Vec<String> {
         let config = crate::config::parse(EXAMPLE).unwrap();

@@ -1,4 +1,4 @@
-//! Fetches the status document from an admin port: plain HTTP/1.1, one connection.
+//! Fetches documents from an admin port, for `status` and `check --live`: plain HTTP/1.1, one connection for each.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,14 +12,14 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
-use super::super::PATIENCE;
+use super::PATIENCE;
 
-const PATH: &str = "/statusz?format=json";
 /// Longest document, in bytes.
 const MAX_BYTES: usize = 64 << 20;
-/// Most values in the document: parsed, each takes far more memory than its text. A hundred servers of a large cluster
-/// have fewer.
+/// Most values in the status document: parsed, each takes far more memory than its text. A hundred servers of a large
+/// cluster have fewer.
 const MAX_VALUES: usize = 500_000;
 
 /// Why there is no document; messages are one line.
@@ -39,8 +39,6 @@ pub(super) enum FetchError {
     Strange,
     #[error("this is not kube-interop-proxy's admin port: what /statusz says has no end")]
     Endless,
-    #[error("cannot start: {0}")]
-    Start(#[source] io::Error),
 }
 
 /// Checks a `HOST:PORT` of the command line.
@@ -53,21 +51,13 @@ pub fn address(text: &str) -> Result<String, String> {
     usable.then(|| text.to_owned()).ok_or_else(bad)
 }
 
-/// The document as the proxy wrote it.
-pub(super) fn fetch(admin: &str) -> Result<Value, FetchError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(FetchError::Start)?;
-    let answer = async { tokio::time::timeout(PATIENCE, get(admin)).await };
-    let answer = runtime.block_on(answer);
-    // Does not wait for a DNS lookup that still runs.
-    runtime.shutdown_background();
-    let (code, body) = answer.map_err(|_| FetchError::Timeout)??;
-    if code != StatusCode::OK {
-        return Err(FetchError::Foreign(code));
+/// The status document as the proxy wrote it.
+pub(super) async fn status(admin: &str) -> Result<Value, FetchError> {
+    let (code, body) = get(admin, "/statusz?format=json").await?;
+    match code {
+        StatusCode::OK => read(&body),
+        code => Err(FetchError::Foreign(code)),
     }
-    read(&body)
 }
 
 fn read(body: &[u8]) -> Result<Value, FetchError> {
@@ -80,7 +70,13 @@ fn read(body: &[u8]) -> Result<Value, FetchError> {
     }
 }
 
-async fn get(admin: &str) -> Result<(StatusCode, Bytes), FetchError> {
+/// What the admin port answers to this path.
+pub(super) async fn get(admin: &str, path: &str) -> Result<(StatusCode, Bytes), FetchError> {
+    let answer = timeout(PATIENCE, exchange(admin, path)).await;
+    answer.unwrap_or(Err(FetchError::Timeout))
+}
+
+async fn exchange(admin: &str, path: &str) -> Result<(StatusCode, Bytes), FetchError> {
     let broken = |error: hyper::Error| FetchError::Broken(error.into());
     let tcp = TcpStream::connect(admin)
         .await
@@ -90,27 +86,17 @@ async fn get(admin: &str) -> Result<(StatusCode, Bytes), FetchError> {
     let address = SocketAddr::new(address.ip(), address.port());
     let handshake = http1::handshake(TokioIo::new(tcp)).await;
     let (mut sender, connection) = handshake.map_err(broken)?;
-    let request = Request::get(PATH)
+    // The task ends when the sender is dropped.
+    tokio::spawn(connection);
+    let request = Request::get(path)
         .header(HOST, address.to_string())
-        .header(ACCEPT, "application/json")
+        .header(ACCEPT, "application/json, text/plain")
         .body(Empty::<Bytes>::new())
         .map_err(|error| FetchError::Broken(error.into()))?;
-    let exchange = async {
-        let answer = sender.send_request(request).await.map_err(broken)?;
-        let code = answer.status();
-        let body = Limited::new(answer.into_body(), MAX_BYTES).collect().await;
-        Ok((code, body.map_err(FetchError::Broken)?.to_bytes()))
-    };
-    tokio::pin!(exchange);
-    tokio::select! {
-        biased;
-        answer = &mut exchange => answer,
-        ended = connection => match ended {
-            // The connection has ended, but the response may be complete.
-            Ok(()) => exchange.await,
-            Err(error) => Err(broken(error)),
-        },
-    }
+    let answer = sender.send_request(request).await.map_err(broken)?;
+    let code = answer.status();
+    let body = Limited::new(answer.into_body(), MAX_BYTES).collect().await;
+    Ok((code, body.map_err(FetchError::Broken)?.to_bytes()))
 }
 
 #[cfg(test)]

@@ -1,0 +1,417 @@
+//! The local kube-apiserver: whether it is one, is ready, and accepts the users that this proxy asserts. It is asked as
+//! `apiServer.internalUser`; GETs only.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use http::StatusCode;
+use rustls::pki_types::CertificateDer;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::clock::Skew;
+use super::connection_failure::{ConfigKeys, ConnectionFailure};
+use super::finding::Finding;
+use super::http_probe::{self, PATIENCE, Readiness, body};
+use super::skipped;
+use crate::client::Client;
+use crate::config::Config;
+use crate::local;
+use crate::local::requestheader::check::{PATH, check as check_trust};
+use crate::local::requestheader::findings::TrustReport;
+use crate::tls::credentials::Current;
+use crate::tls::error::TlsError;
+use crate::tls::files::FileSnapshot;
+use crate::x509::pem::{self, have_common_authority};
+
+const KEYS: ConfigKeys = ConfigKeys {
+    server: "the kube-apiserver",
+    address: "apiServer.address",
+    authority: "apiServer.caFile",
+    name: "apiServer.serverName",
+    certificate: "apiServer.proxyClientCertFile",
+    serving: "the kube-apiserver's serving certificate (its --tls-cert-file)",
+};
+
+const DISCOVERY: [&str; 3] = ["/", "/api", "/apis"];
+const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints/kubernetes";
+
+/// What answers at `apiServer.address`.
+#[derive(Debug)]
+pub struct ApiServerObservations {
+    /// Whether a proxy listens there.
+    pub proxy: Result<bool, ConnectionFailure>,
+    pub ready: Readiness,
+    /// Whether it trusts this proxy, and what else differs; or why that is unknown.
+    pub trust: Result<TrustReport, String>,
+    pub documents: Documents,
+}
+
+#[derive(Debug, Default)]
+pub struct Documents {
+    /// `gitVersion`.
+    pub version: Option<String>,
+    /// Discovery paths that cannot be read, and why.
+    pub unreadable: Vec<String>,
+    /// Endpoints of the Service `kubernetes`.
+    pub endpoints: Vec<SocketAddr>,
+    /// CAs in PEM, as ConfigMap `extension-apiserver-authentication` has them.
+    pub authorities: PublishedAuthorities,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub struct PublishedAuthorities {
+    #[serde(default)]
+    data: BTreeMap<String, String>,
+}
+
+type Observed = Result<ApiServerObservations, ConnectionFailure>;
+
+/// Subject of the findings.
+pub fn about(config: &Config) -> String {
+    format!("apiserver {}", config.api_server.address)
+}
+
+/// Returns the clock difference too.
+pub async fn check(
+    config: &Config,
+    credentials: Result<Current, TlsError>,
+    reading: &FileSnapshot<'_>,
+) -> (Vec<Finding>, Option<(String, Skew)>) {
+    let about = about(config);
+    let credentials = match credentials {
+        Ok(credentials) => credentials,
+        Err(error) => return (vec![skipped(about, error)], None),
+    };
+    let observed = timeout(super::PATIENCE, observe(config, credentials)).await;
+    let observed = observed.unwrap_or(Err(ConnectionFailure::TimedOut));
+    let mut findings = findings(config, &observed);
+    let Ok(observed) = observed else {
+        return (findings, None);
+    };
+    let published = &observed.documents.authorities;
+    findings.extend(authorities(&about, config, reading, published));
+    (findings, observed.ready.skew.map(|skew| (about, skew)))
+}
+
+async fn observe(config: &Config, credentials: Current) -> Observed {
+    let maker = local::maker(config, credentials.clone());
+    let maker = Arc::new(maker.map_err(|error| ConnectionFailure::Other(error.to_string()))?);
+    let address = config.api_server.address;
+    let mut client = maker.client(address);
+    let ready = http_probe::readyz(&mut client).await?;
+    let (proxy, trust, documents) = tokio::join!(
+        http_probe::is_proxy(&maker, address),
+        timeout(PATIENCE, check_trust(config, credentials)),
+        timeout(PATIENCE, documents(&mut client)),
+    );
+    Ok(ApiServerObservations {
+        proxy,
+        ready,
+        trust: match trust {
+            Ok(report) => report.map_err(|error| error.to_string()),
+            Err(_) => Err("no answer in time".to_owned()),
+        },
+        documents: documents.unwrap_or_else(|_| Documents {
+            unreadable: vec!["no answer in time".to_owned()],
+            ..Documents::default()
+        }),
+    })
+}
+
+async fn documents(client: &mut Client) -> Documents {
+    let mut documents = Documents::default();
+    let version = json(client, "/version").await;
+    documents.version = version["gitVersion"].as_str().map(str::to_owned);
+    for path in DISCOVERY {
+        match http_probe::get(client, path, &[]).await {
+            Ok(answer) if answer.status == StatusCode::OK => {}
+            Ok(answer) => documents
+                .unreadable
+                .push(format!("{path}: {}", answer.status)),
+            Err(failure) => documents
+                .unreadable
+                .push(format!("{path}: {}", failure.description(&KEYS))),
+        }
+    }
+    documents.endpoints = addresses(&json(client, ENDPOINTS).await);
+    let authorities = serde_json::from_value(json(client, PATH).await);
+    documents.authorities = authorities.unwrap_or_default();
+    documents
+}
+
+/// Null without a document.
+async fn json(client: &mut Client, path: &str) -> Value {
+    let body = body(client, path).await.unwrap_or_default();
+    serde_json::from_slice(&body).unwrap_or_default()
+}
+
+/// Of Endpoints.
+fn addresses(endpoints: &Value) -> Vec<SocketAddr> {
+    let items = |of: &Value, key: &str| of[key].as_array().cloned().unwrap_or_default();
+    let mut found = Vec::new();
+    for subset in items(endpoints, "subsets") {
+        for address in items(&subset, "addresses") {
+            let ip: Option<IpAddr> = address["ip"].as_str().and_then(|ip| ip.parse().ok());
+            for port in items(&subset, "ports") {
+                let port = port["port"].as_u64().and_then(|it| u16::try_from(it).ok());
+                found.extend(ip.zip(port).map(SocketAddr::from));
+            }
+        }
+    }
+    found
+}
+
+pub fn findings(config: &Config, observed: &Observed) -> Vec<Finding> {
+    let about = about(config);
+    let observed = match observed {
+        Ok(observed) => observed,
+        Err(failure) => return vec![failure.finding(&about, &KEYS)],
+    };
+    if observed.proxy == Ok(true) {
+        // Its other answers are another server's.
+        return vec![Finding::problem(
+            about,
+            "a kube-interop-proxy listens there, no kube-apiserver: requests would go in a circle",
+            "make apiServer.address the kube-apiserver's own (--bind-address and --secure-port)",
+        )];
+    }
+    let trust = observed.trust.as_ref();
+    let believes = trust.is_ok_and(|trust| trust.problems.is_empty());
+    let mut findings = vec![readiness(&about, observed, believes)];
+    match trust {
+        Ok(trust) => findings.extend(trust_findings(&about, trust)),
+        Err(why) => findings.push(Finding::problem(
+            &about,
+            format!("could not be asked whether it believes this proxy: {why}"),
+            "read its log",
+        )),
+    }
+    let unreadable = observed.documents.unreadable.join(", ");
+    if believes && !unreadable.is_empty() {
+        findings.push(Finding::problem(
+            &about,
+            format!("its discovery cannot be read: {unreadable}"),
+            "let apiServer.internalUser in group system:masters read it, and read the apiserver's log",
+        ));
+    }
+    findings.extend(bypass(config, &about, &observed.documents.endpoints));
+    findings
+}
+
+fn readiness(about: &str, observed: &ApiServerObservations, believes: bool) -> Finding {
+    let ready = &observed.ready;
+    let took = ready.elapsed.as_millis();
+    let version = observed.documents.version.as_deref();
+    let version = version.unwrap_or("of unknown version");
+    match ready.status {
+        StatusCode::OK => Finding::ok(about, format!("{version}, {took} ms")),
+        // It does not report its state to a client that it does not trust.
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if !believes => {
+            Finding::ok(about, format!("answers, {took} ms"))
+        }
+        status => {
+            let missing = match ready.missing.as_slice() {
+                [] => String::new(),
+                names => format!(" ({})", names.join(", ")),
+            };
+            Finding::problem(
+                about,
+                format!("{version}, not ready: /readyz says {status}{missing}"),
+                "wait for its start, and read its log if that takes long",
+            )
+        }
+    }
+}
+
+fn trust_findings(about: &str, trust: &TrustReport) -> Vec<Finding> {
+    let problems = trust.problems.iter().map(|problem| {
+        let (what, advice) = advised(&problem.to_string());
+        Finding::problem(about, what, advice)
+    });
+    let warnings = trust.warnings.iter().map(|warning| {
+        let (what, advice) = advised(&warning.to_string());
+        Finding::warning(about, what, advice)
+    });
+    let same = match trust.warnings.is_empty() {
+        true => ", and has the same header names",
+        false => "",
+    };
+    let word = format!("takes this proxy's word about users{same}");
+    let ok = trust.problems.is_empty().then(|| Finding::ok(about, word));
+    ok.into_iter().chain(problems).chain(warnings).collect()
+}
+
+/// The advice follows the colon of a sentence.
+fn advised(sentence: &str) -> (String, String) {
+    let (what, advice) = sentence
+        .split_once(": ")
+        .unwrap_or((sentence, "read its log"));
+    (what.to_owned(), advice.to_owned())
+}
+
+/// Whether clients can bypass this proxy.
+fn bypass(config: &Config, about: &str, endpoints: &[SocketAddr]) -> Option<Finding> {
+    let (address, ours) = (config.api_server.address, config.peer.advertise_address);
+    if endpoints.contains(&address) && !address.ip().is_loopback() {
+        return Some(Finding::warning(
+            about,
+            "the Service kubernetes leads in-cluster clients to it, past this proxy",
+            "start it with --advertise-address and --secure-port as in peer.advertiseAddress",
+        ));
+    }
+    if !address.ip().to_canonical().is_loopback() {
+        return Some(Finding::info(
+            about,
+            "not on a loopback address: whoever can reach it goes past this proxy",
+        ));
+    }
+    let elsewhere = !endpoints.is_empty() && !endpoints.contains(&ours);
+    elsewhere.then(|| {
+        Finding::info(
+            "service kubernetes",
+            format!("does not lead to {ours}, so in-cluster clients use other servers"),
+        )
+    })
+}
+
+/// Compares the proxy's client CAs with those that the apiserver publishes. It also publishes CAs from earlier starts, so a
+/// difference means little. Without any common CA, one of the two rejects every client.
+fn authorities(
+    about: &str,
+    config: &Config,
+    reading: &FileSnapshot<'_>,
+    published: &PublishedAuthorities,
+) -> Vec<Finding> {
+    let serving = &config.serving;
+    let lists = [
+        (
+            "serving.clientCAFile",
+            &serving.client_ca_file,
+            "client-ca-file",
+            "users' certificates",
+        ),
+        (
+            "serving.requestHeaderClientCAFile",
+            &serving.request_header_client_ca_file,
+            "requestheader-client-ca-file",
+            "certificates of proxies",
+        ),
+    ];
+    let differs = lists.into_iter().filter(|(_, file, field, _)| {
+        let theirs = published.data.get(*field);
+        let theirs: Option<Vec<CertificateDer<'static>>> =
+            theirs.and_then(|pem| pem::parse_certs(pem.as_bytes()).ok());
+        let ours = reading.client_authorities(file).ok();
+        ours.zip(theirs)
+            .is_some_and(|(ours, theirs)| !have_common_authority(&ours, &theirs))
+    });
+    let told = differs.map(|(key, _, field, whose)| {
+        Finding::problem(
+            about,
+            format!("none of its authorities for {whose} (--{field}) is in {key}"),
+            format!("put what --{field} names into {key}"),
+        )
+    });
+    told.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::local::requestheader::findings::TrustProblem;
+
+    fn observed() -> ApiServerObservations {
+        ApiServerObservations {
+            proxy: Ok(false),
+            ready: Readiness {
+                status: StatusCode::OK,
+                missing: Vec::new(),
+                skew: None,
+                elapsed: Duration::from_millis(3),
+            },
+            trust: Ok(TrustReport::default()),
+            documents: Documents {
+                version: Some("v1.20.2".to_owned()),
+                ..Documents::default()
+            },
+        }
+    }
+
+    fn said(observed: ApiServerObservations) -> Vec<String> {
+        let config = crate::config::parse(include_str!("../../../config.example.yaml")).unwrap();
+        let findings = findings(&config, &Ok(observed));
+        findings.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_proxy_in_its_place_is_all_that_is_said() {
+        let lines = said(ApiServerObservations {
+            proxy: Ok(true),
+            ..observed()
+        });
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].starts_with("problem apiserver 127.0.0.1:6443: a kube-interop-proxy"));
+    }
+
+    #[test]
+    fn one_cause_is_said_once() {
+        let ready = Readiness {
+            status: StatusCode::UNAUTHORIZED,
+            ..observed().ready
+        };
+        let trust = Ok(TrustProblem::UserAnyway.into());
+        let lines = said(ApiServerObservations {
+            ready,
+            trust,
+            documents: Documents {
+                unreadable: vec!["/apis: 401 Unauthorized".to_owned()],
+                ..Documents::default()
+            },
+            ..observed()
+        });
+        let problems: Vec<_> = lines
+            .iter()
+            .filter(|it| it.starts_with("problem"))
+            .collect();
+        assert_eq!(
+            problems,
+            [
+                "problem apiserver 127.0.0.1:6443: the apiserver lets everybody in, and knows \
+                 apiServer.proxyClientCertFile as a user's; do: sign it by another CA than --client-ca-file"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_not_ready_is_named() {
+        let ready = Readiness {
+            status: StatusCode::INTERNAL_SERVER_ERROR,
+            missing: vec!["etcd".to_owned()],
+            ..observed().ready
+        };
+        let line = said(ApiServerObservations {
+            ready,
+            ..observed()
+        })
+        .remove(0);
+        assert!(
+            line.contains("not ready: /readyz says 500 Internal Server Error (etcd)"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn addresses_of_a_service_are_read() {
+        let body = br#"{"subsets":[{"addresses":[{"ip":"10.0.0.1"},{"ip":"10.0.0.2"}],"ports":[{"name":"https","port":6443}]}]}"#;
+        let addresses = |body: &[u8]| addresses(&serde_json::from_slice(body).unwrap_or_default());
+        let two: Vec<_> = addresses(body).iter().map(ToString::to_string).collect();
+        assert_eq!(two, ["10.0.0.1:6443", "10.0.0.2:6443"]);
+        assert_eq!(addresses(b"{}"), []);
+        assert_eq!(addresses(b"nothing"), []);
+    }
+}

@@ -1,0 +1,422 @@
+//! etcd: its endpoints, each over its own connection. What is stored there is checked by [`super::stored`].
+//!
+//! The TLS handshake is done without etcd's client library first: the library does not report why TLS failed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+use etcd_client::{Client, ResponseHeader, TlsOptions, WatchOptions};
+use futures_util::future::join_all;
+use http::Uri;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{timeout, timeout_at};
+use tokio_rustls::TlsConnector;
+
+use super::connection_failure::{ConfigKeys, ConnectionFailure};
+use super::finding::Finding;
+use super::http_probe::PATIENCE;
+use super::stored::{self, UNUSED_NAME};
+use crate::cli::inventory::Inventory;
+use crate::cluster::connector::{self, Connector, within};
+use crate::cluster::etcd::{WHOLE_STREAM, orders_requested_progress};
+use crate::cluster::keys::{EtcdKeys, Topic};
+use crate::cluster::source::SourceError;
+use crate::config::{Config, EtcdConfig};
+use crate::tls::error::TlsError;
+use crate::tls::files::FileSnapshot;
+use crate::tls::store;
+use crate::x509::pem;
+
+const KEYS: ConfigKeys = ConfigKeys {
+    server: "etcd",
+    address: "etcd.endpoints",
+    authority: "etcd.caFile",
+    name: "the host in etcd.endpoints",
+    certificate: "etcd.certFile",
+    serving: "etcd's serving certificate (its --cert-file)",
+};
+
+/// Time limit for a progress notification: a little more than kubeadm's interval.
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(6);
+/// Time limit for progress that was requested.
+const REQUESTED_PROGRESS_TIMEOUT: Duration = Duration::from_secs(2);
+/// HTTP/2 preface with empty settings: a server that rejects the client certificate says so in its first bytes.
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// What is known of etcd.
+#[derive(Default)]
+pub struct EtcdReport {
+    pub findings: Vec<Finding>,
+    /// Of the first endpoint that answers.
+    pub client: Option<Client>,
+    pub stored: Option<Inventory>,
+}
+
+/// Status of one endpoint.
+#[derive(Debug, Clone, Default)]
+pub struct EndpointStatus {
+    /// Empty for kine, which reports none.
+    pub version: String,
+    /// Cluster ID; 0: unknown.
+    pub cluster: u64,
+    pub revision: i64,
+    /// Whether the cluster has one.
+    pub leader: bool,
+    /// Alarms and other errors that it reports.
+    pub complaints: Vec<String>,
+    /// Time for connecting and reading the status.
+    pub took: Duration,
+    pub progress: Progress,
+}
+
+/// How an endpoint notifies watches of its progress while nothing changes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Progress {
+    /// Periodically; the first notification came after this time.
+    Periodic(Duration),
+    /// Only on request.
+    OnRequest,
+    /// Not within the time limit.
+    Missing,
+    /// The watch could not be opened, or broke.
+    #[default]
+    Unknown,
+}
+
+type Answer<T> = Result<T, ConnectionFailure>;
+
+pub async fn check(config: &Config, reading: &FileSnapshot<'_>) -> EtcdReport {
+    let etcd = &config.etcd;
+    let tls = match ProbeTls::read(etcd, reading) {
+        Ok(tls) => tls,
+        Err(error) => {
+            return EtcdReport {
+                findings: vec![super::skipped("etcd", error)],
+                ..EtcdReport::default()
+            };
+        }
+    };
+    let asked = etcd.endpoints.iter().map(|at| endpoint(etcd, at, &tls));
+    let answers = join_all(asked).await;
+    let client = answers.iter().flatten().next();
+    let client = client.map(|(_, client)| client.clone());
+    let reading_stored = async {
+        let reading = stored::read(config, client.as_ref()?);
+        timeout(super::PATIENCE, reading).await.ok()
+    };
+    let key = EtcdKeys::new(&etcd.prefix, &[]).of(Topic::Live) + UNUSED_NAME;
+    let watched = answers.into_iter().map(async |answer| {
+        let (mut status, client) = answer?;
+        status.progress = progress(client, &key, !status.version.is_empty()).await;
+        Ok(status)
+    });
+    let (statuses, stored) = tokio::join!(join_all(watched), reading_stored);
+    let statuses: Vec<_> = etcd.endpoints.iter().cloned().zip(statuses).collect();
+    let mut findings = endpoints(&statuses);
+    if let Some(stored) = &stored {
+        let user = user(etcd, reading);
+        findings.extend(stored::findings(etcd, user.as_deref(), stored));
+    }
+    EtcdReport {
+        findings,
+        client,
+        stored: stored.map(|stored| stored.values),
+    }
+}
+
+pub fn endpoints(statuses: &[(String, Answer<EndpointStatus>)]) -> Vec<Finding> {
+    let clusters = statuses.iter().filter_map(|(_, status)| {
+        let cluster = status.as_ref().ok()?.cluster;
+        (cluster != 0).then_some(cluster)
+    });
+    let members = |cluster: &u64| clusters.clone().filter(|other| other == cluster).count();
+    let common = clusters.clone().max_by_key(members);
+    let of_endpoint = |(endpoint, status): &(String, Answer<EndpointStatus>)| {
+        let about = format!("etcd {endpoint}");
+        match status {
+            Ok(status) => of_status(&about, status, common),
+            Err(failure) => vec![failure.finding(&about, &KEYS)],
+        }
+    };
+    statuses.iter().flat_map(of_endpoint).collect()
+}
+
+/// `common`: the cluster of most endpoints.
+fn of_status(about: &str, status: &EndpointStatus, common: Option<u64>) -> Vec<Finding> {
+    let mut findings = vec![health(about, status)];
+    for text in &status.complaints {
+        let advice = match text.contains("NOSPACE") {
+            true => stored::NO_SPACE,
+            false => "read etcd's log, and its documentation of alarms",
+        };
+        let what = format!("it says of itself: {text}");
+        findings.push(Finding::problem(about, what, advice));
+    }
+    if status.cluster != 0 && common.is_some_and(|common| common != status.cluster) {
+        findings.push(Finding::problem(
+            about,
+            "it is a member of another cluster than the others",
+            "name only members of the etcd that the kube-apiservers use in etcd.endpoints",
+        ));
+    }
+    findings.extend(progress_finding(about, status));
+    findings
+}
+
+fn health(about: &str, status: &EndpointStatus) -> Finding {
+    let version = match status.version.as_str() {
+        "" => "no version, as kine says none",
+        version if !status.leader => {
+            return Finding::problem(
+                about,
+                format!("{version}, without a leader: most members are not there"),
+                "start the other members, and see that they reach each other",
+            );
+        }
+        version => version,
+    };
+    let (revision, took) = (status.revision, status.took.as_millis());
+    Finding::ok(about, format!("{version}, revision {revision}, {took} ms"))
+}
+
+fn progress_finding(about: &str, status: &EndpointStatus) -> Option<Finding> {
+    Some(match status.progress {
+        Progress::Unknown => return None,
+        Progress::Periodic(first) => {
+            let after = first.as_secs_f64();
+            let what = format!("tells its progress by itself, after {after:.1} s");
+            Finding::ok(about, what)
+        }
+        Progress::OnRequest if orders_requested_progress(&status.version) => Finding::ok(
+            about,
+            "tells its progress when asked, which this version does in order",
+        ),
+        Progress::OnRequest | Progress::Missing => Finding::warning(
+            about,
+            format!(
+                "did not tell its progress within {} s: last bookmarks will be missing, and watches that broke resume \
+                 from further back",
+                PROGRESS_TIMEOUT.as_secs()
+            ),
+            "start it with --experimental-watch-progress-notify-interval=5s (from 3.6 on \
+             --watch-progress-notify-interval), as kubeadm does from 1.25 on",
+        ),
+    })
+}
+
+/// TLS of connections to etcd; `None`: plain TCP.
+#[derive(Clone, Default)]
+struct ProbeTls {
+    /// For etcd's client library.
+    options: Option<TlsOptions>,
+    /// For [`handshake`].
+    config: Option<Arc<ClientConfig>>,
+}
+
+impl ProbeTls {
+    fn read(etcd: &EtcdConfig, reading: &FileSnapshot<'_>) -> Result<Self, TlsError> {
+        let options = connector::tls_options(etcd, reading)?;
+        let Some(ca_file) = &etcd.ca_file else {
+            return Ok(Self::default());
+        };
+        let pair = etcd.client.as_ref();
+        let pair = pair.map(|pair| reading.pair(pair)).transpose()?;
+        let mut config = store::client(&reading.authorities(ca_file)?, pair)?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let config = Some(Arc::new(config));
+        Ok(Self { options, config })
+    }
+}
+
+/// The user that etcd takes the proxy for, if it has authentication enabled.
+fn user(etcd: &EtcdConfig, reading: &FileSnapshot<'_>) -> Option<String> {
+    let chain = reading.certificates(&etcd.client.as_ref()?.cert_file);
+    let chain = chain.ok()?;
+    let leaf = pem::parsed(chain.first()?)?;
+    let name = leaf.subject().iter_common_name().last()?.as_str().ok()?;
+    Some(name.to_owned())
+}
+
+/// Reads the status of one endpoint. Returns the connected client too.
+async fn endpoint(etcd: &EtcdConfig, at: &str, tls: &ProbeTls) -> Answer<(EndpointStatus, Client)> {
+    let probing = timeout(PATIENCE, probe(etcd, at, tls));
+    probing.await.unwrap_or(Err(ConnectionFailure::TimedOut))
+}
+
+async fn probe(etcd: &EtcdConfig, at: &str, tls: &ProbeTls) -> Answer<(EndpointStatus, Client)> {
+    let started = Instant::now();
+    handshake(at, tls.config.clone()).await?;
+    let alone = EtcdConfig {
+        endpoints: vec![at.to_owned()],
+        ..etcd.clone()
+    };
+    let options = Arc::new(ArcSwapOption::from_pointee(tls.options.clone()));
+    let client = Connector::new(&alone, options).connect().await;
+    let mut client = client.map_err(|error| failure(&error))?;
+    let mut observed = EndpointStatus::default();
+    match within(client.status()).await {
+        Ok(status) => {
+            let header = status.header();
+            observed.version = status.version().to_owned();
+            observed.cluster = header.map_or(0, ResponseHeader::cluster_id);
+            observed.revision = header.map_or(0, ResponseHeader::revision);
+            observed.leader = status.leader() != 0;
+            observed.complaints = status.errors().to_vec();
+        }
+        // Older versions of kine have no status request.
+        Err(error) => {
+            let read = within(client.get(etcd.prefix.as_str(), None)).await;
+            let answer = read.map_err(|_| failure(&error))?;
+            observed.revision = answer.header().map_or(0, ResponseHeader::revision);
+        }
+    }
+    observed.took = started.elapsed();
+    Ok((observed, client))
+}
+
+/// Connects with TCP and TLS, and waits for the first byte.
+async fn handshake(endpoint: &str, tls: Option<Arc<ClientConfig>>) -> Answer<()> {
+    let not_a_url = || ConnectionFailure::Other("it is no URL".to_owned());
+    let uri: Uri = endpoint.parse().map_err(|_| not_a_url())?;
+    let host = uri.host().ok_or_else(not_a_url)?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let port = uri.port_u16().ok_or_else(not_a_url)?;
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| not_a_url())?;
+    let talk = async {
+        let tcp = TcpStream::connect((host, port)).await?;
+        let Some(tls) = tls else {
+            return Ok(());
+        };
+        let mut stream = TlsConnector::from(tls).connect(name, tcp).await?;
+        stream.write_all(HTTP2_PREFACE).await?;
+        stream.flush().await?;
+        stream.read_u8().await.map(drop)
+    };
+    let talked: std::io::Result<()> = talk.await;
+    talked.map_err(|error| ConnectionFailure::from_error(&error))
+}
+
+fn failure(error: &SourceError) -> ConnectionFailure {
+    match error {
+        SourceError::Timeout => ConnectionFailure::TimedOut,
+        error => ConnectionFailure::Other(error.said()),
+    }
+}
+
+/// Watches `key`, which nothing writes. `can_request`: whether to request progress if none comes.
+async fn progress(client: Client, key: &str, can_request: bool) -> Progress {
+    let watching = timeout(PROGRESS_TIMEOUT + PATIENCE, watch(client, key, can_request));
+    watching.await.unwrap_or_default()
+}
+
+async fn watch(mut client: Client, key: &str, can_request: bool) -> Progress {
+    let options = WatchOptions::new().with_progress_notify();
+    let Ok(mut stream) = within(client.watch(key, Some(options))).await else {
+        return Progress::Unknown;
+    };
+    let started = Instant::now();
+    let mut end = tokio::time::Instant::now() + PROGRESS_TIMEOUT;
+    let mut requested = false;
+    loop {
+        let message = match timeout_at(end, stream.message()).await {
+            Ok(Ok(Some(message))) if !message.canceled() => message,
+            Ok(_) => return Progress::Unknown,
+            Err(_) if can_request && !requested => {
+                requested = true;
+                end = tokio::time::Instant::now() + REQUESTED_PROGRESS_TIMEOUT;
+                match within(stream.request_progress()).await {
+                    Ok(()) => continue,
+                    Err(_) => return Progress::Missing,
+                }
+            }
+            Err(_) => return Progress::Missing,
+        };
+        if message.created() || !message.events().is_empty() {
+            continue;
+        }
+        return match message.watch_id() == WHOLE_STREAM || requested {
+            true => Progress::OnRequest,
+            false => Progress::Periodic(started.elapsed()),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(cluster: u64) -> EndpointStatus {
+        EndpointStatus {
+            version: "3.4.23".to_owned(),
+            cluster,
+            leader: true,
+            progress: Progress::OnRequest,
+            ..EndpointStatus::default()
+        }
+    }
+
+    fn said(status: Vec<Result<EndpointStatus, ConnectionFailure>>) -> Vec<String> {
+        let named = status.into_iter().enumerate();
+        let named: Vec<_> = named.map(|(n, status)| (format!("e{n}"), status)).collect();
+        endpoints(&named).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn the_member_of_another_cluster_is_named_and_a_dead_one_hides_nothing() {
+        let lines = said(vec![
+            Ok(status(1)),
+            Err(ConnectionFailure::Refused),
+            Ok(status(2)),
+            Ok(status(1)),
+        ]);
+        let problems: Vec<_> = lines
+            .iter()
+            .filter(|it| it.starts_with("problem"))
+            .collect();
+        assert_eq!(problems.len(), 2, "{lines:#?}");
+        assert!(problems[0].starts_with("problem etcd e1: connection refused; do: start etcd"));
+        assert!(problems[1].starts_with("problem etcd e2: it is a member of another cluster"));
+    }
+
+    #[test]
+    fn progress_that_cannot_be_believed_is_worth_a_warning() {
+        let with = |version: &str, progress| {
+            let version = version.to_owned();
+            let status = EndpointStatus {
+                version,
+                progress,
+                ..status(1)
+            };
+            said(vec![Ok(status)]).remove(1)
+        };
+        let timed = Progress::Periodic(Duration::from_millis(5100));
+        assert!(with("3.4.23", timed).starts_with("ok      etcd e0: tells its progress by itself"));
+        assert!(with("3.5.13", Progress::OnRequest).starts_with("ok "));
+        for (version, progress) in [
+            ("3.4.23", Progress::OnRequest),
+            ("3.5.13", Progress::Missing),
+        ] {
+            let line = with(version, progress);
+            assert!(
+                line.starts_with("warning etcd e0: did not tell its progress within 6 s"),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_alarm_and_a_missing_leader_are_problems() {
+        let alarmed = EndpointStatus {
+            complaints: vec!["memberID:1 alarm:NOSPACE ".to_owned()],
+            leader: false,
+            ..status(1)
+        };
+        let lines = said(vec![Ok(alarmed)]);
+        assert!(lines[0].contains("without a leader"), "{lines:?}");
+        assert!(lines[1].contains("NOSPACE ; do: compact"), "{lines:?}");
+    }
+}
