@@ -3,7 +3,6 @@
 use http::uri::Authority;
 use rustls::pki_types::ServerName;
 
-use super::message::quoted;
 use super::tree::Node;
 use super::values;
 
@@ -14,35 +13,32 @@ const OWN_KEYS: &str = "/kube-interop-proxy";
 pub(super) fn endpoint(node: &Node) -> Result<String, String> {
     const EXPECTED: &str = "scheme://host:port such as https://127.0.0.1:2379";
     let found = values::text(node, EXPECTED)?;
-    let refused = || format!("{} is not {EXPECTED}", quoted(found));
-    let (scheme, authority) = found.split_once("://").ok_or_else(refused)?;
     // The message does not repeat the text: it may contain a password.
-    if authority.contains('@') {
+    if found
+        .split_once("://")
+        .is_some_and(|(_, it)| it.contains('@'))
+    {
         return Err(format!("is not {EXPECTED}: a user name is not supported"));
     }
-    let authority: Authority = authority.parse().map_err(|_| refused())?;
-    let host = host(&authority).ok_or_else(refused)?;
-    if authority.port_u16().is_none_or(|port| port == 0) {
-        return Err(format!(
-            "{} needs a port, as in https://127.0.0.1:2379",
-            quoted(found)
-        ));
-    }
-    match scheme {
-        "https" => Ok(found.to_owned()),
-        "http" if is_loopback(&host) => Ok(found.to_owned()),
-        "http" => Err(format!(
-            "{} must be https: http is for loopback only",
-            quoted(found)
-        )),
-        _ => Err(refused()),
+    let (scheme, port, host) = values::read(node, EXPECTED, |found| {
+        let (scheme, authority) = found.split_once("://")?;
+        let known = ["http", "https"].contains(&scheme);
+        let authority: Authority = authority.parse().ok().filter(|_| known)?;
+        Some((scheme, authority.port_u16(), host(&authority)?))
+    })?;
+    match (scheme, port) {
+        (_, None | Some(0)) => values::refused(node, "needs a port, as in https://127.0.0.1:2379"),
+        ("http", _) if !is_loopback(&host) => {
+            values::refused(node, "must be https: http is for loopback only")
+        }
+        _ => Ok(found.to_owned()),
     }
 }
 
 /// Such as `/registry`: one or more segments, each after a slash.
 pub(super) fn prefix(node: &Node) -> Result<String, String> {
     let found = values::text(node, "a key prefix such as /registry")?;
-    let refused = |why: &str| Err(format!("{} {why}", quoted(found)));
+    let refused = |why| values::refused(node, why);
     let Some(parts) = found.strip_prefix('/') else {
         return refused("must start with a slash, as in /registry");
     };
@@ -50,7 +46,7 @@ pub(super) fn prefix(node: &Node) -> Result<String, String> {
         return refused("must not have an empty, '.' or '..' part, nor a slash at its end");
     }
     if !parts.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return refused("has white space or more than plain ASCII in it");
+        return refused(values::NOT_PLAIN);
     }
     if found == OWN_KEYS || found.starts_with(&format!("{OWN_KEYS}/")) {
         return refused("is where this program keeps its own keys");

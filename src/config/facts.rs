@@ -1,44 +1,53 @@
-//! Values that rules across sections need.
+//! Values that rules across keys need.
 
-use std::net::SocketAddr;
-use std::path::Path;
+use std::any::Any;
 
-use super::files::Files;
-use super::headers;
+use super::tree::KeyPath;
 
-/// Written by [`super::sections`], even where the rest of a section has problems, so that one problem does not hide
-/// another; read by [`super::validate`].
-pub(super) struct Facts<'a> {
-    /// Base of relative paths.
-    pub(super) base: &'a Path,
-    pub(super) files: Files,
-    pub(super) headers: Vec<headers::HeaderRole>,
-    /// `serving.bindAddress`
-    pub(super) serving: Option<SocketAddr>,
-    /// `serving.additionalBindAddresses`; `None` for an item that is no address.
-    pub(super) additional: Vec<Option<SocketAddr>>,
-    /// `peer.advertiseAddress`
-    pub(super) peer: Option<SocketAddr>,
-    /// `apiServer.address`
-    pub(super) api_server: Option<SocketAddr>,
-    /// `admin.bindAddress`
-    pub(super) admin: Option<SocketAddr>,
-    /// `admin.secureBindAddress`
-    pub(super) secure_admin: Option<SocketAddr>,
-}
+/// Each value that was read, of its own type, also items of lists. [`super::section`] notes a value even where others
+/// have problems, so that one problem does not hide another.
+#[derive(Debug, Default)]
+pub(super) struct Facts(Vec<(KeyPath, Box<dyn Any>)>);
 
-impl<'a> Facts<'a> {
-    pub(super) fn new(base: &'a Path) -> Self {
-        Self {
-            base,
-            files: Files::default(),
-            headers: Vec::new(),
-            serving: None,
-            additional: Vec::new(),
-            peer: None,
-            api_server: None,
-            admin: None,
-            secure_admin: None,
-        }
+/// A list, with any items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Length(usize);
+
+impl Facts {
+    pub(super) fn note(&mut self, path: KeyPath, value: impl Any) {
+        self.0.push((path, Box::new(value)));
+    }
+
+    pub(super) fn note_length(&mut self, list: KeyPath, length: usize) {
+        self.note(list, Length(length));
+    }
+
+    /// All values of this type.
+    pub(super) fn all<T: Any>(&self) -> impl Iterator<Item = (&KeyPath, &T)> {
+        let values = self.0.iter();
+        values.filter_map(|(path, value)| Some((path, value.downcast_ref()?)))
+    }
+
+    /// The value at `path`.
+    pub(super) fn at<T: Any>(&self, path: &KeyPath) -> Option<&T> {
+        self.all()
+            .find(|(at, _)| *at == path)
+            .map(|(_, value)| value)
+    }
+
+    /// The value of `key`, such as `etcd.prefix`.
+    pub(super) fn get<T: Any>(&self, key: &str) -> Option<&T> {
+        self.at(&KeyPath::of(key))
+    }
+
+    /// The items of a list that have no problems.
+    pub(super) fn items<T: Any>(&self, list: &str) -> impl Iterator<Item = (&KeyPath, &T)> {
+        let list = KeyPath::of(list);
+        self.all().filter(move |(path, _)| path.is_item_of(&list))
+    }
+
+    /// How many items a list has, if it is one.
+    pub(super) fn length(&self, list: &str) -> Option<usize> {
+        self.get(list).map(|Length(length)| *length)
     }
 }

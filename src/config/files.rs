@@ -2,132 +2,91 @@
 
 use std::path::{Path, PathBuf};
 
-use rustls::pki_types::CertificateDer;
 use x509_parser::time::ASN1Time;
 
+use super::facts::Facts;
 use super::problem::Problems;
 use super::tree::KeyPath;
 use crate::x509::pem::{self, PemError};
 
-/// A configuration key and the file that it names.
-pub(super) type KeyedFile = (KeyPath, PathBuf);
-
-/// A certificate file and its key file; `None` if the configuration lacks it.
-#[derive(Debug, Default)]
-pub(super) struct CertAndKey {
-    pub(super) cert: Option<KeyedFile>,
-    pub(super) key: Option<KeyedFile>,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Files {
-    pub(super) serving: CertAndKey,
-    /// Serving certificates for further names.
-    pub(super) sni: Vec<CertAndKey>,
-    /// Client certificates of the proxy.
-    pub(super) clients: Vec<CertAndKey>,
-    /// CAs of servers.
-    pub(super) authorities: Vec<KeyedFile>,
-    /// CAs of clients.
-    pub(super) client_authorities: Vec<KeyedFile>,
-    /// CAs of users and of peers that must not have a CA in common.
-    pub(super) apart: Option<(KeyedFile, KeyedFile)>,
-}
-
-impl Files {
-    /// All certificates of the proxy.
-    fn pairs(&self) -> impl Iterator<Item = &CertAndKey> {
-        let serving = [&self.serving].into_iter().chain(&self.sni);
-        serving.chain(&self.clients)
-    }
-}
-
-/// Reads all files and notes those that cannot be used.
-pub(super) fn check(files: &Files, problems: &mut Problems) {
-    for pair in files.pairs() {
-        check_pair(pair, problems);
-    }
-    for (key, path) in &files.authorities {
-        let roots = pem::read_certs(path).and_then(|certs| pem::roots(&certs));
-        noted(roots, key, path, problems);
-    }
-    for (key, path) in &files.client_authorities {
-        let roots = pem::read_certs(path).and_then(|certs| pem::client_roots(&certs));
-        noted(roots, key, path, problems);
-    }
-    if let Some((users, peers)) = &files.apart {
-        check_apart(users, peers, problems);
-    }
-}
-
-/// Checks all files, and notes certificates of the proxy that are not valid now. The proxy may run with them, as
-/// kube-apiserver does, and wait for new ones.
-pub(super) fn check_all(files: &Files, problems: &mut Problems) {
-    check(files, problems);
-    for pair in files.pairs() {
-        if let Some((key, path)) = &pair.cert
-            && let Ok(chain) = pem::read_certs(path)
-        {
-            check_validity(&chain, (key, path), problems);
-        }
-    }
-}
-
-fn check_pair(pair: &CertAndKey, problems: &mut Problems) {
-    let chain = (pair.cert.as_ref())
-        .and_then(|(key, path)| noted(pem::read_certs(path), key, path, problems));
-    let signer = pair.key.as_ref().and_then(|(key, path)| {
-        let signer = pem::read_key(path).and_then(|key| pem::signing_key(&key));
-        noted(signer, key, path, problems)
-    });
-    if let (Some(chain), Some(signer), Some((key, path))) = (chain, signer, &pair.key) {
-        noted(pem::certified_key(chain, signer), key, path, problems);
-    }
-}
-
-fn check_validity(
-    chain: &[CertificateDer<'_>],
-    (key, path): (&KeyPath, &PathBuf),
-    problems: &mut Problems,
-) {
-    let Some(leaf) = chain.first().and_then(pem::parsed) else {
-        return;
-    };
-    let (validity, now) = (leaf.validity(), ASN1Time::now());
-    let path = path.display();
-    if now > validity.not_after {
-        let message = format!("{path}: expired on {}; renew it", validity.not_after);
-        problems.add(key.clone(), message);
-    } else if now < validity.not_before {
-        let message = format!(
-            "{path}: not valid before {}; is the clock right?",
-            validity.not_before
-        );
-        problems.add(key.clone(), message);
-    }
-}
-
-/// With a common CA any user would be a peer, and could assert any other user.
-fn check_apart((_, users): &KeyedFile, (key, peers): &KeyedFile, problems: &mut Problems) {
-    // Files that cannot be read are noted already.
-    let (Ok(users), Ok(peers)) = (pem::read_certs(users), pem::read_certs(peers)) else {
-        return;
-    };
-    if pem::have_common_authority(&users, &peers) {
-        problems.add(key.clone(), SHARED_AUTHORITY);
-    }
-}
+pub(super) const USERS_CA: &str = "serving.clientCAFile";
+pub(super) const PEERS_CA: &str = "serving.requestHeaderClientCAFile";
 
 /// Why users and peers must not have a CA in common.
 pub(crate) const SHARED_AUTHORITY: &str = "has an authority that clientCAFile has too, \
      so any user could act as anyone; use another CA for peers, or fill in requestHeaderAllowedNames";
 
-fn noted<T>(
-    result: Result<T, PemError>,
-    key: &KeyPath,
-    path: &Path,
-    problems: &mut Problems,
-) -> Option<T> {
-    let note = |error| problems.add(key.clone(), format!("{}: {error}", path.display()));
-    result.map_err(note).ok()
+/// Reads all files and notes those that cannot be used.
+pub(super) fn check(facts: &Facts, problems: &mut Problems) {
+    for (key, path) in facts.all::<PathBuf>() {
+        let certificates = || pem::read_certs(path);
+        let usable = match key.name() {
+            "certFile" | "proxyClientCertFile" => certificates().map(drop),
+            "keyFile" | "proxyClientKeyFile" => check_key(facts, key, path),
+            "clientCAFile" | "requestHeaderClientCAFile" => {
+                certificates().and_then(|certs| pem::client_roots(&certs).map(drop))
+            }
+            // CAs of servers.
+            _ => certificates().and_then(|certs| pem::roots(&certs).map(drop)),
+        };
+        if let Err(error) = usable {
+            problems.add(key.clone(), format!("{}: {error}", path.display()));
+        }
+    }
+    if any_peer(facts) {
+        check_apart(facts, problems);
+    }
+}
+
+/// Whether any name makes a client a peer: then only the CAs distinguish peers from users.
+pub(super) fn any_peer(facts: &Facts) -> bool {
+    facts.length("serving.requestHeaderAllowedNames") == Some(0)
+}
+
+/// Checks all files, and notes certificates of the proxy that are not valid now. The proxy may run with them, as
+/// kube-apiserver does, and wait for new ones.
+pub(super) fn check_all(facts: &Facts, problems: &mut Problems) {
+    check(facts, problems);
+    for (key, path) in facts.all::<PathBuf>() {
+        if key.name().to_ascii_lowercase().ends_with("certfile")
+            && let Some(problem) = not_valid_now(path)
+        {
+            problems.add(key.clone(), format!("{}: {problem}", path.display()));
+        }
+    }
+}
+
+/// A key belongs to the certificate beside it.
+fn check_key(facts: &Facts, key: &KeyPath, path: &Path) -> Result<(), PemError> {
+    let signer = pem::read_key(path).and_then(|key| pem::signing_key(&key))?;
+    let cert = key.name().replace("Key", "Cert").replace("key", "cert");
+    let chain = facts.at::<PathBuf>(&key.sibling(&cert));
+    // One that cannot be read is noted with its own key.
+    match chain.map(|path| pem::read_certs(path)) {
+        Some(Ok(chain)) => pem::certified_key(chain, signer).map(drop),
+        Some(Err(_)) | None => Ok(()),
+    }
+}
+
+fn not_valid_now(path: &Path) -> Option<String> {
+    let chain = pem::read_certs(path).ok()?;
+    let leaf = pem::parsed(chain.first()?)?;
+    let (validity, now) = (leaf.validity(), ASN1Time::now());
+    if now > validity.not_after {
+        return Some(format!("expired on {}; renew it", validity.not_after));
+    }
+    let begin = validity.not_before;
+    (now < begin).then(|| format!("not valid before {begin}; is the clock right?"))
+}
+
+/// With a common CA any user would be a peer, and could assert any other user.
+fn check_apart(facts: &Facts, problems: &mut Problems) {
+    let certificates = |key| pem::read_certs(facts.get::<PathBuf>(key)?).ok();
+    // Files that cannot be read are noted already, and one file for both, too.
+    if facts.get::<PathBuf>(USERS_CA) != facts.get::<PathBuf>(PEERS_CA)
+        && let Some((users, peers)) = certificates(USERS_CA).zip(certificates(PEERS_CA))
+        && pem::have_common_authority(&users, &peers)
+    {
+        problems.add(KeyPath::of(PEERS_CA), SHARED_AUTHORITY);
+    }
 }

@@ -6,7 +6,7 @@
 
 use http::HeaderName;
 
-use super::message::quoted;
+use super::facts::Facts;
 use super::problem::Problems;
 use super::tree::{KeyPath, Node};
 use super::values;
@@ -29,21 +29,21 @@ const RESERVED: &[&str] = &[
 /// The prefix of headers between proxies.
 const OURS: &str = "x-kube-interop-proxy-";
 
+pub(super) const USERNAME: &str = "serving.requestHeaderUsernameHeaders";
+pub(super) const GROUP: &str = "serving.requestHeaderGroupHeaders";
+const UID: &str = "serving.requestHeaderUidHeaders";
+const EXTRA: &str = "serving.requestHeaderExtraHeaderPrefixes";
+const VERSION: &str = "versionAwareness.header";
+
 /// The name of a header that has no other meaning.
 pub(super) fn name(node: &Node) -> Result<HeaderName, String> {
-    let found = values::text(node, "the name of a header")?;
-    let name: HeaderName = found
-        .parse()
-        .map_err(|_| format!("{} is not the name of a header", quoted(found)))?;
+    let name = values::parsed::<HeaderName>(node, "the name of a header")?;
     let plain = plain(name.as_str());
     if RESERVED.contains(&plain.as_str())
         || plain.starts_with(OURS)
         || client_headers::is_one(&plain)
     {
-        return Err(format!(
-            "{} already has a meaning; choose another header",
-            quoted(found)
-        ));
+        return values::refused(node, "already has a meaning; choose another header");
     }
     Ok(name)
 }
@@ -54,47 +54,50 @@ pub(super) fn prefix(node: &Node) -> Result<String, String> {
         node,
         "the start of a header's name, such as X-Remote-Extra-",
     )?;
-    let name: HeaderName = found
-        .parse()
-        .map_err(|_| format!("{} is not the start of a header's name", quoted(found)))?;
+    let Ok(name) = found.parse::<HeaderName>() else {
+        return values::refused(node, "is not the start of a header's name");
+    };
     let plain = plain(name.as_str());
     let mut names = client_headers::NAMES.iter().chain(RESERVED);
     let taken = names.find(|reserved| reserved.starts_with(&plain));
     let overlapping =
         |reserved: &&&str| reserved.starts_with(&plain) || plain.starts_with(**reserved);
     let mut prefixes = client_headers::PREFIXES.iter().chain([&OURS]);
-    if let Some(taken) = taken.or_else(|| prefixes.find(overlapping)) {
-        return Err(format!(
-            "{} would take in {taken}; make it longer",
-            quoted(found)
-        ));
+    match taken.or_else(|| prefixes.find(overlapping)) {
+        Some(taken) => values::refused(node, &format!("would take in {taken}; make it longer")),
+        None => Ok(name.as_str().to_owned()),
     }
-    Ok(name.as_str().to_owned())
 }
 
 /// A header, or a prefix, and the key that names it.
-#[derive(Debug, Clone)]
-pub(super) struct HeaderRole {
-    key: KeyPath,
+struct HeaderRole {
+    key: &'static str,
     plain: String,
     is_prefix: bool,
 }
 
 impl HeaderRole {
-    pub(super) fn name(key: KeyPath, name: &HeaderName) -> Self {
-        Self {
-            key,
-            plain: plain(name.as_str()),
-            is_prefix: false,
+    /// Of all keys, in their order.
+    fn all(facts: &Facts) -> Vec<Self> {
+        let mut roles = Vec::new();
+        let mut add = |key, name: &str, is_prefix| {
+            roles.push(Self {
+                key,
+                plain: plain(name),
+                is_prefix,
+            });
+        };
+        for key in [USERNAME, UID, GROUP] {
+            let names = facts.items::<HeaderName>(key);
+            names.for_each(|(_, name)| add(key, name.as_str(), false));
         }
-    }
-
-    pub(super) fn prefix(key: KeyPath, prefix: &str) -> Self {
-        Self {
-            key,
-            plain: plain(prefix),
-            is_prefix: true,
-        }
+        let prefixes = facts.items::<String>(EXTRA);
+        prefixes.for_each(|(_, prefix)| add(EXTRA, prefix, true));
+        let version = facts.get::<HeaderName>(VERSION);
+        version
+            .into_iter()
+            .for_each(|name| add(VERSION, name.as_str(), false));
+        roles
     }
 
     fn collides(&self, other: &Self) -> bool {
@@ -104,15 +107,16 @@ impl HeaderRole {
 }
 
 /// Notes headers with two roles. Repetitions within one list are found when the list is read.
-pub(super) fn check_collisions(uses: &[HeaderRole], problems: &mut Problems) {
-    for (index, later) in uses.iter().enumerate() {
+pub(super) fn check_collisions(facts: &Facts, problems: &mut Problems) {
+    let roles = HeaderRole::all(facts);
+    for (index, later) in roles.iter().enumerate() {
         let collides = |earlier: &&HeaderRole| earlier.key != later.key && earlier.collides(later);
-        if let Some(earlier) = uses[..index].iter().find(collides) {
+        if let Some(earlier) = roles[..index].iter().find(collides) {
             let message = format!(
                 "{} is the same header as {} in {}",
                 later.plain, earlier.plain, earlier.key
             );
-            problems.add(later.key.clone(), message);
+            problems.add(KeyPath::of(later.key), message);
         }
     }
 }

@@ -58,6 +58,11 @@ impl Problems {
         self.0.push((path, one_line(&message.to_string())));
     }
 
+    /// Whether the value at `path` has one.
+    pub(super) fn has(&self, path: &KeyPath) -> bool {
+        self.0.iter().any(|(at, _)| at == path)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -5,12 +5,34 @@
 
 use std::collections::HashMap;
 use std::fmt::Debug;
+use std::path::{Path, PathBuf};
 
 use super::effective::EffectiveValues;
+use super::facts::Facts;
 use super::problem::Problems;
 #[cfg(test)]
 use super::tests::survey;
 use super::tree::{KeyPath, Node};
+use super::values;
+
+/// What is found while the file is read.
+#[derive(Default)]
+pub(super) struct Notes {
+    /// Relative paths start there.
+    base: PathBuf,
+    pub(super) problems: Problems,
+    pub(super) values: EffectiveValues,
+    pub(super) facts: Facts,
+}
+
+impl Notes {
+    pub(super) fn of_file_in(base: &Path) -> Self {
+        Self {
+            base: base.to_owned(),
+            ..Self::default()
+        }
+    }
+}
 
 /// A mapping of the file being read.
 pub(super) struct Section<'n, 'p> {
@@ -19,18 +41,19 @@ pub(super) struct Section<'n, 'p> {
     /// It, or a section around it, is not a mapping. That is noted; missing keys are no further problems.
     broken: bool,
     known: Vec<&'static str>,
-    problems: &'p mut Problems,
-    values: &'p mut EffectiveValues,
+    notes: &'p mut Notes,
 }
 
-/// Where a section notes what it finds.
-pub(super) type Notes<'p> = (&'p mut Problems, &'p mut EffectiveValues);
+/// The value of a key.
+pub(super) trait Value: Debug + Clone + 'static {}
+
+impl<T: Debug + Clone + 'static> Value for T {}
 
 impl<'n> Section<'n, '_> {
     /// Reads the whole file with `read`.
     pub(super) fn root<T>(
         node: &'n Node,
-        notes: Notes<'_>,
+        notes: &mut Notes,
         read: impl FnOnce(&mut Section<'n, '_>) -> T,
     ) -> T {
         Self::visit(KeyPath::default(), Some(node), false, notes, read)
@@ -43,9 +66,7 @@ impl<'n> Section<'n, '_> {
         read: impl FnOnce(&mut Section<'n, '_>) -> T,
     ) -> T {
         let node = self.value(key);
-        let path = self.path.key(key);
-        let notes = (&mut *self.problems, &mut *self.values);
-        Section::visit(path, node, self.broken, notes, read)
+        Section::visit(self.path.key(key), node, self.broken, self.notes, read)
     }
 
     /// Reads each mapping of the list `key` with `read`; the list is empty if it was left out. `keys`: what a mapping has.
@@ -62,34 +83,22 @@ impl<'n> Section<'n, '_> {
                 other.kind()
             )),
         };
-        let Some(node) = self.value(key) else {
-            #[cfg(test)]
-            {
-                survey::asked(self.path.key(key), |strange| items(strange).err());
-                let _ = survey::default_items(&[], check);
-            }
-            self.values.note(&self.path.key(key), &0);
-            return (!self.broken).then(Vec::new);
-        };
-        let items = match items(node) {
-            Ok(items) => items,
-            Err(message) => {
-                self.problem(key, &message);
-                return None;
-            }
-        };
+        let items = self.given(key, items)?;
+        #[cfg(test)]
+        if items.is_none() {
+            let _ = survey::default_items(&[], check);
+        }
+        let items = items.unwrap_or_default();
+        let path = self.path.key(key);
         // Their keys are noted one by one.
-        self.values.note(&self.path.key(key), &items.len());
+        self.notes.values.note(&path, &items.len());
         let mut values = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
-            let path = self.path.key(key).item(index);
+            let path = path.item(index);
             values.push(match check(item) {
-                Ok(()) => {
-                    let notes = (&mut *self.problems, &mut *self.values);
-                    Section::visit(path, Some(item), false, notes, &mut read)
-                }
+                Ok(()) => Section::visit(path, Some(item), false, self.notes, &mut read),
                 Err(message) => {
-                    self.problems.add(path, message);
+                    self.notes.problems.add(path, message);
                     None
                 }
             });
@@ -98,36 +107,33 @@ impl<'n> Section<'n, '_> {
     }
 
     /// The value of an optional key. `Some(None)`: it was left out.
-    pub(super) fn optional<T: Debug>(
+    pub(super) fn optional<T: Value>(
         &mut self,
         key: &'static str,
         parse: impl FnOnce(&'n Node) -> Result<T, String>,
     ) -> Option<Option<T>> {
-        let Some(node) = self.value(key) else {
-            #[cfg(test)]
-            survey::asked(self.path.key(key), |strange| parse(strange).err());
-            return (!self.broken).then_some(None);
-        };
-        Some(Some(self.noted(key, parse(node))?))
+        let value = self.given(key, parse)?;
+        if let Some(value) = &value {
+            self.note(key, value);
+        }
+        Some(value)
     }
 
     /// The value of a required key.
-    pub(super) fn required<T: Debug>(
+    pub(super) fn required<T: Value>(
         &mut self,
         key: &'static str,
         parse: impl FnOnce(&'n Node) -> Result<T, String>,
     ) -> Option<T> {
         let value = self.optional(key, parse)?;
         if value.is_none() {
-            #[cfg(test)]
-            survey::required();
-            self.problem(key, "required, but missing");
+            self.missing(key);
         }
         value
     }
 
     /// The value of a key, or its default.
-    pub(super) fn or<T: Debug>(
+    pub(super) fn or<T: Value>(
         &mut self,
         key: &'static str,
         default: impl Into<Node>,
@@ -139,17 +145,31 @@ impl<'n> Section<'n, '_> {
         let default = default.into();
         #[cfg(test)]
         survey::default(&default, |node| parse(node).err());
-        self.noted(key, parse(&default))
+        let value = self.unless_problem(key, parse(&default))?;
+        self.note(key, &value);
+        Some(value)
+    }
+
+    /// The path of a required file.
+    pub(super) fn file(&mut self, key: &'static str) -> Option<PathBuf> {
+        let base = self.notes.base.clone();
+        self.required(key, values::path(&base))
+    }
+
+    /// The path of an optional file.
+    pub(super) fn optional_file(&mut self, key: &'static str) -> Option<Option<PathBuf>> {
+        let base = self.notes.base.clone();
+        self.optional(key, values::path(&base))
     }
 
     /// The items of a list, or of its default. Items must be unique.
-    pub(super) fn list<T: PartialEq + Debug>(
+    pub(super) fn list<T: Value + PartialEq>(
         &mut self,
         key: &'static str,
         default: &[&str],
-        parse: impl FnMut(&Node) -> Result<T, String>,
+        parse: impl Fn(&Node) -> Result<T, String>,
     ) -> Option<Vec<T>> {
-        match self.optional(key, items)? {
+        match self.given(key, items)? {
             Some(items) => self.parsed(key, items, parse),
             None => {
                 let items: Vec<Node> = default.iter().copied().map(Node::from).collect();
@@ -160,49 +180,26 @@ impl<'n> Section<'n, '_> {
         }
     }
 
-    /// The items of a required list, which must not be empty.
-    pub(super) fn required_list<T: PartialEq + Debug>(
+    /// The items of a required list.
+    pub(super) fn required_list<T: Value + PartialEq>(
         &mut self,
         key: &'static str,
-        parse: impl FnMut(&Node) -> Result<T, String>,
+        parse: impl Fn(&Node) -> Result<T, String>,
     ) -> Option<Vec<T>> {
-        let Some(items) = self.required(key, items) else {
+        let Some(items) = self.given(key, items)? else {
+            self.missing(key);
             #[cfg(test)]
             survey::items(parse);
             return None;
         };
-        let values = self.parsed(key, items, parse);
-        self.not_empty(key, values)
-    }
-
-    /// Notes a problem if the list is empty.
-    pub(super) fn not_empty<T>(
-        &mut self,
-        key: &'static str,
-        values: Option<Vec<T>>,
-    ) -> Option<Vec<T>> {
-        if values.as_ref().is_some_and(Vec::is_empty) {
-            self.problem(key, "must not be empty");
-            return None;
-        }
-        values
-    }
-
-    /// Notes a problem of the value of `key`.
-    pub(super) fn problem(&mut self, key: &str, message: &str) {
-        self.problems.add(self.path.key(key), message);
-    }
-
-    /// The full path of a key of this section.
-    pub(super) fn path(&self, key: &str) -> KeyPath {
-        self.path.key(key)
+        self.parsed(key, items, parse)
     }
 
     fn visit<T>(
         path: KeyPath,
         node: Option<&'n Node>,
         parent_broken: bool,
-        (problems, values): Notes<'_>,
+        notes: &mut Notes,
         read: impl FnOnce(&mut Section<'n, '_>) -> T,
     ) -> T {
         let (entries, broken) = match node {
@@ -210,7 +207,7 @@ impl<'n> Section<'n, '_> {
             Some(Node::Map(entries)) => (entries.as_slice(), false),
             Some(other) => {
                 let message = format!("expected a mapping, found {}", other.kind());
-                problems.add(path.clone(), message);
+                notes.problems.add(path.clone(), message);
                 (&[][..], true)
             }
         };
@@ -219,8 +216,7 @@ impl<'n> Section<'n, '_> {
             entries,
             broken,
             known: Vec::new(),
-            problems,
-            values,
+            notes,
         };
         let value = read(&mut section);
         section.note_unexpected_keys();
@@ -233,44 +229,63 @@ impl<'n> Section<'n, '_> {
         Some(node).filter(|node| **node != Node::Null)
     }
 
-    fn noted<T: Debug>(&mut self, key: &str, parsed: Result<T, String>) -> Option<T> {
-        match parsed {
-            Ok(value) => {
-                self.values.note(&self.path.key(key), &value);
-                Some(value)
-            }
-            Err(message) => {
-                self.problem(key, &message);
-                None
-            }
-        }
+    /// What the file has at `key`. `Some(None)`: nothing.
+    fn given<T>(
+        &mut self,
+        key: &'static str,
+        parse: impl FnOnce(&'n Node) -> Result<T, String>,
+    ) -> Option<Option<T>> {
+        let Some(node) = self.value(key) else {
+            #[cfg(test)]
+            survey::asked(self.path.key(key), |strange| parse(strange).err());
+            return (!self.broken).then_some(None);
+        };
+        self.unless_problem(key, parse(node)).map(Some)
     }
 
-    fn parsed<T: PartialEq + Debug>(
+    fn unless_problem<T>(&mut self, key: &str, parsed: Result<T, String>) -> Option<T> {
+        let problem = |message| self.notes.problems.add(self.path.key(key), message);
+        parsed.map_err(problem).ok()
+    }
+
+    fn missing(&mut self, key: &str) {
+        #[cfg(test)]
+        survey::required();
+        let path = self.path.key(key);
+        self.notes.problems.add(path, "required, but missing");
+    }
+
+    fn note<T: Value>(&mut self, key: &str, value: &T) {
+        let path = self.path.key(key);
+        self.notes.values.note(&path, value);
+        self.notes.facts.note(path, value.clone());
+    }
+
+    fn parsed<T: Value + PartialEq>(
         &mut self,
         key: &str,
         items: &[Node],
-        mut parse: impl FnMut(&Node) -> Result<T, String>,
+        parse: impl Fn(&Node) -> Result<T, String>,
     ) -> Option<Vec<T>> {
+        let list = self.path.key(key);
+        let notes = &mut *self.notes;
         let mut values = Vec::with_capacity(items.len());
-        let mut all_good = true;
         for (index, item) in items.iter().enumerate() {
-            let value = match parse(item) {
+            let path = list.item(index);
+            match parse(item) {
                 Ok(value) if values.contains(&value) => {
-                    Err("is there twice; remove one".to_owned())
+                    notes.problems.add(path, "is there twice; remove one");
                 }
-                other => other,
-            };
-            match value {
-                Ok(value) => values.push(value),
-                Err(message) => {
-                    self.problems.add(self.path.key(key).item(index), message);
-                    all_good = false;
+                Ok(value) => {
+                    notes.facts.note(path, value.clone());
+                    values.push(value);
                 }
+                Err(message) => notes.problems.add(path, message),
             }
         }
-        self.values.note(&self.path.key(key), &values);
-        all_good.then_some(values)
+        notes.values.note(&list, &values);
+        notes.facts.note_length(list, items.len());
+        (values.len() == items.len()).then_some(values)
     }
 
     /// Notes unknown and repeated keys.
@@ -280,9 +295,9 @@ impl<'n> Section<'n, '_> {
             let seen = times.entry(name).or_default();
             let path = self.path.repeated(name, *seen);
             if !self.known.contains(&name.as_str()) {
-                self.problems.add(path, unknown(name, &self.known));
+                self.notes.problems.add(path, unknown(name, &self.known));
             } else if *seen > 0 {
-                self.problems.add(path, "is there twice; remove one");
+                self.notes.problems.add(path, "is there twice; remove one");
             }
             *seen += 1;
         }

@@ -1,464 +1,367 @@
-//! The sections of the file: every key once, with its default and its rules.
+//! The configuration's types, and every key once: its field, its name in the file, its default and its rule.
 //!
-//! Each function reads all keys of its section before it returns `None`, so that all their problems are noted.
-//! To add a setting: a field in [`super`], a line here, the key in `config.example.yaml`, and `UPDATE_DOCS=1 cargo test --lib
-//! reference`.
+//! To add a setting: a line here, the key in `config.example.yaml`, and `UPDATE_DOCS=1 cargo test --lib reference`.
 
-use std::path::{Path, PathBuf};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http::HeaderName;
+use rustls::CipherSuite;
 
-use super::facts::Facts;
-use super::files::{self, CertAndKey, KeyedFile};
 use super::section::Section;
-use super::{
-    AdminConfig, ApiServerConfig, BareServersMode, DiscoveryConfig, DiscoveryMode, Enforce,
-    EtcdConfig, IdentityConfig, IfReadyConfig, IfReadyMode, KeyPair, LoggingConfig, PeerConfig,
-    PublishLease, RequestHeaders, ReroutingConfig, ServingConfig, ShutdownConfig, SniCertificate,
-    TracingConfig, Unsynced, VersionAwarenessConfig, WatchConfig, etcd, headers, tls_options,
-    values,
-};
+use super::values::{address, duration, flag, number, whole_seconds};
+use super::{etcd, headers, tls_options, values};
 
 /// Highest `serving.goawayChance`, as in kube-apiserver: one request in fifty.
 const MAX_GOAWAY_CHANCE: f64 = 0.02;
 
-/// `serving`
-pub(super) fn serving(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<ServingConfig> {
-    let bind_address = s.required("bindAddress", values::address);
-    facts.serving = bind_address;
-    let additional_bind_addresses = s.list("additionalBindAddresses", &[], |node| {
-        let address = values::destination(node);
-        facts.additional.push(address.as_ref().ok().copied());
-        address
-    });
-    let (tls, pair) = key_pair(s, ["certFile", "keyFile"], facts);
-    facts.files.serving = pair;
-    let client_ca_file = client_authorities(s, "clientCAFile", facts);
-    let request_header_client_ca_file = client_authorities(s, "requestHeaderClientCAFile", facts);
-    let allowed_names = s.list(
-        "requestHeaderAllowedNames",
-        &["front-proxy-client"],
-        values::common_name,
-    );
-    let request_headers = request_headers(s, facts);
-    let goaway_chance = s.or("goawayChance", 0u32, values::share(MAX_GOAWAY_CHANCE));
-    let sni_certificates = sni_certificates(s, facts);
-    let min_tls_version = s.or(
-        "minTLSVersion",
-        "VersionTLS12",
-        tls_options::minimum_version,
-    );
-    let cipher_suites = s.list("cipherSuites", &[], tls_options::cipher_suite);
-    if let (Some(users), Some(peers)) = (&client_ca_file, &request_header_client_ca_file)
-        && allowed_names.as_ref().is_some_and(Vec::is_empty)
-    {
-        keep_apart(s, users, peers, facts);
-    }
-    Some(ServingConfig {
-        bind_address: bind_address?,
-        additional_bind_addresses: additional_bind_addresses?,
-        tls: tls?,
-        client_ca_file: client_ca_file?,
-        request_header_client_ca_file: request_header_client_ca_file?,
-        request_header_allowed_names: allowed_names?,
-        request_headers: request_headers?,
-        goaway_chance: goaway_chance?,
-        sni_certificates: sni_certificates?,
-        min_tls_version: min_tls_version?,
-        cipher_suites: cipher_suites?,
-    })
-}
+/// Names of `kube-apiserver`'s certificate and of its peers'.
+const SERVER_NAME: &str = "kubernetes.default.svc";
 
-fn sni_certificates(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Vec<SniCertificate>> {
-    let keys = "certFile, keyFile and, if wanted, names";
-    s.mappings("sniCertificates", keys, |s| {
-        let (pair, files) = key_pair(s, ["certFile", "keyFile"], facts);
-        facts.files.sni.push(files);
-        let names = s.list("names", &[], tls_options::sni_name);
-        Some(SniCertificate {
-            pair: pair?,
-            names: names?,
-        })
-    })
-}
-
-/// Without allowed names only the CAs distinguish peers from users.
-fn keep_apart(s: &mut Section<'_, '_>, users: &Path, peers: &Path, facts: &mut Facts<'_>) {
-    const PEERS: &str = "requestHeaderClientCAFile";
-    if users == peers {
-        s.problem(PEERS, files::SHARED_AUTHORITY);
-        return;
-    }
-    let users: KeyedFile = (s.path("clientCAFile"), users.to_owned());
-    facts.files.apart = Some((users, (s.path(PEERS), peers.to_owned())));
-}
-
-fn request_headers(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<RequestHeaders> {
-    const USERNAME: &str = "requestHeaderUsernameHeaders";
-    const GROUP: &str = "requestHeaderGroupHeaders";
-    const EXTRA: &str = "requestHeaderExtraHeaderPrefixes";
-    let username = header_names(s, USERNAME, "X-Remote-User", facts);
-    let username = s.not_empty(USERNAME, username);
-    let uid = header_names(s, "requestHeaderUidHeaders", "X-Remote-Uid", facts);
-    let group = header_names(s, GROUP, "X-Remote-Group", facts);
-    let group = s.not_empty(GROUP, group);
-    let path = s.path(EXTRA);
-    let extra_prefixes = s.list(EXTRA, &["X-Remote-Extra-"], |node| {
-        let prefix = headers::prefix(node)?;
-        facts
-            .headers
-            .push(headers::HeaderRole::prefix(path.clone(), &prefix));
-        Ok(prefix)
-    });
-    Some(RequestHeaders {
-        username: username?,
-        uid: uid?,
-        group: group?,
-        extra_prefixes: extra_prefixes?,
-    })
-}
-
-fn header_names(
-    s: &mut Section<'_, '_>,
-    key: &'static str,
-    default: &str,
-    facts: &mut Facts<'_>,
-) -> Option<Vec<HeaderName>> {
-    let path = s.path(key);
-    s.list(key, &[default], |node| {
-        let name = headers::name(node)?;
-        facts
-            .headers
-            .push(headers::HeaderRole::name(path.clone(), &name));
-        Ok(name)
-    })
-}
-
-/// `apiServer`
-pub(super) fn api_server(
-    s: &mut Section<'_, '_>,
-    facts: &mut Facts<'_>,
-) -> Option<ApiServerConfig> {
-    let address = s.or("address", "127.0.0.1:6443", values::destination);
-    facts.api_server = address;
-    let server_name = s.or("serverName", "kubernetes.default.svc", values::server_name);
-    let ca_file = authorities(s, "caFile", facts);
-    let (proxy_client, pair) = key_pair(s, ["proxyClientCertFile", "proxyClientKeyFile"], facts);
-    facts.files.clients.push(pair);
-    let internal_user = s.or("internalUser", "system:kube-interop-proxy", values::user);
-    let probe_interval = s.or(
-        "probeInterval",
-        "500ms",
-        values::duration(Duration::from_millis(10)),
-    );
-    let discovery_interval = s.or(
-        "discoveryInterval",
-        "10s",
-        values::duration(Duration::from_millis(100)),
-    );
-    Some(ApiServerConfig {
-        address: address?,
-        server_name: server_name?,
-        ca_file: ca_file?,
-        proxy_client: proxy_client?,
-        internal_user: internal_user?,
-        probe_interval: probe_interval?,
-        discovery_interval: discovery_interval?,
-    })
-}
-
-/// `etcd`
-pub(super) fn etcd(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<EtcdConfig> {
-    let endpoints = s.required_list("endpoints", etcd::endpoint);
-    let https = endpoints
-        .as_ref()
-        .and_then(|endpoints| all_https(s, endpoints));
-    let [ca_file, cert_file, key_file] = ["caFile", "certFile", "keyFile"].map(|key| {
-        let file = s.optional(key, values::path(facts.base))?;
-        match (https, &file) {
-            (Some(true), None) => s.problem(key, "required with https endpoints, but missing"),
-            (Some(false), Some(_)) => s.problem(key, "has no use with http endpoints; remove it"),
-            _ => {}
+/// Structs, and how each is read from a section of the file.
+macro_rules! sections {
+    ($(
+        $(#[$about:meta])*
+        pub struct $name:ident($section:ident) {
+            $($(#[$about_field:meta])* pub $field:ident: $type:ty = $read:expr;)*
         }
-        Some(file)
-    });
-    let named =
-        |key: &str, file: &Option<Option<PathBuf>>| Some((s.path(key), file.clone().flatten()?));
-    facts.files.authorities.extend(named("caFile", &ca_file));
-    facts.files.clients.push(CertAndKey {
-        cert: named("certFile", &cert_file),
-        key: named("keyFile", &key_file),
-    });
-    let prefix = s.or("prefix", "/registry", etcd::prefix);
-    let other_resources = s.list("otherResources", &[], values::resource);
-    let client = cert_file?.zip(key_file?);
-    Some(EtcdConfig {
-        endpoints: endpoints?,
-        ca_file: ca_file?,
-        client: client.map(|(cert_file, key_file)| KeyPair {
+    )*) => {$(
+        $(#[$about])*
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct $name {
+            $($(#[$about_field])* pub $field: $type,)*
+        }
+
+        impl $name {
+            /// Reads all keys before it gives up, so that all their problems are noted.
+            pub(super) fn read($section: &mut Section<'_, '_>) -> Option<Self> {
+                $(let $field = $read;)*
+                Some(Self { $($field: $field?,)* })
+            }
+        }
+    )*};
+}
+
+/// Enums whose variants have their names in the file.
+macro_rules! choices {
+    ($(
+        $(#[$about:meta])*
+        pub enum $name:ident { $($(#[$about_variant:meta])* $variant:ident,)* }
+    )*) => {$(
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$about_variant])* $variant,)*
+        }
+
+        impl $name {
+            const NAMES: &[(&str, Self)] = &[$((stringify!($variant), Self::$variant)),*];
+        }
+    )*};
+}
+
+sections! {
+    /// The whole configuration.
+    pub struct Config(s) {
+        pub serving: ServingConfig = s.section("serving", ServingConfig::read);
+        pub api_server: ApiServerConfig = s.section("apiServer", ApiServerConfig::read);
+        pub etcd: EtcdConfig = s.section("etcd", EtcdConfig::read);
+        pub identity: IdentityConfig = s.section("identity", IdentityConfig::read);
+        pub peer: PeerConfig = s.section("peer", PeerConfig::read);
+        pub if_ready: IfReadyConfig = s.section("ifReady", IfReadyConfig::read);
+        pub rerouting: ReroutingConfig = s.section("rerouting", ReroutingConfig::read);
+        pub version_awareness: VersionAwarenessConfig = s.section("versionAwareness", VersionAwarenessConfig::read);
+        pub discovery: DiscoveryConfig = s.section("discovery", DiscoveryConfig::read);
+        pub watch: WatchConfig = s.section("watch", WatchConfig::read);
+        pub shutdown: ShutdownConfig = s.section("shutdown", ShutdownConfig::read);
+        pub admin: AdminConfig = s.section("admin", AdminConfig::read);
+        pub tracing: TracingConfig = s.section("tracing", TracingConfig::read);
+        pub logging: LoggingConfig = s.section("logging", LoggingConfig::read);
+    }
+
+    /// The TLS port for clients and peers.
+    pub struct ServingConfig(s) {
+        /// Address to listen on; port 0: any free port (for tests). Required.
+        pub bind_address: SocketAddr = s.required("bindAddress", address);
+        /// Further addresses to listen on, which this host need not have yet. Default none.
+        pub additional_bind_addresses: Vec<SocketAddr> = s.list("additionalBindAddresses", &[], values::destination);
+        /// Serving certificate. Required.
+        pub tls: KeyPair = KeyPair::read(s, "certFile", "keyFile");
+        /// CAs of users' client certificates. Required.
+        pub client_ca_file: PathBuf = s.file("clientCAFile");
+        /// CAs of peers' client certificates. Required.
+        pub request_header_client_ca_file: PathBuf = s.file("requestHeaderClientCAFile");
+        /// Common names of peers' certificates; empty: any. Default `front-proxy-client`.
+        pub request_header_allowed_names: Vec<String> =
+            s.list("requestHeaderAllowedNames", &["front-proxy-client"], values::common_name);
+        /// Headers in which peers and this proxy assert users.
+        pub request_headers: RequestHeaders = RequestHeaders::read(s);
+        /// Share of short HTTP/2 requests whose connection ends with them; at most 0.02. Default 0.
+        pub goaway_chance: f64 = s.or("goawayChance", 0u32, values::share(MAX_GOAWAY_CHANCE));
+        /// Further serving certificates, for clients that ask for one of their names. Default none.
+        pub sni_certificates: Vec<SniCertificate> =
+            s.mappings("sniCertificates", "certFile, keyFile and, if wanted, names", SniCertificate::read);
+        pub min_tls_version: MinTlsVersion = s.or("minTLSVersion", "VersionTLS12", tls_options::minimum_version);
+        /// Cipher suites that may be used; empty: all. Default empty.
+        pub cipher_suites: Vec<CipherSuite> = s.list("cipherSuites", &[], tls_options::cipher_suite);
+    }
+
+    /// A serving certificate and the names that it is for.
+    pub struct SniCertificate(s) {
+        pub pair: KeyPair = KeyPair::read(s, "certFile", "keyFile");
+        /// Empty: the names in the certificate. Default empty.
+        pub names: Vec<SniName> = s.list("names", &[], tls_options::sni_name);
+    }
+
+    /// The kube-apiserver's `--requestheader-*` headers; all distinct, and without another meaning.
+    pub struct RequestHeaders(s) {
+        /// A user's name; at least one. Default `X-Remote-User`.
+        pub username: Vec<HeaderName> = s.list("requestHeaderUsernameHeaders", &["X-Remote-User"], headers::name);
+        /// A user's UID; may be empty. Default `X-Remote-Uid`.
+        pub uid: Vec<HeaderName> = s.list("requestHeaderUidHeaders", &["X-Remote-Uid"], headers::name);
+        /// A user's groups; at least one. Default `X-Remote-Group`.
+        pub group: Vec<HeaderName> = s.list("requestHeaderGroupHeaders", &["X-Remote-Group"], headers::name);
+        /// Prefixes of headers with extra attributes, lower case; may be empty. Default `x-remote-extra-`.
+        pub extra_prefixes: Vec<String> =
+            s.list("requestHeaderExtraHeaderPrefixes", &["X-Remote-Extra-"], headers::prefix);
+    }
+
+    /// The local kube-apiserver.
+    pub struct ApiServerConfig(s) {
+        /// Where it listens. Default `127.0.0.1:6443`.
+        pub address: SocketAddr = s.or("address", "127.0.0.1:6443", values::destination);
+        /// Name that its certificate must have; never empty. Default `kubernetes.default.svc`.
+        pub server_name: String = s.or("serverName", SERVER_NAME, values::server_name);
+        /// CAs of its certificate. Required.
+        pub ca_file: PathBuf = s.file("caFile");
+        /// Client certificate with which the proxy asserts users, to it and to peers. Required.
+        pub proxy_client: KeyPair = KeyPair::read(s, "proxyClientCertFile", "proxyClientKeyFile");
+        /// User of the proxy's own requests. Default `system:kube-interop-proxy`.
+        pub internal_user: String = s.or("internalUser", "system:kube-interop-proxy", values::user);
+        /// Interval of reading `/readyz`; at least 10ms. Default 500ms.
+        pub probe_interval: Duration = s.or("probeInterval", "500ms", duration(Duration::from_millis(10)));
+        /// Interval of reading discovery; at least 100ms. Default 10s.
+        pub discovery_interval: Duration = s.or("discoveryInterval", "10s", duration(Duration::from_millis(100)));
+    }
+
+    /// The cluster's etcd.
+    pub struct EtcdConfig(s) {
+        /// `scheme://host:port`, all https or, on loopback, all http; at least one. Required.
+        pub endpoints: Vec<String> = s.required_list("endpoints", etcd::endpoint);
+        /// CAs of etcd's certificates; `Some` exactly with https.
+        pub ca_file: Option<PathBuf> = s.optional_file("caFile");
+        /// Client certificate for etcd; `Some` exactly with https.
+        pub client: Option<KeyPair> = KeyPair::read_optional(s, "certFile", "keyFile");
+        /// The kube-apiserver's `--etcd-prefix`: starts with a slash and does not end with one. Default `/registry`.
+        pub prefix: String = s.or("prefix", "/registry", etcd::prefix);
+        /// Resources that the kube-apiserver keeps in another etcd, `resource` or `resource.group`. Default none.
+        pub other_resources: Vec<String> = s.list("otherResources", &[], values::resource);
+    }
+
+    /// Server ID of the kube-apiserver, and its identity Lease.
+    pub struct IdentityConfig(s) {
+        /// ID of the kube-apiserver, a Lease name of at most 63 bytes. Default none: the proxy finds it.
+        pub server_id: Option<String> = s.or("serverID", "", values::server_id);
+        /// Namespaces of identity Leases. Default `kube-system` and `kube-apiserver-lease`.
+        pub lease_namespaces: Vec<String> =
+            s.list("leaseNamespaces", &["kube-system", "kube-apiserver-lease"], values::namespace);
+        pub publish_lease: PublishLease = s.or("publishLease", "Auto", values::choice(PublishLease::NAMES));
+        /// Interval of renewing that Lease; shorter than its duration. Default 10s.
+        pub renew_interval: Duration = s.or("renewInterval", "10s", duration(Duration::from_millis(100)));
+        /// Duration of that Lease, in whole seconds. Default 1h.
+        pub lease_duration: Duration = s.or("leaseDuration", "1h", whole_seconds(Duration::from_secs(1)));
+    }
+
+    /// How other proxies reach this one, and how it verifies them.
+    pub struct PeerConfig(s) {
+        /// Where peers reach this proxy; port 0: the port that was bound (for tests). Required.
+        pub advertise_address: SocketAddr = s.required("advertiseAddress", address);
+        /// CAs of peers' serving certificates. Required.
+        pub ca_file: PathBuf = s.file("caFile");
+        /// Name that peers' certificates must have; never empty. Default `kubernetes.default.svc`.
+        pub server_name: String = s.or("serverName", SERVER_NAME, values::server_name);
+        /// How long this proxy counts as live after its last renewal; whole seconds, at least 2s. Default 15s.
+        pub lease_ttl: Duration = s.or("leaseTTL", "15s", whole_seconds(Duration::from_secs(2)));
+    }
+
+    /// KEP-3028: requests that need an initialized server.
+    #[derive(Copy, Eq)]
+    pub struct IfReadyConfig(s) {
+        /// Whether the proxy obeys `X-Kubernetes-If-Ready`. Default true.
+        pub enabled: bool = s.or("enabled", true, flag);
+        pub mode: IfReadyMode = s.or("mode", "Retry", values::choice(IfReadyMode::NAMES));
+        pub enforce: Enforce = s.or("enforce", "OptIn", values::choice(Enforce::NAMES));
+        /// `Retry-After` of the proxy's own 503s, 1 to 3600 seconds. Default 5.
+        pub retry_after_seconds: u32 = s.or("retryAfterSeconds", 5, number(1..=3600));
+        /// Upper limit of random seconds that are added to it in each response, 0 to 3600. Default 0.
+        pub retry_after_jitter_seconds: u32 = s.or("retryAfterJitterSeconds", 0, number(0..=3600));
+    }
+
+    /// KEP-4020: requests for resources that the local server does not serve.
+    pub struct ReroutingConfig(s) {
+        /// Whether they go to a peer that serves the resource. Default true.
+        pub enabled: bool = s.or("enabled", true, flag);
+        pub unsynced: Unsynced = s.or("unsynced", "Reject", values::choice(Unsynced::NAMES));
+        /// How long requests for resources that only an absent server served get 503 instead of 404; at least 1s. Default
+        /// 1h.
+        pub absent_server_grace: Duration = s.or("absentServerGrace", "1h", duration(Duration::from_secs(1)));
+        pub bare_servers: BareServersMode = s.or("bareServers", "Auto", values::choice(BareServersMode::NAMES));
+        /// Advertised addresses that lead to no server of their own. Default none.
+        pub ignored_addresses: Vec<IpAddr> = s.list("ignoredAddresses", &[], values::ip);
+    }
+
+    /// Selection of servers by version.
+    pub struct VersionAwarenessConfig(s) {
+        /// Whether clients can request a version. Default true.
+        pub enabled: bool = s.or("enabled", true, flag);
+        /// The header with the version. Default `X-Kubernetes-Compatibility-Version`.
+        pub header: HeaderName = s.or("header", "X-Kubernetes-Compatibility-Version", headers::name);
+    }
+
+    /// Discovery and OpenAPI documents.
+    pub struct DiscoveryConfig(s) {
+        pub mode: DiscoveryMode = s.or("mode", "Merged", values::choice(DiscoveryMode::NAMES));
+    }
+
+    /// Watches across restarts (KEP-1904).
+    #[derive(Copy, Eq)]
+    pub struct WatchConfig(s) {
+        /// Whether a watch goes to a peer that still has the history that it needs. Default true.
+        pub resume_routing: bool = s.or("resumeRouting", true, flag);
+        /// Whether watches get a last bookmark when the proxy stops. Default true.
+        pub bookmark_on_shutdown: bool = s.or("bookmarkOnShutdown", true, flag);
+    }
+
+    /// Graceful shutdown.
+    pub struct ShutdownConfig(s) {
+        /// How long the proxy still serves everything after `/readyz` has begun to fail; may be 0. Default 5s.
+        pub delay: Duration = s.or("delay", "5s", duration(Duration::ZERO));
+        /// The period over which long-running requests are ended; may be 0. Default 60s.
+        pub drain: Duration = s.or("drain", "60s", duration(Duration::ZERO));
+    }
+
+    /// The admin ports.
+    pub struct AdminConfig(s) {
+        /// Plain HTTP on a loopback address; port 0: any free port (for tests). Default `127.0.0.1:10260`.
+        pub bind_address: SocketAddr = s.or("bindAddress", "127.0.0.1:10260", values::loopback);
+        /// Where metrics and health are served to other hosts over TLS; port 0: any free port (for tests). Default none.
+        pub secure_bind_address: Option<SocketAddr> = s.optional("secureBindAddress", address);
+    }
+
+    /// Spans of requests.
+    pub struct TracingConfig(s) {
+        /// host:port of an OTLP receiver, gRPC without TLS; `None`: no spans. Default none.
+        pub endpoint: Option<String> = s.or("endpoint", "", values::host_and_port);
+        /// How many of a million requests without a `traceparent` are sampled. Default 0.
+        pub sampling_rate_per_million: u32 = s.or("samplingRatePerMillion", 0, number(0..=1_000_000));
+    }
+
+    /// Log lines.
+    pub struct LoggingConfig(s) {
+        /// Which lines are written, as tracing's directives. Default `info,access=off,pingora_core=warn`.
+        pub filter: String = s.or("filter", "info,access=off,pingora_core=warn", values::log_filter);
+    }
+}
+
+choices! {
+    /// Whether the proxy keeps an identity Lease. Default `Auto`.
+    pub enum PublishLease {
+        /// If the kube-apiserver publishes none.
+        Auto,
+        /// Always, unless another process keeps the Lease: a kube-apiserver's own Lease is never overwritten.
+        Always,
+        /// Never; expired Leases of other proxies are not deleted either.
+        Never,
+    }
+
+    /// What happens to a request while the server is not initialized. Default `Retry`.
+    pub enum IfReadyMode {
+        /// The proxy rejects it with 503 and `Retry-After`.
+        Retry,
+        /// The server processes it; a response header says that the server was not ready.
+        Annotate,
+    }
+
+    /// Which requests need an initialized server. Default `OptIn`.
+    pub enum Enforce {
+        /// Those with `X-Kubernetes-If-Ready`.
+        OptIn,
+        /// All except health, metrics and version.
+        Always,
+    }
+
+    /// What apiservers without a proxy count as. Default `Auto`.
+    pub enum BareServersMode {
+        /// They are peers.
+        Auto,
+        /// They are not looked for.
+        Ignore,
+    }
+
+    /// What happens to requests before etcd was read completely for the first time. Default `Reject`.
+    pub enum Unsynced {
+        /// The proxy answers 503.
+        Reject,
+        /// The local server answers them.
+        ServeLocal,
+    }
+
+    /// Whose discovery documents clients see. Default `Merged`.
+    pub enum DiscoveryMode {
+        /// Documents of all servers, merged.
+        Merged,
+        /// Documents of the newest server.
+        Newest,
+        /// Documents of the local server.
+        Local,
+    }
+}
+
+/// What a client asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SniName {
+    /// A DNS name in lower case; its first label may be `*`.
+    Domain(String),
+    /// The address that it connected to, if it sends no name.
+    Address(IpAddr),
+}
+
+/// Oldest version of TLS. Default 1.2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MinTlsVersion {
+    Tls12,
+    Tls13,
+}
+
+/// A certificate and its private key, PEM files.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KeyPair {
+    /// The chain, leaf first.
+    pub cert_file: PathBuf,
+    /// The private key, not encrypted.
+    pub key_file: PathBuf,
+}
+
+impl KeyPair {
+    fn read(s: &mut Section<'_, '_>, cert: &'static str, key: &'static str) -> Option<Self> {
+        let (cert_file, key_file) = (s.file(cert), s.file(key));
+        Some(Self {
+            cert_file: cert_file?,
+            key_file: key_file?,
+        })
+    }
+
+    fn read_optional(
+        s: &mut Section<'_, '_>,
+        cert: &'static str,
+        key: &'static str,
+    ) -> Option<Option<Self>> {
+        let (cert_file, key_file) = (s.optional_file(cert), s.optional_file(key));
+        let pair = cert_file?.zip(key_file?);
+        Some(pair.map(|(cert_file, key_file)| Self {
             cert_file,
             key_file,
-        }),
-        prefix: prefix?,
-        other_resources: other_resources?,
-    })
-}
-
-/// Whether the endpoints use TLS; `None`: only some of them do.
-fn all_https(s: &mut Section<'_, '_>, endpoints: &[String]) -> Option<bool> {
-    let https = endpoints
-        .iter()
-        .filter(|endpoint| endpoint.starts_with("https:"))
-        .count();
-    if https > 0 && https < endpoints.len() {
-        s.problem("endpoints", "must be all https or all http");
-        return None;
+        }))
     }
-    Some(https > 0)
-}
-
-/// `identity`
-pub(super) fn identity(s: &mut Section<'_, '_>) -> Option<IdentityConfig> {
-    const PUBLISH_LEASE: &[(&str, PublishLease)] = &[
-        ("Auto", PublishLease::Auto),
-        ("Always", PublishLease::Always),
-        ("Never", PublishLease::Never),
-    ];
-    let server_id = s.or("serverID", "", values::server_id);
-    let namespaces = &["kube-system", "kube-apiserver-lease"];
-    let lease_namespaces = s.list("leaseNamespaces", namespaces, values::namespace);
-    let publish_lease = s.or("publishLease", "Auto", values::choice(PUBLISH_LEASE));
-    let renew_interval = s.or(
-        "renewInterval",
-        "10s",
-        values::duration(Duration::from_millis(100)),
-    );
-    let lease_duration = s.or(
-        "leaseDuration",
-        "1h",
-        values::whole_seconds(Duration::from_secs(1)),
-    );
-    if publish_lease.is_some_and(|publish| publish != PublishLease::Never)
-        && lease_namespaces.as_ref().is_some_and(Vec::is_empty)
-    {
-        s.problem(
-            "leaseNamespaces",
-            "must not be empty: the first is where the Lease is kept",
-        );
-    }
-    if let (Some(renew), Some(duration)) = (renew_interval, lease_duration)
-        && renew >= duration
-    {
-        s.problem("renewInterval", "must be shorter than leaseDuration");
-    }
-    Some(IdentityConfig {
-        server_id: server_id?,
-        lease_namespaces: lease_namespaces?,
-        publish_lease: publish_lease?,
-        renew_interval: renew_interval?,
-        lease_duration: lease_duration?,
-    })
-}
-
-/// `peer`
-pub(super) fn peer(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<PeerConfig> {
-    let advertise_address = s.required("advertiseAddress", values::address);
-    facts.peer = advertise_address;
-    let ca_file = authorities(s, "caFile", facts);
-    let server_name = s.or("serverName", "kubernetes.default.svc", values::server_name);
-    let lease_ttl = s.or(
-        "leaseTTL",
-        "15s",
-        values::whole_seconds(Duration::from_secs(2)),
-    );
-    Some(PeerConfig {
-        advertise_address: advertise_address?,
-        ca_file: ca_file?,
-        server_name: server_name?,
-        lease_ttl: lease_ttl?,
-    })
-}
-
-/// `ifReady`
-pub(super) fn if_ready(s: &mut Section<'_, '_>) -> Option<IfReadyConfig> {
-    const MODE: &[(&str, IfReadyMode)] = &[
-        ("Retry", IfReadyMode::Retry),
-        ("Annotate", IfReadyMode::Annotate),
-    ];
-    const ENFORCE: &[(&str, Enforce)] = &[("OptIn", Enforce::OptIn), ("Always", Enforce::Always)];
-    let enabled = s.or("enabled", true, values::flag);
-    let mode = s.or("mode", "Retry", values::choice(MODE));
-    let enforce = s.or("enforce", "OptIn", values::choice(ENFORCE));
-    let retry_after_seconds = s.or("retryAfterSeconds", 5, values::number(1..=3600));
-    let jitter = s.or("retryAfterJitterSeconds", 0, values::number(0..=3600));
-    Some(IfReadyConfig {
-        enabled: enabled?,
-        mode: mode?,
-        enforce: enforce?,
-        retry_after_seconds: retry_after_seconds?,
-        retry_after_jitter_seconds: jitter?,
-    })
-}
-
-/// `rerouting`
-pub(super) fn rerouting(s: &mut Section<'_, '_>) -> Option<ReroutingConfig> {
-    const UNSYNCED: &[(&str, Unsynced)] = &[
-        ("Reject", Unsynced::Reject),
-        ("ServeLocal", Unsynced::ServeLocal),
-    ];
-    const BARE_SERVERS: &[(&str, BareServersMode)] = &[
-        ("Auto", BareServersMode::Auto),
-        ("Ignore", BareServersMode::Ignore),
-    ];
-    let enabled = s.or("enabled", true, values::flag);
-    let unsynced = s.or("unsynced", "Reject", values::choice(UNSYNCED));
-    let absent_server_grace = s.or(
-        "absentServerGrace",
-        "1h",
-        values::duration(Duration::from_secs(1)),
-    );
-    let bare_servers = s.or("bareServers", "Auto", values::choice(BARE_SERVERS));
-    let ignored_addresses = s.list("ignoredAddresses", &[], values::ip);
-    Some(ReroutingConfig {
-        enabled: enabled?,
-        unsynced: unsynced?,
-        absent_server_grace: absent_server_grace?,
-        bare_servers: bare_servers?,
-        ignored_addresses: ignored_addresses?,
-    })
-}
-
-/// `versionAwareness`
-pub(super) fn version_awareness(
-    s: &mut Section<'_, '_>,
-    facts: &mut Facts<'_>,
-) -> Option<VersionAwarenessConfig> {
-    let enabled = s.or("enabled", true, values::flag);
-    let header = s.or(
-        "header",
-        "X-Kubernetes-Compatibility-Version",
-        headers::name,
-    );
-    if let Some(header) = &header {
-        facts
-            .headers
-            .push(headers::HeaderRole::name(s.path("header"), header));
-    }
-    Some(VersionAwarenessConfig {
-        enabled: enabled?,
-        header: header?,
-    })
-}
-
-/// `discovery`
-pub(super) fn discovery(s: &mut Section<'_, '_>) -> Option<DiscoveryConfig> {
-    const MODE: &[(&str, DiscoveryMode)] = &[
-        ("Merged", DiscoveryMode::Merged),
-        ("Newest", DiscoveryMode::Newest),
-        ("Local", DiscoveryMode::Local),
-    ];
-    let mode = s.or("mode", "Merged", values::choice(MODE))?;
-    Some(DiscoveryConfig { mode })
-}
-
-/// `watch`
-pub(super) fn watch(s: &mut Section<'_, '_>) -> Option<WatchConfig> {
-    let resume_routing = s.or("resumeRouting", true, values::flag);
-    let bookmark_on_shutdown = s.or("bookmarkOnShutdown", true, values::flag);
-    Some(WatchConfig {
-        resume_routing: resume_routing?,
-        bookmark_on_shutdown: bookmark_on_shutdown?,
-    })
-}
-
-/// `shutdown`
-pub(super) fn shutdown(s: &mut Section<'_, '_>) -> Option<ShutdownConfig> {
-    let delay = s.or("delay", "5s", values::duration(Duration::ZERO));
-    let drain = s.or("drain", "60s", values::duration(Duration::ZERO));
-    Some(ShutdownConfig {
-        delay: delay?,
-        drain: drain?,
-    })
-}
-
-/// `admin`
-pub(super) fn admin(s: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<AdminConfig> {
-    let bind_address = s.or("bindAddress", "127.0.0.1:10260", values::loopback);
-    facts.admin = bind_address;
-    let secure_bind_address = s.optional("secureBindAddress", values::address);
-    facts.secure_admin = secure_bind_address.flatten();
-    Some(AdminConfig {
-        bind_address: bind_address?,
-        secure_bind_address: secure_bind_address?,
-    })
-}
-
-/// `tracing`
-pub(super) fn tracing(s: &mut Section<'_, '_>) -> Option<TracingConfig> {
-    let endpoint = s.or("endpoint", "", values::host_and_port);
-    let rate = s.or(
-        "samplingRatePerMillion",
-        0u32,
-        values::number(0..=1_000_000),
-    );
-    Some(TracingConfig {
-        endpoint: endpoint?,
-        sampling_rate_per_million: rate?,
-    })
-}
-
-/// `logging`
-pub(super) fn logging(s: &mut Section<'_, '_>) -> Option<LoggingConfig> {
-    let filter = s.or(
-        "filter",
-        "info,access=off,pingora_core=warn",
-        values::log_filter,
-    );
-    Some(LoggingConfig { filter: filter? })
-}
-
-/// The path of a required CA file, to be checked later.
-fn authorities(
-    s: &mut Section<'_, '_>,
-    key: &'static str,
-    facts: &mut Facts<'_>,
-) -> Option<PathBuf> {
-    let file = s.required(key, values::path(facts.base))?;
-    facts.files.authorities.push((s.path(key), file.clone()));
-    Some(file)
-}
-
-/// The path of a required file with CAs of clients, to be checked later.
-fn client_authorities(
-    s: &mut Section<'_, '_>,
-    key: &'static str,
-    facts: &mut Facts<'_>,
-) -> Option<PathBuf> {
-    let file = s.required(key, values::path(facts.base))?;
-    let named = (s.path(key), file.clone());
-    facts.files.client_authorities.push(named);
-    Some(file)
-}
-
-/// The paths of a required certificate and its key, also as a pair to be checked later.
-fn key_pair(
-    s: &mut Section<'_, '_>,
-    [cert, key]: [&'static str; 2],
-    facts: &Facts<'_>,
-) -> (Option<KeyPair>, CertAndKey) {
-    let cert_file = s.required(cert, values::path(facts.base));
-    let key_file = s.required(key, values::path(facts.base));
-    let pair = CertAndKey {
-        cert: cert_file.clone().map(|file| (s.path(cert), file)),
-        key: key_file.clone().map(|file| (s.path(key), file)),
-    };
-    let files = cert_file.zip(key_file);
-    (
-        files.map(|(cert_file, key_file)| KeyPair {
-            cert_file,
-            key_file,
-        }),
-        pair,
-    )
 }

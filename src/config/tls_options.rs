@@ -7,48 +7,27 @@ use rustls::pki_types::ServerName;
 
 use super::message::quoted;
 use super::tree::Node;
-use super::values::text;
+use super::values::{read, refused, text};
 use super::{MinTlsVersion, SniName};
 
 /// What rustls has. Go has the last two under older names as well.
-const SUITES: &[(&str, CipherSuite)] = &[
-    (
-        "TLS_AES_128_GCM_SHA256",
-        CipherSuite::TLS13_AES_128_GCM_SHA256,
-    ),
-    (
-        "TLS_AES_256_GCM_SHA384",
-        CipherSuite::TLS13_AES_256_GCM_SHA384,
-    ),
-    (
-        "TLS_CHACHA20_POLY1305_SHA256",
-        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
-    ),
-    (
-        "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
-        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
-    ),
-    (
-        "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
-        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
-    ),
-    (
-        "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
-        CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
-    ),
-    (
-        "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
-        CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
-    ),
-    (
-        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
-        CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
-    ),
-    (
-        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
-        CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
-    ),
+const SUITES: [CipherSuite; 9] = [
+    CipherSuite::TLS13_AES_128_GCM_SHA256,
+    CipherSuite::TLS13_AES_256_GCM_SHA384,
+    CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+    CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+    CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+    CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
 ];
+
+/// Go's name.
+fn name_of(suite: &CipherSuite) -> String {
+    let name = suite.as_str().unwrap_or_default();
+    name.replace("TLS13_", "TLS_")
+}
 
 /// A name of `--tls-min-version`.
 pub(super) fn minimum_version(node: &Node) -> Result<MinTlsVersion, String> {
@@ -59,7 +38,7 @@ pub(super) fn minimum_version(node: &Node) -> Result<MinTlsVersion, String> {
         old @ ("VersionTLS10" | "VersionTLS11") => Err(format!(
             "{old} is older than the proxy can speak; VersionTLS12 is the oldest"
         )),
-        other => Err(format!("{} is not {EXPECTED}", quoted(other))),
+        _ => refused(node, &format!("is not {EXPECTED}")),
     }
 }
 
@@ -68,11 +47,12 @@ pub(super) fn cipher_suite(node: &Node) -> Result<CipherSuite, String> {
     const EXPECTED: &str =
         "the name of a cipher suite such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256";
     let found = text(node, EXPECTED)?;
-    let is = |name: &str| {
-        name == found
-            || name.ends_with("_POLY1305_SHA256") && name.strip_suffix("_SHA256") == Some(found)
+    let is = |suite: &&CipherSuite| {
+        let name = name_of(suite);
+        let older = name.strip_suffix("_SHA256");
+        name == found || older.is_some_and(|it| it == found && it.ends_with("_POLY1305"))
     };
-    if let Some((_, suite)) = SUITES.iter().find(|(name, _)| is(name)) {
+    if let Some(suite) = SUITES.iter().find(is) {
         return Ok(*suite);
     }
     let weak = ["_CBC_", "_RC4_"].iter().any(|part| found.contains(part));
@@ -83,25 +63,19 @@ pub(super) fn cipher_suite(node: &Node) -> Result<CipherSuite, String> {
             quoted(found)
         ));
     }
-    let names: Vec<_> = SUITES.iter().map(|(name, _)| *name).collect();
-    Err(format!(
-        "{} is not one of {}",
-        quoted(found),
-        names.join(", ")
-    ))
+    let names = SUITES.each_ref().map(name_of).join(", ");
+    refused(node, &format!("is not one of {names}"))
 }
 
 /// A domain pattern of `--tls-sni-cert-key`, in lower case, or an IP address.
 pub(super) fn sni_name(node: &Node) -> Result<SniName, String> {
-    const EXPECTED: &str = "a DNS name, *.DOMAIN or an IP address";
-    let found = text(node, EXPECTED)?;
-    if let Ok(address) = found.parse::<IpAddr>() {
-        return Ok(SniName::Address(address.to_canonical()));
-    }
-    let below = found.strip_prefix("*.").unwrap_or(found);
-    let is_name = matches!(ServerName::try_from(below), Ok(ServerName::DnsName(_)));
-    match found == "*" || is_name && !below.ends_with('.') {
-        true => Ok(SniName::Domain(found.to_ascii_lowercase())),
-        false => Err(format!("{} is not {EXPECTED}", quoted(found))),
-    }
+    read(node, "a DNS name, *.DOMAIN or an IP address", |found| {
+        if let Ok(address) = found.parse::<IpAddr>() {
+            return Some(SniName::Address(address.to_canonical()));
+        }
+        let below = found.strip_prefix("*.").unwrap_or(found);
+        let is_name = matches!(ServerName::try_from(below), Ok(ServerName::DnsName(_)));
+        let is_pattern = found == "*" || is_name && !below.ends_with('.');
+        is_pattern.then(|| SniName::Domain(found.to_ascii_lowercase()))
+    })
 }

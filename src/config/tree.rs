@@ -101,6 +101,25 @@ impl KeyPath {
         self.then(KeyStep::Item(index))
     }
 
+    /// Whether it is an item of the list at `list`.
+    pub(super) fn is_item_of(&self, list: &Self) -> bool {
+        matches!(self.0.split_last(), Some((KeyStep::Item(_), above)) if above == list.0)
+    }
+
+    /// The key itself, without the path to it; empty for an item.
+    pub(super) fn name(&self) -> &str {
+        match self.0.last() {
+            Some(KeyStep::Key { name, .. }) => name,
+            Some(KeyStep::Item(_)) | None => "",
+        }
+    }
+
+    /// The key `name` in the same mapping.
+    pub(super) fn sibling(&self, name: &str) -> Self {
+        let above = self.0.split_last().map(|(_, above)| above.to_vec());
+        Self(above.unwrap_or_default()).key(name)
+    }
+
     /// The steps from the root.
     pub(super) fn steps(&self) -> &[KeyStep] {
         &self.0

@@ -1,141 +1,165 @@
-//! Makes a [`Config`] from the file, or all of its problems: first the sections, then the rules across them.
+//! Makes a [`Config`] from the file, or all of its problems: first the sections, then the rules across keys.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::effective::EffectiveValues;
 use super::facts::Facts;
-use super::files::Files;
+use super::files::{PEERS_CA, SHARED_AUTHORITY, USERS_CA, any_peer};
 use super::problem::{Problem, Problems};
-use super::section::Section;
+use super::section::{Notes, Section};
 use super::tree::{KeyPath, Node};
-use super::{Config, file, headers, sections, values};
+use super::{Config, PublishLease, file, headers, values};
 
 const API_VERSION: &str = "kube-interop-proxy/v1alpha1";
 const KIND: &str = "ProxyConfiguration";
+
+const SERVING: &str = "serving.bindAddress";
+const ADDITIONAL: &str = "serving.additionalBindAddresses";
+const PEER: &str = "peer.advertiseAddress";
+const API_SERVER: &str = "apiServer.address";
+const ADMIN: &str = "admin.bindAddress";
+const SECURE_ADMIN: &str = "admin.secureBindAddress";
+const ETCD: &str = "etcd.endpoints";
+const NAMESPACES: &str = "identity.leaseNamespaces";
+const RENEW: &str = "identity.renewInterval";
 
 /// `check_files` gets the files that the configuration names.
 pub(super) fn config(
     text: &str,
     base: &Path,
-    check_files: impl FnOnce(&Files, &mut Problems),
+    check_files: impl FnOnce(&Facts, &mut Problems),
 ) -> Result<(Config, EffectiveValues), Vec<Problem>> {
     let root = file::parse(text).map_err(|problem| vec![problem])?;
     if root == Node::Null {
         let message = "the file is empty; config.example.yaml is a complete one to start from";
         return Err(vec![Problem::of_file(None, message)]);
     }
-    let mut problems = Problems::default();
-    let mut facts = Facts::new(base);
-    let mut values = EffectiveValues::default();
-    let notes = (&mut problems, &mut values);
-    let config = Section::root(&root, notes, |root| whole(root, &mut facts));
+    let mut notes = Notes::of_file_in(base);
+    let config = Section::root(&root, &mut notes, |root| {
+        let api_version = root.required("apiVersion", values::exactly(API_VERSION));
+        let kind = root.required("kind", values::exactly(KIND));
+        let config = Config::read(root);
+        api_version.and(kind).and(config)
+    });
+    let (facts, mut problems) = (notes.facts, notes.problems);
+    check_lists(&facts, &mut problems);
     check_addresses(&facts, &mut problems);
     check_additional_addresses(&facts, &mut problems);
-    headers::check_collisions(&facts.headers, &mut problems);
-    check_files(&facts.files, &mut problems);
+    check_etcd(&facts, &mut problems);
+    check_lease(&facts, &mut problems);
+    headers::check_collisions(&facts, &mut problems);
+    check_files(&facts, &mut problems);
     match config {
-        Some(config) if problems.is_empty() => Ok((config, values)),
+        Some(config) if problems.is_empty() => Ok((config, notes.values)),
         _ => Err(problems.located(text, &root)),
     }
 }
 
-fn whole(root: &mut Section<'_, '_>, facts: &mut Facts<'_>) -> Option<Config> {
-    // Reads all sections before the first `?`, so that all problems are noted.
-    let api_version = root.required("apiVersion", values::exactly(API_VERSION));
-    let kind = root.required("kind", values::exactly(KIND));
-    let serving = root.section("serving", |s| sections::serving(s, facts));
-    let api_server = root.section("apiServer", |s| sections::api_server(s, facts));
-    let etcd = root.section("etcd", |s| sections::etcd(s, facts));
-    let identity = root.section("identity", sections::identity);
-    let peer = root.section("peer", |s| sections::peer(s, facts));
-    let if_ready = root.section("ifReady", sections::if_ready);
-    let rerouting = root.section("rerouting", sections::rerouting);
-    let version_awareness = root.section("versionAwareness", |s| {
-        sections::version_awareness(s, facts)
-    });
-    let discovery = root.section("discovery", sections::discovery);
-    let watch = root.section("watch", sections::watch);
-    let shutdown = root.section("shutdown", sections::shutdown);
-    let admin = root.section("admin", |s| sections::admin(s, facts));
-    let tracing = root.section("tracing", sections::tracing);
-    let logging = root.section("logging", sections::logging);
-    api_version.and(kind)?;
-    Some(Config {
-        serving: serving?,
-        api_server: api_server?,
-        etcd: etcd?,
-        identity: identity?,
-        peer: peer?,
-        if_ready: if_ready?,
-        rerouting: rerouting?,
-        version_awareness: version_awareness?,
-        discovery: discovery?,
-        watch: watch?,
-        shutdown: shutdown?,
-        admin: admin?,
-        tracing: tracing?,
-        logging: logging?,
-    })
+fn check_lists(facts: &Facts, problems: &mut Problems) {
+    for list in [headers::USERNAME, headers::GROUP, ETCD] {
+        if facts.length(list) == Some(0) {
+            problems.add(KeyPath::of(list), "must not be empty");
+        }
+    }
+    let users = facts.get::<PathBuf>(USERS_CA);
+    if any_peer(facts) && users.is_some() && users == facts.get(PEERS_CA) {
+        problems.add(KeyPath::of(PEERS_CA), SHARED_AUTHORITY);
+    }
 }
 
 const LOOP: &str = "the proxy would send every request to itself";
 const TAKEN: &str = "each needs a port of its own";
 
 /// Requests must not loop, and two listeners must not have the same port.
-fn check_addresses(facts: &Facts<'_>, problems: &mut Problems) {
-    let serving = ("serving.bindAddress", facts.serving);
-    let peer = ("peer.advertiseAddress", facts.peer);
-    let api_server = ("apiServer.address", facts.api_server);
-    let admin = ("admin.bindAddress", facts.admin);
-    let secure = ("admin.secureBindAddress", facts.secure_admin);
-    for ((key, address), (other_key, other), consequence) in [
-        (api_server, serving, LOOP),
-        (api_server, peer, LOOP),
-        (admin, serving, TAKEN),
-        (admin, api_server, TAKEN),
-        (secure, serving, TAKEN),
-        (secure, api_server, TAKEN),
-        (secure, admin, TAKEN),
+fn check_addresses(facts: &Facts, problems: &mut Problems) {
+    for (key, other, consequence) in [
+        (API_SERVER, SERVING, LOOP),
+        (API_SERVER, PEER, LOOP),
+        (ADMIN, SERVING, TAKEN),
+        (ADMIN, API_SERVER, TAKEN),
+        (SECURE_ADMIN, SERVING, TAKEN),
+        (SECURE_ADMIN, API_SERVER, TAKEN),
+        (SECURE_ADMIN, ADMIN, TAKEN),
     ] {
-        if is_same(address, other) {
-            problems.add(
-                KeyPath::of(key),
-                format!("is the same as {other_key}; {consequence}"),
-            );
+        if is_same(facts.get(key), facts.get(other)) {
+            let message = format!("is the same as {other}; {consequence}");
+            problems.add(KeyPath::of(key), message);
         }
     }
 }
 
 /// Finds further addresses that are taken: one that is there twice would get two listeners.
-fn check_additional_addresses(facts: &Facts<'_>, problems: &mut Problems) {
-    let additional = KeyPath::of("serving.additionalBindAddresses");
-    for (index, address) in facts.additional.iter().enumerate() {
-        let mut same_as = |key: &str, other, consequence| {
-            if is_same(*address, other) {
+fn check_additional_addresses(facts: &Facts, problems: &mut Problems) {
+    for (index, (path, address)) in facts.items(ADDITIONAL).enumerate() {
+        for (key, consequence) in [
+            (SERVING, "remove it here"),
+            (API_SERVER, LOOP),
+            (ADMIN, TAKEN),
+            (SECURE_ADMIN, TAKEN),
+        ] {
+            if is_same(Some(address), facts.get(key)) {
                 let message = format!("is the same as {key}; {consequence}");
-                problems.add(additional.item(index), message);
+                problems.add(path.clone(), message);
             }
-        };
-        same_as("serving.bindAddress", facts.serving, "remove it here");
-        same_as("apiServer.address", facts.api_server, LOOP);
-        same_as("admin.bindAddress", facts.admin, TAKEN);
-        same_as("admin.secureBindAddress", facts.secure_admin, TAKEN);
-        // Items that are literally the same are noted where the list is read.
-        let earlier = facts.additional.iter().take(index);
-        let spelled_otherwise = |other: &&Option<SocketAddr>| **other != *address;
-        for other in earlier.filter(spelled_otherwise) {
-            if is_same(*address, *other) {
-                problems.add(additional.item(index), "is there twice; remove one");
-            }
+        }
+        // In another spelling; items that are literally the same are noted where the list is read.
+        let mut earlier = facts.items(ADDITIONAL).take(index);
+        if earlier.any(|(_, other)| is_same(Some(address), Some(other))) {
+            problems.add(path.clone(), "is there twice; remove one");
         }
     }
 }
 
 /// Port 0 (any free port) is never the same.
-fn is_same(one: Option<SocketAddr>, other: Option<SocketAddr>) -> bool {
-    let whole = |address: SocketAddr| (address.ip().to_canonical(), address.port());
+fn is_same(one: Option<&SocketAddr>, other: Option<&SocketAddr>) -> bool {
+    let whole = |address: &SocketAddr| (address.ip().to_canonical(), address.port());
     one.filter(|address| address.port() != 0)
         .map(whole)
         .is_some_and(|one| other.map(whole) == Some(one))
+}
+
+/// All endpoints have TLS, and need files, or none.
+fn check_etcd(facts: &Facts, problems: &mut Problems) {
+    let endpoints = facts.items::<String>(ETCD);
+    let https: Vec<_> = endpoints.map(|(_, it)| it.starts_with("https:")).collect();
+    let Some(first) = https.first() else {
+        return;
+    };
+    if https.contains(&!first) {
+        problems.add(KeyPath::of(ETCD), "must be all https or all http");
+        return;
+    }
+    if facts.length(ETCD) != Some(https.len()) {
+        return;
+    }
+    for key in ["etcd.caFile", "etcd.certFile", "etcd.keyFile"] {
+        let path = KeyPath::of(key);
+        match (first, facts.at::<PathBuf>(&path)) {
+            (true, None) if !problems.has(&path) => {
+                problems.add(path, "required with https endpoints, but missing");
+            }
+            (false, Some(_)) => problems.add(path, "has no use with http endpoints; remove it"),
+            _ => {}
+        }
+    }
+}
+
+fn check_lease(facts: &Facts, problems: &mut Problems) {
+    let publish = facts.get::<PublishLease>("identity.publishLease");
+    if publish.is_some_and(|publish| *publish != PublishLease::Never)
+        && facts.length(NAMESPACES) == Some(0)
+    {
+        let message = "must not be empty: the first is where the Lease is kept";
+        problems.add(KeyPath::of(NAMESPACES), message);
+    }
+    let interval = facts.get::<Duration>(RENEW);
+    let duration = facts.get::<Duration>("identity.leaseDuration");
+    if interval
+        .zip(duration)
+        .is_some_and(|(renew, duration)| renew >= duration)
+    {
+        problems.add(KeyPath::of(RENEW), "must be shorter than leaseDuration");
+    }
 }

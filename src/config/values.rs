@@ -1,8 +1,9 @@
 //! Parses single values of the file. Every function is pure and takes one node; its error describes the expected value.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use http::uri::Authority;
@@ -14,6 +15,9 @@ use super::tree::Node;
 
 /// Longest duration: a year, so that sums with times cannot overflow.
 const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Why text cannot be sent in a header, or be a part of a key.
+pub(super) const NOT_PLAIN: &str = "has white space or more than plain ASCII in it";
 
 /// Longest DNS label, and longest serverID.
 const LABEL_BYTES: usize = 63;
@@ -30,6 +34,54 @@ pub(super) fn text<'n>(node: &'n Node, expected: &str) -> Result<&'n str, String
     }
 }
 
+/// Text that can be parsed as `T`.
+pub(super) fn parsed<T: FromStr>(node: &Node, expected: &str) -> Result<T, String> {
+    read(node, expected, |found| found.parse().ok())
+}
+
+/// Text that `read` takes.
+pub(super) fn read<'n, T>(
+    node: &'n Node,
+    expected: &str,
+    read: impl FnOnce(&'n str) -> Option<T>,
+) -> Result<T, String> {
+    let found = text(node, expected)?;
+    read(found).ok_or_else(|| format!("{} is not {expected}", quoted(found)))
+}
+
+/// The text that `is_good`; `rule` says what it has to be like.
+fn checked(
+    node: &Node,
+    expected: &str,
+    is_good: impl FnOnce(&str) -> bool,
+    rule: &str,
+) -> Result<String, String> {
+    let found = text(node, expected)?;
+    match is_good(found) {
+        true => Ok(found.to_owned()),
+        false => refused(node, rule),
+    }
+}
+
+/// An error that repeats the text.
+pub(super) fn refused<T>(node: &Node, why: &str) -> Result<T, String> {
+    let found = text(node, "text")?;
+    Err(format!("{} {why}", quoted(found)))
+}
+
+/// A number that can be parsed as `T`, and is in the range.
+fn numeric<T: FromStr>(
+    node: &Node,
+    expected: &str,
+    is_in_range: impl FnOnce(&T) -> bool,
+) -> Result<T, String> {
+    let Node::Number(text) = node else {
+        return Err(format!("expected {expected}, found {}", node.kind()));
+    };
+    let number = text.parse().ok().filter(is_in_range);
+    number.ok_or_else(|| format!("expected {expected}, found {}", quoted(text)))
+}
+
 pub(super) fn flag(node: &Node) -> Result<bool, String> {
     match node {
         Node::Flag(flag) => Ok(*flag),
@@ -38,258 +90,185 @@ pub(super) fn flag(node: &Node) -> Result<bool, String> {
 }
 
 pub(super) fn number(range: RangeInclusive<u32>) -> impl Fn(&Node) -> Result<u32, String> {
-    move |node| {
-        let expected = format!(
-            "expected a whole number from {} to {}",
-            range.start(),
-            range.end()
-        );
-        let Node::Number(text) = node else {
-            return Err(format!("{expected}, found {}", node.kind()));
-        };
-        let number = text.parse().ok().filter(|number| range.contains(number));
-        number.ok_or_else(|| format!("{expected}, found {}", quoted(text)))
-    }
+    let (least, most) = (*range.start(), *range.end());
+    let expected = format!("a whole number from {least} to {most}");
+    move |node| numeric(node, &expected, |number| range.contains(number))
 }
 
 /// A number from 0 to `max`.
 pub(super) fn share(max: f64) -> impl Fn(&Node) -> Result<f64, String> {
-    move |node| {
-        let expected = format!("expected a number from 0 to {max}");
-        let Node::Number(text) = node else {
-            return Err(format!("{expected}, found {}", node.kind()));
-        };
-        let share = text.parse().ok();
-        share
-            .filter(|share| (0.0..=max).contains(share))
-            .ok_or_else(|| format!("{expected}, found {}", quoted(text)))
-    }
+    let expected = format!("a number from 0 to {max}");
+    move |node| numeric(node, &expected, |share| (0.0..=max).contains(share))
 }
 
 pub(super) fn exactly(wanted: &str) -> impl Fn(&Node) -> Result<(), String> {
-    move |node| match text(node, wanted)? {
-        found if found == wanted => Ok(()),
-        found => Err(format!(
-            "{} is not {wanted}, the only one that is known",
-            quoted(found)
-        )),
-    }
+    let rule = format!("is not {wanted}, the only one that is known");
+    move |node| checked(node, wanted, |found| found == wanted, &rule).map(drop)
 }
 
 /// One of several names.
 pub(super) fn choice<T: Copy>(choices: &[(&str, T)]) -> impl Fn(&Node) -> Result<T, String> {
+    let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+    let expected = format!("one of {}", names.join(", "));
     move |node| {
-        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-        let expected = format!("one of {}", names.join(", "));
-        let found = text(node, &expected)?;
-        let chosen = choices.iter().find(|(name, _)| *name == found);
-        chosen
-            .map(|(_, value)| *value)
-            .ok_or_else(|| format!("{} is not {expected}", quoted(found)))
+        read(node, &expected, |found| {
+            let chosen = choices.iter().find(|(name, _)| *name == found);
+            chosen.map(|(_, value)| *value)
+        })
     }
 }
 
 /// A Go duration of at least `min`.
 pub(super) fn duration(min: Duration) -> impl Fn(&Node) -> Result<Duration, String> {
+    const EXPECTED: &str = "a duration such as 500ms or 1m30s";
     move |node| {
-        let found = match node {
-            Node::Text(found) => found,
-            other => {
-                return Err(format!(
-                    "expected a duration such as 500ms or 1m30s, found {}",
-                    other.kind()
-                ));
-            }
+        let Node::Text(found) = node else {
+            return Err(format!("expected {EXPECTED}, found {}", node.kind()));
         };
-        let duration = duration::parse(found).map_err(|error| {
-            format!(
-                "{} is no duration such as 500ms or 1m30s: {error}",
-                quoted(found)
-            )
-        })?;
-        if duration < min {
-            return Err(format!("must be at least {}", duration::format(min)));
+        match duration::parse(found) {
+            Ok(duration) if duration < min => {
+                Err(format!("must be at least {}", duration::format(min)))
+            }
+            Ok(duration) if duration > MAX_DURATION => {
+                let max = duration::format(MAX_DURATION);
+                Err(format!("must be at most {max}"))
+            }
+            Ok(duration) => Ok(duration),
+            Err(error) => {
+                let rule = "is no duration such as 500ms or 1m30s";
+                Err(format!("{} {rule}: {error}", quoted(found)))
+            }
         }
-        if duration > MAX_DURATION {
-            return Err(format!(
-                "must be at most {}",
-                duration::format(MAX_DURATION)
-            ));
-        }
-        Ok(duration)
     }
 }
 
 /// A Go duration of whole seconds, for what etcd and Kubernetes keep in seconds.
 pub(super) fn whole_seconds(min: Duration) -> impl Fn(&Node) -> Result<Duration, String> {
     let duration = duration(min);
-    move |node| {
-        let duration = duration(node)?;
-        match duration.subsec_nanos() {
-            0 => Ok(duration),
-            _ => Err("must be whole seconds".to_owned()),
-        }
+    move |node| match duration(node)? {
+        whole if whole.subsec_nanos() == 0 => Ok(whole),
+        _ => Err("must be whole seconds".to_owned()),
     }
 }
 
 /// An IP address without a port.
 pub(super) fn ip(node: &Node) -> Result<IpAddr, String> {
-    const EXPECTED: &str = "an IP address such as 10.0.0.100 or 2001:db8::11";
-    let found = text(node, EXPECTED)?;
-    let ip = found.parse::<IpAddr>();
-    ip.map(|ip| ip.to_canonical())
-        .map_err(|_| format!("{} is not {EXPECTED}", quoted(found)))
+    let ip = parsed::<IpAddr>(node, "an IP address such as 10.0.0.100 or 2001:db8::11")?;
+    Ok(ip.to_canonical())
 }
 
 /// `IP:port` of one host: neither all addresses nor a group of hosts.
 pub(super) fn address(node: &Node) -> Result<SocketAddr, String> {
     const EXPECTED: &str = "IP:port such as 10.0.0.11:6443 or [2001:db8::11]:6443";
-    let found = text(node, EXPECTED)?;
-    let address: SocketAddr = found
-        .parse()
-        .map_err(|_| format!("{} is not {EXPECTED}", quoted(found)))?;
-    let ip = address.ip().to_canonical();
+    let address = parsed::<SocketAddr>(node, EXPECTED)?;
+    let (written, ip) = (address.ip(), address.ip().to_canonical());
     if ip.is_unspecified() {
         return Err(format!(
-            "{} stands for every address; name one address of this host",
-            address.ip()
+            "{written} stands for every address; name one address of this host"
         ));
     }
-    if ip.is_multicast() || ip == std::net::Ipv4Addr::BROADCAST {
-        return Err(format!("{} is no address of one host", address.ip()));
+    match ip.is_multicast() || ip == Ipv4Addr::BROADCAST {
+        true => Err(format!("{written} is no address of one host")),
+        false => Ok(address),
     }
-    Ok(address)
 }
 
 /// `IP:port` that can be connected to.
 pub(super) fn destination(node: &Node) -> Result<SocketAddr, String> {
-    let address = address(node)?;
-    match address.port() {
-        0 => Err("needs a port".to_owned()),
-        _ => Ok(address),
+    match address(node)? {
+        address if address.port() == 0 => Err("needs a port".to_owned()),
+        address => Ok(address),
     }
 }
 
 /// `IP:port` that only this host can reach.
 pub(super) fn loopback(node: &Node) -> Result<SocketAddr, String> {
     let address = address(node)?;
-    if address.ip().to_canonical().is_loopback() {
-        return Ok(address);
+    let ip = address.ip();
+    match ip.to_canonical().is_loopback() {
+        true => Ok(address),
+        false => Err(format!("{ip} is not a loopback address such as 127.0.0.1")),
     }
-    Err(format!(
-        "{} is not a loopback address such as 127.0.0.1",
-        address.ip()
-    ))
 }
 
 /// `host:port`; empty means none.
 pub(super) fn host_and_port(node: &Node) -> Result<Option<String>, String> {
-    const EXPECTED: &str = "host:port such as localhost:4317";
-    let found = text(node, EXPECTED)?;
-    if found.is_empty() {
-        return Ok(None);
-    }
-    let authority = Authority::try_from(found).ok();
-    let whole = authority.filter(|it| {
-        !it.host().is_empty() && it.port_u16().is_some_and(|port| port > 0) && !found.contains('@')
-    });
-    match whole {
-        Some(_) => Ok(Some(found.to_owned())),
-        None => Err(format!("{} is not {EXPECTED}", quoted(found))),
-    }
+    read(node, "host:port such as localhost:4317", |found| {
+        let whole = |it: Authority| {
+            !it.host().is_empty()
+                && it.port_u16().is_some_and(|port| port > 0)
+                && !found.contains('@')
+        };
+        let is_whole = || found.parse().is_ok_and(whole);
+        (found.is_empty() || is_whole()).then(|| some(found))
+    })
 }
 
 /// A file's path; relative ones start from `base`.
 pub(super) fn path(base: &Path) -> impl Fn(&Node) -> Result<PathBuf, String> {
-    move |node| {
-        let found = text(node, "the path of a file")?;
-        if found.is_empty() {
-            return Err("must not be empty".to_owned());
-        }
-        if found.contains(char::is_control) {
-            return Err(format!("{} has a control character in it", quoted(found)));
-        }
-        Ok(base.join(found))
+    move |node| match text(node, "the path of a file")? {
+        "" => Err("must not be empty".to_owned()),
+        found if found.contains(char::is_control) => refused(node, "has a control character in it"),
+        found => Ok(base.join(found)),
     }
 }
 
 /// The name that a TLS server's certificate must have. An empty one would disable verification.
 pub(super) fn server_name(node: &Node) -> Result<String, String> {
-    let found = text(node, "a DNS name or an IP address")?;
-    if found.is_empty() {
-        return Err(
-            "must not be empty: the server's certificate is verified against it".to_owned(),
-        );
+    const EXPECTED: &str = "a DNS name or an IP address";
+    if text(node, EXPECTED)?.is_empty() {
+        let why = "must not be empty: the server's certificate is verified against it";
+        return Err(why.to_owned());
     }
-    match ServerName::try_from(found) {
-        Ok(_) => Ok(found.to_owned()),
-        Err(_) => Err(format!(
-            "{} is neither a DNS name nor an IP address",
-            quoted(found)
-        )),
-    }
+    let is_name = |found: &str| ServerName::try_from(found).is_ok();
+    checked(
+        node,
+        EXPECTED,
+        is_name,
+        "is neither a DNS name nor an IP address",
+    )
 }
 
 /// The name of a Kubernetes user; it can be sent in a header.
 pub(super) fn user(node: &Node) -> Result<String, String> {
-    let found = text(node, "the name of a user")?;
-    if found.is_empty() {
+    const EXPECTED: &str = "the name of a user";
+    if text(node, EXPECTED)?.is_empty() {
         return Err("must not be empty".to_owned());
     }
-    if !found.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(format!(
-            "{} has white space or more than plain ASCII in it",
-            quoted(found)
-        ));
-    }
-    Ok(found.to_owned())
+    let is_plain = |found: &str| found.bytes().all(|byte| byte.is_ascii_graphic());
+    checked(node, EXPECTED, is_plain, NOT_PLAIN)
 }
 
 pub(super) fn common_name(node: &Node) -> Result<String, String> {
-    let found = text(node, "a common name")?;
-    if found.is_empty() || found.trim() != found || found.contains(char::is_control) {
-        return Err(format!(
-            "{} must not be empty, nor have control characters or white space at its ends",
-            quoted(found)
-        ));
-    }
-    Ok(found.to_owned())
+    let is_good = |found: &str| {
+        !found.is_empty() && found.trim() == found && !found.contains(char::is_control)
+    };
+    let rule = "must not be empty, nor have control characters or white space at its ends";
+    checked(node, "a common name", is_good, rule)
 }
 
 /// The ID of a server, as a Lease name; empty means none.
 pub(super) fn server_id(node: &Node) -> Result<Option<String>, String> {
-    let found = text(node, "a Lease name")?;
-    if found.is_empty() {
-        return Ok(None);
-    }
-    if found.len() <= LABEL_BYTES && is_subdomain(found) {
-        return Ok(Some(found.to_owned()));
-    }
-    Err(format!(
-        "{} is no Lease name: at most {LABEL_BYTES} of a-z, 0-9, '-' and '.', with a letter or digit at both ends",
-        quoted(found)
-    ))
+    let is_id = |found: &str| found.is_empty() || found.len() <= LABEL_BYTES && is_subdomain(found);
+    let rule = format!(
+        "is no Lease name: at most {LABEL_BYTES} of a-z, 0-9, '-' and '.', with a letter or digit at both ends"
+    );
+    let found = checked(node, "a Lease name", is_id, &rule)?;
+    Ok(some(&found))
 }
 
 pub(super) fn namespace(node: &Node) -> Result<String, String> {
-    let found = text(node, "a namespace")?;
-    if is_label(found) {
-        return Ok(found.to_owned());
-    }
-    Err(format!(
-        "{} is no namespace: at most {LABEL_BYTES} of a-z, 0-9 and '-', starting and ending with a letter or digit",
-        quoted(found)
-    ))
+    let rule = format!(
+        "is no namespace: at most {LABEL_BYTES} of a-z, 0-9 and '-', starting and ending with a letter or digit"
+    );
+    checked(node, "a namespace", is_label, &rule)
 }
 
 /// `resource` or `resource.group`.
 pub(super) fn resource(node: &Node) -> Result<String, String> {
-    const EXPECTED: &str = "a resource such as events or events.events.k8s.io";
-    let found = text(node, EXPECTED)?;
-    if is_subdomain(found) {
-        return Ok(found.to_owned());
-    }
-    Err(format!("{} is not {EXPECTED}", quoted(found)))
+    let is_resource = |found: &str| is_subdomain(found).then(|| found.to_owned());
+    let expected = "a resource such as events or events.events.k8s.io";
+    read(node, expected, is_resource)
 }
 
 /// Directives for log lines. Unlike `RUST_LOG`, a directive must have a level: a misspelled level would otherwise be the
@@ -316,6 +295,11 @@ pub(super) fn log_filter(node: &Node) -> Result<String, String> {
         }
     }
     Ok(found.to_owned())
+}
+
+/// Empty text means none.
+fn some(text: &str) -> Option<String> {
+    Some(text.to_owned()).filter(|text| !text.is_empty())
 }
 
 fn is_subdomain(text: &str) -> bool {
