@@ -6,10 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
-use kube_interop_proxy::cli::arguments::{Arguments, Command, LogFormat, Output};
+use kube_interop_proxy::cli::arguments::{Arguments, Command, LogFormat};
 use kube_interop_proxy::cli::doctor;
 use kube_interop_proxy::cli::doctor::finding::{Level, summary};
-use kube_interop_proxy::cli::status::OutputFormat;
 use kube_interop_proxy::cli::{self, Ending, terminal};
 use kube_interop_proxy::config::{self, Config, LoadedConfig, Problem};
 use kube_interop_proxy::log_queue::LogQueue;
@@ -55,13 +54,7 @@ fn main() -> ExitCode {
             timeout,
             ..
         } => code(cli::status::wait::run(&admin, peers, timeout)),
-        Command::Status { admin, output, .. } => {
-            let form = match output {
-                Output::Table => OutputFormat::Table,
-                Output::Json => OutputFormat::Json,
-            };
-            code(cli::status::run(&admin, form))
-        }
+        Command::Status { admin, output, .. } => code(cli::status::run(&admin, output)),
         Command::Forget {
             server_id,
             config,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use super::status::OutputFormat;
 use super::{forget, status};
 
 /// Sidecar reverse proxy that keeps kube-apiserver's answers right while the servers of a cluster differ.
@@ -44,8 +45,8 @@ pub enum Command {
         #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:10260", value_parser = status::address)]
         admin: String,
         /// What to show.
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
+        #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
+        output: OutputFormat,
         /// Show nothing, but wait until this server and --peers others serve, everything is known of them, and nothing
         /// has to be refused: then the next node may be stopped.
         #[arg(long, requires = "peers", conflicts_with = "output")]
@@ -71,12 +72,6 @@ pub enum Command {
     },
     /// Print the version, and the commit that the program was built from.
     Version,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum Output {
-    Table,
-    Json,
 }
 
 #[derive(Clone, Copy, ValueEnum)]

@@ -11,10 +11,10 @@ mod server_keys;
 
 use std::time::SystemTime;
 
-use self::etcd::{DropOutcome, EtcdAccess, ServerInventory};
-use self::server_keys::{Liveness, ServerKeys};
+use self::etcd::EtcdAccess;
+use self::server_keys::{Liveness, unknown};
 use super::text::plain;
-use super::{Ending, terminal};
+use super::{Ending, block_on, terminal};
 use crate::config::Config;
 
 /// Checks a server ID of the command line: it becomes part of etcd's keys.
@@ -31,7 +31,7 @@ pub fn run(id: &str, config: &Config, sure: bool) -> Ending {
         terminal::complain("there is no terminal to ask at: --yes forgets without asking");
         return Ending::Usage;
     }
-    match forget(id, config, sure) {
+    match block_on(forget(id, config, sure)) {
         Ok(()) => Ending::Good,
         Err(why) => {
             terminal::complain(why);
@@ -43,16 +43,13 @@ pub fn run(id: &str, config: &Config, sure: bool) -> Ending {
 /// Why the server was not forgotten.
 type Reason = String;
 
-fn forget(id: &str, config: &Config, sure: bool) -> Result<(), Reason> {
+async fn forget(id: &str, config: &Config, sure: bool) -> Result<(), Reason> {
     let shown = plain(id);
-    let etcd = EtcdAccess::new(config).map_err(|error| error.to_string())?;
-    let ServerInventory {
-        keys,
-        others,
-        remaining,
-    } = etcd.inventory(id).map_err(|error| error.to_string())?;
-    let stays = remaining::text(id, &remaining, SystemTime::now());
-    let record = match keys.liveness() {
+    let etcd = EtcdAccess::new(config);
+    let etcd = etcd.map_err(|error| format!("etcd's certificate files: {error}"))?;
+    let known = etcd.known(id).await?;
+    let stays = remaining::text(id, &known.remaining, SystemTime::now());
+    let record = match known.keys.liveness() {
         Liveness::RecordOnly(record) => record,
         Liveness::Live(why) => {
             return Err(format!(
@@ -61,29 +58,25 @@ fn forget(id: &str, config: &Config, sure: bool) -> Result<(), Reason> {
         }
         Liveness::Unknown => {
             say(&stays)?;
-            let ids = etcd.ids().map_err(|error| error.to_string())?;
-            return Err(server_keys::unknown(id, &ids));
+            return Err(unknown(id, &known.ids));
         }
     };
-    say(&record.describe(id, &others))?;
+    say(&record.describe(id, &known.others))?;
     say(&stays)?;
     if !sure && !terminal::ask(&format!("Forget {shown}?")).map_err(|error| error.to_string())? {
         return Err(format!("{shown} is not forgotten: nothing was changed"));
     }
-    match etcd.drop(id, record).map_err(|error| {
-        format!("{error}\n{shown} may be forgotten or not: the same command tells")
-    })? {
-        DropOutcome::Dropped => say(&format!("{shown} is forgotten.\n")),
-        DropOutcome::Changed(keys) => Err(changed(&shown, &keys)),
-    }
-}
-
-fn changed(shown: &str, keys: &ServerKeys) -> Reason {
-    let why = match keys.liveness() {
+    let dropped = etcd.drop(id, record).await;
+    let unsure =
+        |error| format!("{error}\n{shown} may be forgotten or not: the same command tells");
+    let Some(changed) = dropped.map_err(unsure)? else {
+        return say(&format!("{shown} is forgotten.\n"));
+    };
+    let why = match changed.liveness() {
         Liveness::Live(why) => format!("it came back meanwhile: {why}"),
         _ => "its record was written anew meanwhile".to_owned(),
     };
-    format!("{shown} is not forgotten: {why}")
+    Err(format!("{shown} is not forgotten: {why}"))
 }
 
 fn say(text: &str) -> Result<(), Reason> {

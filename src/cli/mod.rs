@@ -27,3 +27,15 @@ pub enum Ending {
     /// Wrong usage.
     Usage,
 }
+
+/// Runs what a command asks of servers.
+fn block_on<T>(asking: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("cannot start: {error}"))?;
+    let answer = runtime.block_on(asking);
+    // Does not wait for a DNS lookup that still runs.
+    runtime.shutdown_background();
+    answer
+}

@@ -9,10 +9,11 @@ pub mod wait;
 
 use std::time::Duration;
 
+use clap::ValueEnum;
 use serde_json::Value;
 use time::OffsetDateTime;
 
-use super::{Ending, terminal};
+use super::{Ending, block_on, terminal};
 use crate::admin::document::StatusDocument;
 use crate::config::duration;
 
@@ -24,44 +25,40 @@ pub fn timeout(text: &str) -> Result<Duration, String> {
 }
 
 /// Output of the command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormat {
     Table,
-    /// The document as the proxy wrote it, indented; fields that this version does not know included.
+    // The document as the proxy wrote it, indented; fields that this version does not know included.
     Json,
 }
 
 /// The document as the proxy wrote it, or one line that says why there is none.
 fn fetch(admin: &str) -> Result<Value, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| format!("cannot start: {error}"))?;
-    let document = runtime.block_on(super::fetch::status(admin));
-    // Does not wait for a DNS lookup that still runs.
-    runtime.shutdown_background();
-    document.map_err(|error| format!("{admin}: {error}"))
+    let document = async {
+        super::fetch::status(admin)
+            .await
+            .map_err(|it| it.to_string())
+    };
+    block_on(document).map_err(|error| format!("{admin}: {error}"))
 }
 
 /// Shows the status of the proxy whose admin port is at `admin`, an [`address`].
 pub fn run(admin: &str, format: OutputFormat) -> Ending {
-    let document = match fetch(admin) {
-        Ok(document) => document,
-        Err(error) => {
-            terminal::complain(error);
-            return Ending::Bad;
-        }
-    };
-    let status = StatusDocument::read(&document);
-    let text = match format {
-        OutputFormat::Table => table::page(&status, OffsetDateTime::now_utc(), terminal::width()),
-        OutputFormat::Json => json::indented(&document),
-    };
-    match terminal::say(&text) {
-        Ok(()) if status.server.ready => Ending::Good,
-        Ok(()) => Ending::Bad,
-        Err(error) => {
-            terminal::complain(format_args!("cannot write: {error}"));
+    let shown = fetch(admin).and_then(|document| {
+        let status = StatusDocument::read(&document);
+        let now = OffsetDateTime::now_utc();
+        let text = match format {
+            OutputFormat::Table => table::page(&status, now, terminal::width()),
+            OutputFormat::Json => json::indented(&document),
+        };
+        terminal::say(&text).map_err(|error| format!("cannot write: {error}"))?;
+        Ok(status.server.ready)
+    });
+    match shown {
+        Ok(true) => Ending::Good,
+        Ok(false) => Ending::Bad,
+        Err(why) => {
+            terminal::complain(why);
             Ending::Bad
         }
     }

@@ -1,13 +1,10 @@
 //! The local kube-apiserver: whether it is one, is ready, and accepts the users that this proxy asserts. It is asked as
 //! `apiServer.internalUser`; GETs only.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use http::StatusCode;
-use rustls::pki_types::CertificateDer;
-use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -58,13 +55,7 @@ pub struct Documents {
     /// Endpoints of the Service `kubernetes`.
     pub endpoints: Vec<SocketAddr>,
     /// CAs in PEM, as ConfigMap `extension-apiserver-authentication` has them.
-    pub authorities: PublishedAuthorities,
-}
-
-#[derive(Debug, Default, Deserialize)]
-pub struct PublishedAuthorities {
-    #[serde(default)]
-    data: BTreeMap<String, String>,
+    pub authorities: Value,
 }
 
 type Observed = Result<ApiServerObservations, ConnectionFailure>;
@@ -137,8 +128,7 @@ async fn documents(client: &mut Client) -> Documents {
         }
     }
     documents.endpoints = addresses(&json(client, ENDPOINTS).await);
-    let authorities = serde_json::from_value(json(client, PATH).await);
-    documents.authorities = authorities.unwrap_or_default();
+    documents.authorities = json(client, PATH).await["data"].take();
     documents
 }
 
@@ -283,7 +273,7 @@ fn authorities(
     about: &str,
     config: &Config,
     reading: &FileSnapshot<'_>,
-    published: &PublishedAuthorities,
+    published: &Value,
 ) -> Vec<Finding> {
     let serving = &config.serving;
     let lists = [
@@ -301,12 +291,10 @@ fn authorities(
         ),
     ];
     let differs = lists.into_iter().filter(|(_, file, field, _)| {
-        let theirs = published.data.get(*field);
-        let theirs: Option<Vec<CertificateDer<'static>>> =
-            theirs.and_then(|pem| pem::parse_certs(pem.as_bytes()).ok());
-        let ours = reading.client_authorities(file).ok();
-        ours.zip(theirs)
-            .is_some_and(|(ours, theirs)| !have_common_authority(&ours, &theirs))
+        let theirs = published[*field].as_str().unwrap_or_default();
+        let theirs = pem::parse_certs(theirs.as_bytes()).ok();
+        let both = reading.client_authorities(file).ok().zip(theirs);
+        both.is_some_and(|(ours, theirs)| !have_common_authority(&ours, &theirs))
     });
     let told = differs.map(|(key, _, field, whose)| {
         Finding::problem(

@@ -71,15 +71,7 @@ impl ConnectionFailure {
 
     /// Whether the server answers a TLS handshake with something else.
     pub fn is_not_tls(&self) -> bool {
-        use rustls::Error::{InappropriateHandshakeMessage, InappropriateMessage, InvalidMessage};
-        matches!(
-            self,
-            Self::Tls(
-                InvalidMessage(_)
-                    | InappropriateMessage { .. }
-                    | InappropriateHandshakeMessage { .. }
-            )
-        )
+        matches!(self, Self::Tls(rustls::Error::InvalidMessage(_)))
     }
 
     pub fn finding(&self, about: &str, keys: &ConfigKeys) -> Finding {

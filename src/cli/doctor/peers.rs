@@ -58,24 +58,11 @@ pub struct PeerObservations {
     /// Whether a proxy listens there.
     pub proxy: Result<bool, ConnectionFailure>,
     pub ready: Readiness,
-    pub trust: PeerTrust,
+    /// Whether it recognises a user whom this proxy names; or why that is unknown.
+    pub trust: Result<UserRecognition, String>,
 }
 
 type Observed = Result<PeerObservations, ConnectionFailure>;
-
-/// Whether a peer accepts the user names that this proxy asserts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PeerTrust {
-    Trusted,
-    /// It does not accept the proxy's certificate.
-    Rejected,
-    /// It takes the proxy for this user.
-    TakenFor(String),
-    /// It accepts the proxy, but does not read users from this header.
-    OtherHeaders(String),
-    /// Unknown, for this reason.
-    Unknown(String),
-}
 
 /// Asks all live servers at addresses other than `mine`. Returns the clock differences too.
 pub async fn check(
@@ -202,43 +189,63 @@ fn finding(peer: &PeerServer, observed: &Observed) -> Finding {
         Err(failure) if bare => return unreachable(&about, failure),
         Err(failure) => return failure.finding(&about, &KEYS),
     };
-    match (&observed.proxy, &observed.trust) {
-        (Ok(true), _) if bare => Finding::info(
+    match &observed.proxy {
+        Ok(true) if bare => Finding::info(
             about,
             "an apiserver advertises this address, and it leads to a proxy",
         ),
-        (Ok(false), _) if peer.kind.has_proxy() => Finding::problem(
+        Ok(false) if peer.kind.has_proxy() => Finding::problem(
             about,
             "what listens there is no kube-interop-proxy",
             "correct its peer.advertiseAddress, or what leads from there to its serving.bindAddress",
         ),
-        (_, PeerTrust::Rejected) => Finding::problem(
+        _ => trust_finding(peer, observed),
+    }
+}
+
+fn trust_finding(peer: &PeerServer, observed: &PeerObservations) -> Finding {
+    let about = peer.about();
+    let problem = match &observed.trust {
+        Ok(UserRecognition::No(problem)) => problem,
+        Ok(UserRecognition::Yes) => return readiness(&about, peer, &observed.ready),
+        Ok(UserRecognition::Unnamed) => {
+            return unknown(peer, observed, "everybody may read everything there");
+        }
+        Err(why) => return unknown(peer, observed, why),
+    };
+    match problem {
+        TrustProblem::NotBelieved(_) => Finding::problem(
             about,
             "it does not believe this proxy, and answers 401",
             "have apiServer.proxyClientCertFile signed by its serving.requestHeaderClientCAFile, with a CN of its \
              serving.requestHeaderAllowedNames, and see that its own kube-apiserver believes it",
         ),
-        (_, PeerTrust::TakenFor(user)) => Finding::problem(
+        // A server that does not take the certificate for a peer's answers 401, and never as anonymous.
+        TrustProblem::TakenFor { header, user } if user == ANONYMOUS => Finding::problem(
+            about,
+            format!("it believes this proxy, and does not read users from {header}"),
+            "make serving.requestHeaderUsernameHeaders the same on all servers",
+        ),
+        TrustProblem::TakenFor { user, .. } => Finding::problem(
             about,
             format!("it takes this proxy for user {user}, and not for a peer"),
             "have apiServer.proxyClientCertFile signed by its serving.requestHeaderClientCAFile, and not by its \
              clientCAFile only",
         ),
-        (_, PeerTrust::OtherHeaders(ours)) => Finding::problem(
-            about,
-            format!("it believes this proxy, and does not read users from {ours}"),
-            "make serving.requestHeaderUsernameHeaders the same on all servers",
+        other => unknown(peer, observed, &other.to_string()),
+    }
+}
+
+/// A server that is not ready need not tell whom it believes.
+fn unknown(peer: &PeerServer, observed: &PeerObservations, why: &str) -> Finding {
+    let ready = &observed.ready;
+    match ready.status == StatusCode::SERVICE_UNAVAILABLE {
+        true => readiness(&peer.about(), peer, ready),
+        false => Finding::warning(
+            peer.about(),
+            format!("whether it believes this proxy could not be found out: {why}"),
+            "run check --live there, and read its log",
         ),
-        (_, PeerTrust::Unknown(why))
-            if observed.ready.status != StatusCode::SERVICE_UNAVAILABLE =>
-        {
-            Finding::warning(
-                about,
-                format!("whether it believes this proxy could not be found out: {why}"),
-                "run check --live there, and read its log",
-            )
-        }
-        (_, PeerTrust::Trusted | PeerTrust::Unknown(_)) => readiness(&about, peer, &observed.ready),
     }
 }
 
@@ -289,33 +296,21 @@ async fn observe(
     })
 }
 
-async fn trust(maker: &Arc<ClientMaker>, names: &RequestHeaders, address: SocketAddr) -> PeerTrust {
+async fn trust(
+    maker: &Arc<ClientMaker>,
+    names: &RequestHeaders,
+    address: SocketAddr,
+) -> Result<UserRecognition, String> {
     let invented = format!("kube-interop-proxy-invented-{:016x}", rand::random::<u64>());
-    let headers = match client::identity(names, &invented, &[]) {
-        Ok(identity) => rerouted(&identity),
-        Err(error) => return PeerTrust::Unknown(error.to_string()),
-    };
-    let answer = match http_probe::get(&mut maker.client(address), PATH, &headers).await {
-        Ok(answer) => answer,
-        Err(failure) => return PeerTrust::Unknown(failure.description(&KEYS)),
-    };
+    let identity = client::identity(names, &invented, &[]).map_err(|error| error.to_string())?;
+    let mut client = maker.client(address);
+    let answer = http_probe::get(&mut client, PATH, &rerouted(&identity)).await;
+    let answer = answer.map_err(|failure| failure.description(&KEYS))?;
     // A proxy sends this header to trusted peers only.
-    if answer.headers.contains_key(NOT_EXECUTED) {
-        return PeerTrust::Trusted;
-    }
-    match recognised(names, &invented, answer.status, &answer.body) {
-        UserRecognition::Yes => PeerTrust::Trusted,
-        UserRecognition::No(TrustProblem::NotBelieved(_)) => PeerTrust::Rejected,
-        // A server that does not take the certificate for a peer's answers 401, and never as anonymous.
-        UserRecognition::No(TrustProblem::TakenFor { header, user }) if user == ANONYMOUS => {
-            PeerTrust::OtherHeaders(header)
-        }
-        UserRecognition::No(TrustProblem::TakenFor { user, .. }) => PeerTrust::TakenFor(user),
-        UserRecognition::No(_) => PeerTrust::Unknown(format!("it answers {}", answer.status)),
-        UserRecognition::Unnamed => {
-            PeerTrust::Unknown("everybody may read everything there".to_owned())
-        }
-    }
+    Ok(match answer.headers.contains_key(NOT_EXECUTED) {
+        true => UserRecognition::Yes,
+        false => recognised(names, &invented, answer.status, &answer.body),
+    })
 }
 
 /// The headers of a rerouted request with this identity.
@@ -405,7 +400,7 @@ mod tests {
         );
     }
 
-    fn said(status: u16, trust: PeerTrust) -> Vec<String> {
+    fn said(status: u16, trust: UserRecognition) -> Vec<String> {
         let peer = PeerServer {
             id: "b".to_owned(),
             address: address(2),
@@ -420,7 +415,7 @@ mod tests {
                 skew: None,
                 elapsed: Duration::ZERO,
             },
-            trust,
+            trust: Ok(trust),
         };
         let findings = findings(&[(peer, Ok(observed))]);
         findings.iter().map(ToString::to_string).collect()
@@ -429,17 +424,17 @@ mod tests {
     #[test]
     fn one_cause_is_one_line() {
         let cases = [
-            (200, PeerTrust::Trusted, "ok      peer b"),
-            (401, PeerTrust::Trusted, "ok      peer b"),
-            (503, PeerTrust::Trusted, "warning peer b"),
+            (200, UserRecognition::Yes, "ok      peer b"),
+            (401, UserRecognition::Yes, "ok      peer b"),
+            (503, UserRecognition::Yes, "warning peer b"),
             (
                 401,
-                PeerTrust::Rejected,
+                UserRecognition::No(TrustProblem::NotBelieved(String::new())),
                 "problem peer b 10.0.0.2:6443: it does not believe",
             ),
             (
                 503,
-                PeerTrust::Unknown(String::new()),
+                UserRecognition::Unnamed,
                 "warning peer b 10.0.0.2:6443: kube-apiserver of unknown version behind its proxy, not ready",
             ),
         ];

@@ -1,6 +1,7 @@
 //! The keys of one server in etcd, and whether its record may be deleted. Pure.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::super::text::{plain, span};
@@ -19,8 +20,6 @@ const BECOMES: &str = "is answered 503 now, and 404 once this is forgotten; garb
 pub(super) struct StoredKey {
     pub(super) value: Vec<u8>,
     pub(super) revision: i64,
-    /// Lease in etcd; 0: none.
-    pub(super) lease: i64,
     /// Remaining time of the lease, if etcd reports it.
     pub(super) left: Option<Duration>,
 }
@@ -50,20 +49,20 @@ pub(super) enum Liveness<'a> {
 
 impl ServerKeys {
     pub(super) fn liveness(&self) -> Liveness<'_> {
+        let at = |address: Option<SocketAddr>| {
+            address.map_or_else(|| "an unknown address".to_owned(), |at| at.to_string())
+        };
         if let Some(live) = &self.live {
-            let at = json::read::<LiveKey>(&live.value).map(|live| live.endpoint);
-            let at = at.map_or_else(|_| "an unknown address".to_owned(), |at| at.to_string());
-            return Liveness::Live(format!(
-                "its proxy at {at} has a live key (revision {})",
-                live.revision
-            ));
+            let key = json::read::<LiveKey>(&live.value).ok();
+            let (at, revision) = (at(key.map(|key| key.endpoint)), live.revision);
+            let why = format!("its proxy at {at} has a live key (revision {revision})");
+            return Liveness::Live(why);
         }
         if let Some(entry) = &self.entry {
-            let at = codec::endpoints(&entry.value).map(|entry| entry.address);
-            let at = at.map_or_else(|_| "an unknown address".to_owned(), |at| at.to_string());
+            let value = codec::endpoints(&entry.value).ok();
+            let (at, revision) = (at(value.map(|value| value.address)), entry.revision);
             return Liveness::Live(format!(
-                "the apiserver at {at} has an entry below peerserverleases (revision {})",
-                entry.revision
+                "the apiserver at {at} has an entry below peerserverleases (revision {revision})"
             ));
         }
         if let Some(claim) = self.claims.first() {
@@ -82,29 +81,31 @@ impl StoredKey {
     /// Describes a record to the operator who decides. `others`: records of other servers that can be read.
     pub(super) fn describe(&self, id: &str, others: &[Record]) -> String {
         let mut lines = format!("{} is gone. Known of it:\n", plain(id));
-        let mut line = |name: &str, value: String| {
+        let mut line = |name: &str, value: &str| {
             lines.push_str(&format!("  {name:<12}{value}\n"));
         };
-        let read = json::read::<Record>(&self.value);
-        match &read {
+        let record = json::read::<Record>(&self.value);
+        match &record {
             Ok(record) => {
-                line("Endpoint", record.endpoint.to_string());
-                line("Version", version(record));
-                line("Lists", resources(&record.resources));
+                let lists = &record.resources;
+                let count: usize = lists.values().map(Vec::len).sum();
+                let groups = lists.len();
+                line("Endpoint", &record.endpoint.to_string());
+                line("Version", &version(record));
+                let lists = format!("{count} resources in {groups} group versions");
+                line("Lists", &lists);
             }
-            Err(error) => line(
-                "Record",
-                format!("cannot be read: {}", plain(&error.to_string())),
-            ),
+            Err(error) => {
+                let error = plain(&error.to_string());
+                line("Record", &format!("cannot be read: {error}"));
+            }
         }
-        line("Written at", format!("revision {}", self.revision));
+        line("Written at", &format!("revision {}", self.revision));
         if let Some(left) = self.left {
-            line(
-                "Forgotten",
-                format!("by itself in {}", span(left.as_secs_f64())),
-            );
+            let left = span(left.as_secs_f64());
+            line("Forgotten", &format!("by itself in {left}"));
         }
-        lines.push_str(&match read {
+        lines.push_str(&match record {
             Ok(record) => consequence(&only_listed_here(&record, others)),
             Err(_) => format!("What no other proxy lists {BECOMES}\n"),
         });
@@ -117,16 +118,11 @@ fn consequence(only: &Resources) -> String {
     if only.is_empty() {
         return "Other proxies list all of it, too.\n".to_owned();
     }
-    let groups = only
-        .keys()
-        .take(MAX_NAMED)
-        .map(|group_version| plain(group_version));
-    let groups = groups.collect::<Vec<_>>().join(", ");
+    let names = only.keys().take(MAX_NAMED).map(|name| plain(name));
+    let groups = names.collect::<Vec<_>>().join(", ");
     let more = if only.len() > MAX_NAMED { ", ..." } else { "" };
-    format!(
-        "No other proxy lists {} of them ({groups}{more}). What nobody lists {BECOMES}\n",
-        only.values().map(Vec::len).sum::<usize>()
-    )
+    let count: usize = only.values().map(Vec::len).sum();
+    format!("No other proxy lists {count} of them ({groups}{more}). What nobody lists {BECOMES}\n")
 }
 
 /// The resources of a record that no other record has.
@@ -153,11 +149,6 @@ fn version(record: &Record) -> String {
 
 /// Resource names by group version.
 type Resources = BTreeMap<String, Vec<String>>;
-
-fn resources(packed: &Resources) -> String {
-    let count: usize = packed.values().map(Vec::len).sum();
-    format!("{count} resources in {} group versions", packed.len())
-}
 
 /// Servers that have a key in etcd, and whether they are live.
 pub(super) type ServerLivenessById = BTreeMap<String, bool>;
@@ -193,7 +184,6 @@ mod tests {
         Some(StoredKey {
             value: value.into(),
             revision: 42,
-            lease: 7,
             left: Some(Duration::from_secs(1800)),
         })
     }
