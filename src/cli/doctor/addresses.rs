@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::finding::Finding;
+use super::told;
 use crate::config::Config;
 
-const KEY: &str = "serving.additionalBindAddresses";
 /// State of a socket that listens, in `/proc/net/tcp`.
 const LISTENS: &str = "0A";
 
@@ -81,27 +81,17 @@ pub fn findings(config: &Config, host: &HostAddresses) -> Vec<Finding> {
         .map(|address| SocketAddr::new(address, port).to_string())
         .collect();
     if !unserved.is_empty() {
-        findings.push(Finding::warning(
-            format!("port {port}"),
-            format!(
-                "something listens at {} now, and this proxy will not",
-                unserved.join(", ")
-            ),
-            format!("add those that clients use to {KEY}"),
-        ));
+        findings.push(told::unserved(format!("port {port}"), unserved.join(", ")));
     }
     findings
 }
 
 fn additional_finding(address: SocketAddr, host: &HostAddresses) -> Finding {
-    let about = format!("{KEY} {address}");
+    let about = format!("serving.additionalBindAddresses {address}");
     let ip = address.ip().to_canonical();
     match host.own.contains(&ip) || !is_for_clients(ip) {
-        true => Finding::ok(about, "an address of this machine"),
-        false => Finding::info(
-            about,
-            "not an address of this machine now; it is served when it is",
-        ),
+        true => told::own_address(about),
+        false => told::absent_address(about),
     }
 }
 

@@ -12,7 +12,7 @@ use super::clock::Skew;
 use super::connection_failure::{ConfigKeys, ConnectionFailure};
 use super::finding::Finding;
 use super::http_probe::{self, PATIENCE, Readiness, body};
-use super::skipped;
+use super::told;
 use crate::client::Client;
 use crate::config::Config;
 use crate::local;
@@ -74,7 +74,7 @@ pub async fn check(
     let about = about(config);
     let credentials = match credentials {
         Ok(credentials) => credentials,
-        Err(error) => return (vec![skipped(about, error)], None),
+        Err(error) => return (vec![told::skipped(about, error)], None),
     };
     let observed = timeout(super::PATIENCE, observe(config, credentials)).await;
     let observed = observed.unwrap_or(Err(ConnectionFailure::TimedOut));
@@ -162,30 +162,18 @@ pub fn findings(config: &Config, observed: &Observed) -> Vec<Finding> {
     };
     if observed.proxy == Ok(true) {
         // Its other answers are another server's.
-        return vec![Finding::problem(
-            about,
-            "a kube-interop-proxy listens there, no kube-apiserver: requests would go in a circle",
-            "make apiServer.address the kube-apiserver's own (--bind-address and --secure-port)",
-        )];
+        return vec![told::circle(about)];
     }
     let trust = observed.trust.as_ref();
     let believes = trust.is_ok_and(|trust| trust.problems.is_empty());
     let mut findings = vec![readiness(&about, observed, believes)];
     match trust {
         Ok(trust) => findings.extend(trust_findings(&about, trust)),
-        Err(why) => findings.push(Finding::problem(
-            &about,
-            format!("could not be asked whether it believes this proxy: {why}"),
-            "read its log",
-        )),
+        Err(why) => findings.push(told::belief_unknown(&about, why)),
     }
     let unreadable = observed.documents.unreadable.join(", ");
     if believes && !unreadable.is_empty() {
-        findings.push(Finding::problem(
-            &about,
-            format!("its discovery cannot be read: {unreadable}"),
-            "let apiServer.internalUser in group system:masters read it, and read the apiserver's log",
-        ));
+        findings.push(told::no_discovery(&about, unreadable));
     }
     findings.extend(bypass(config, &about, &observed.documents.endpoints));
     findings
@@ -197,21 +185,17 @@ fn readiness(about: &str, observed: &ApiServerObservations, believes: bool) -> F
     let version = observed.documents.version.as_deref();
     let version = version.unwrap_or("of unknown version");
     match ready.status {
-        StatusCode::OK => Finding::ok(about, format!("{version}, {took} ms")),
+        StatusCode::OK => told::ready(about, version, took),
         // It does not report its state to a client that it does not trust.
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if !believes => {
-            Finding::ok(about, format!("answers, {took} ms"))
+            told::ready(about, "answers", took)
         }
         status => {
             let missing = match ready.missing.as_slice() {
                 [] => String::new(),
                 names => format!(" ({})", names.join(", ")),
             };
-            Finding::problem(
-                about,
-                format!("{version}, not ready: /readyz says {status}{missing}"),
-                "wait for its start, and read its log if that takes long",
-            )
+            told::not_ready(about, version, status, missing)
         }
     }
 }
@@ -219,18 +203,18 @@ fn readiness(about: &str, observed: &ApiServerObservations, believes: bool) -> F
 fn trust_findings(about: &str, trust: &TrustReport) -> Vec<Finding> {
     let problems = trust.problems.iter().map(|problem| {
         let (what, advice) = advised(&problem.to_string());
-        Finding::problem(about, what, advice)
+        told::unbelieved(about, what, advice)
     });
     let warnings = trust.warnings.iter().map(|warning| {
         let (what, advice) = advised(&warning.to_string());
-        Finding::warning(about, what, advice)
+        told::differs(about, what, advice)
     });
     let same = match trust.warnings.is_empty() {
         true => ", and has the same header names",
         false => "",
     };
-    let word = format!("takes this proxy's word about users{same}");
-    let ok = trust.problems.is_empty().then(|| Finding::ok(about, word));
+    let believes = trust.problems.is_empty();
+    let ok = believes.then(|| told::believes(about, same));
     ok.into_iter().chain(problems).chain(warnings).collect()
 }
 
@@ -245,26 +229,14 @@ fn advised(sentence: &str) -> (String, String) {
 /// Whether clients can bypass this proxy.
 fn bypass(config: &Config, about: &str, endpoints: &[SocketAddr]) -> Option<Finding> {
     let (address, ours) = (config.api_server.address, config.peer.advertise_address);
-    if endpoints.contains(&address) && !address.ip().is_loopback() {
-        return Some(Finding::warning(
-            about,
-            "the Service kubernetes leads in-cluster clients to it, past this proxy",
-            "start it with --advertise-address and --secure-port as in peer.advertiseAddress",
-        ));
-    }
     if !address.ip().to_canonical().is_loopback() {
-        return Some(Finding::info(
-            about,
-            "not on a loopback address: whoever can reach it goes past this proxy",
-        ));
+        return Some(match endpoints.contains(&address) {
+            true => told::bypassed(about),
+            false => told::reachable(about),
+        });
     }
     let elsewhere = !endpoints.is_empty() && !endpoints.contains(&ours);
-    elsewhere.then(|| {
-        Finding::info(
-            "service kubernetes",
-            format!("does not lead to {ours}, so in-cluster clients use other servers"),
-        )
-    })
+    elsewhere.then(|| told::not_in_service("service kubernetes", ours))
 }
 
 /// Compares the proxy's client CAs with those that the apiserver publishes. It also publishes CAs from earlier starts, so a
@@ -296,13 +268,8 @@ fn authorities(
         let both = reading.client_authorities(file).ok().zip(theirs);
         both.is_some_and(|(ours, theirs)| !have_common_authority(&ours, &theirs))
     });
-    let told = differs.map(|(key, _, field, whose)| {
-        Finding::problem(
-            about,
-            format!("none of its authorities for {whose} (--{field}) is in {key}"),
-            format!("put what --{field} names into {key}"),
-        )
-    });
+    let told =
+        differs.map(|(key, _, flag, whose)| told::other_authorities(about, whose, flag, key));
     told.collect()
 }
 

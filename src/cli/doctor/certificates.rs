@@ -13,6 +13,7 @@ use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 use x509_parser::certificate::Validity;
 
 use super::finding::Finding;
+use super::told;
 use crate::config::Config;
 use crate::request::caller::{Authenticator, Caller, ClientConnection};
 use crate::tls::error::TlsError;
@@ -70,7 +71,6 @@ impl Judge<'_> {
 
     /// In a bundle, one expired authority among others does no harm.
     fn validity(&self, file: &TlsFile) -> Option<Finding> {
-        const RENEW: &str = "renew it";
         let certificates = self.reading.certificates(&file.path).ok()?;
         let parsed = certificates.iter().filter_map(pem::parsed);
         let times: Vec<_> = parsed.map(|it| it.validity().clone()).collect();
@@ -82,20 +82,11 @@ impl Judge<'_> {
         let (count, all) = (times.iter().filter(over).count(), times.len());
         let bundle = file.key.to_ascii_lowercase().ends_with("cafile");
         Some(match ExpiryStage::of(first.timestamp() - now) {
-            _ if count > 0 && bundle && count < all => {
-                Finding::info(about, format!("{count} of {all} authorities have expired"))
-            }
-            _ if count > 0 => Finding::problem(about, format!("expired on {first}"), RENEW),
-            _ if last.timestamp() > now => Finding::problem(
-                about,
-                format!("not valid before {last}"),
-                "see whether this machine's clock is right",
-            ),
-            ExpiryStage::Far => Finding::ok(about, format!("valid until {first}")),
-            _ => {
-                let what = format!("about to expire, valid until {first} only");
-                Finding::warning(about, what, RENEW)
-            }
+            _ if count > 0 && bundle && count < all => told::some_expired(about, count, all),
+            _ if count > 0 => told::expired(about, first),
+            _ if last.timestamp() > now => told::not_yet_valid(about, last),
+            ExpiryStage::Far => told::valid(about, first),
+            _ => told::expires(about, first),
         })
     }
 
@@ -121,22 +112,9 @@ impl Judge<'_> {
         let about = self.about(path);
         let caller = judge.caller(&connection, false, SystemTime::UNIX_EPOCH + now);
         Some(match caller {
-            Caller::Peer => Finding::ok(about, "peers will take it for a proxy's"),
-            _ if signed => Finding::problem(
-                about,
-                format!(
-                    "its CN is none of serving.requestHeaderAllowedNames [{}]: no peer will believe this proxy",
-                    names.join(", ")
-                ),
-                "use a certificate with such a CN, or add its CN there and to the apiservers' \
-                 --requestheader-allowed-names",
-            ),
-            _ => Finding::problem(
-                about,
-                "it is not signed for clients by a CA of serving.requestHeaderClientCAFile: no peer will believe this \
-                 proxy",
-                "use a client certificate of that CA (--proxy-client-cert-file of the kube-apiserver)",
-            ),
+            Caller::Peer => told::peers_believe(about),
+            _ if signed => told::name_not_allowed(about, names.join(", ")),
+            _ => told::not_for_peers(about),
         })
     }
 
@@ -154,13 +132,7 @@ impl Judge<'_> {
         let leaf = EndEntityCert::try_from(leaf).ok()?;
         let about = self.about(&chosen.cert_file);
         if leaf.verify_is_valid_for_subject_name(&expected).is_err() {
-            return Some(Finding::warning(
-                about,
-                format!(
-                    "it lacks the name {name}, which peers verify that have this file's peer.serverName"
-                ),
-                format!("have it issued with the name {name} too"),
-            ));
+            return Some(told::lacks_name(about, name));
         }
         let now = UnixTime::since_unix_epoch(self.nearest_valid_time(&chain)?);
         let anchors = authorities
@@ -174,12 +146,8 @@ impl Judge<'_> {
         let verified =
             leaf.verify_for_usage(algorithms, &anchors, intermediates, now, usage, None, None);
         Some(match verified {
-            Ok(_) => Finding::ok(about, format!("peers will take it for {name}")),
-            Err(_) => Finding::warning(
-                about,
-                "it is not signed for servers by a CA of peer.caFile: peers that have the same one refuse it",
-                "put the CA that signed it into every proxy's peer.caFile",
-            ),
+            Ok(_) => told::peers_accept(about, name),
+            Err(_) => told::peers_refuse(about),
         })
     }
 
@@ -187,13 +155,9 @@ impl Judge<'_> {
     fn handshake(&self) -> Option<Finding> {
         const ABOUT: &str = "TLS of clients";
         match ServingTls::read(&self.config.serving, self.reading) {
-            Err(error @ TlsError::Handshake(_)) => {
-                Some(Finding::problem(ABOUT, error, "use shorter files"))
-            }
+            Err(error @ TlsError::Handshake(_)) => Some(told::long_handshake(ABOUT, error)),
             Err(_) => None,
-            Ok((tls, _)) => tls
-                .warning()
-                .map(|warning| Finding::warning(ABOUT, warning, "remove CAs that sign no clients")),
+            Ok((tls, _)) => Some(told::many_authorities(ABOUT, tls.warning()?)),
         }
     }
 

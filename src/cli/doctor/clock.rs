@@ -11,6 +11,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc2822;
 
 use super::finding::Finding;
+use super::told;
 
 /// Seconds of difference from which on a finding is a warning.
 const NOTICEABLE: f64 = 1.0;
@@ -41,20 +42,16 @@ pub fn findings(others: &[(String, Skew)], longest: Duration) -> Vec<Finding> {
         .map(|(about, skew)| {
             let about = format!("clock of {about}");
             let side = if *skew > 0.0 { "ahead of" } else { "behind" };
-            let what = format!("{:.0} s {side} this machine's", skew.abs());
-            let advice = "have both machines' clocks set by one time service (chrony, ntpd)";
+            let by = format!("{:.0} s {side}", skew.abs());
             match skew.abs() > harmful {
-                true => Finding::problem(about, what, advice),
-                false => Finding::warning(about, what, advice),
+                true => told::clock_wrong(about, by),
+                false => told::clock_off(about, by),
             }
         })
         .collect();
     match (found.is_empty(), others.len()) {
-        (true, 0) => vec![Finding::info("clock", "nobody told the time")],
-        (true, count) => vec![Finding::ok(
-            "clock",
-            format!("within a second of all others that told the time ({count})"),
-        )],
+        (true, 0) => vec![told::no_clock("clock")],
+        (true, count) => vec![told::clocks_agree("clock", count)],
         (false, _) => found,
     }
 }

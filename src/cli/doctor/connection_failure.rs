@@ -6,6 +6,7 @@ use std::io;
 use rustls::{AlertDescription, CertificateError};
 
 use super::finding::Finding;
+use super::told;
 use crate::client::ClientError;
 
 /// Most nested errors that are searched.
@@ -74,61 +75,50 @@ impl ConnectionFailure {
         matches!(self, Self::Tls(rustls::Error::InvalidMessage(_)))
     }
 
-    pub fn finding(&self, about: &str, keys: &ConfigKeys) -> Finding {
-        let (what, advice) = self.told(keys);
-        Finding::problem(about, what, advice)
-    }
-
     /// What happened.
     pub fn description(&self, keys: &ConfigKeys) -> String {
-        self.told(keys).0
+        self.finding("", keys).what
     }
 
-    /// What happened, and what to do.
-    fn told(&self, keys: &ConfigKeys) -> (String, String) {
+    pub fn finding(&self, about: &str, keys: &ConfigKeys) -> Finding {
         let ConfigKeys {
             server, address, ..
         } = keys;
-        let what = match self {
+        match self {
+            Self::Refused => told::refused(about, server, address),
+            Self::TimedOut => told::timed_out(about, server),
+            Self::Unreachable(why) => told::unreachable(about, why, address),
             Self::Tls(rustls::Error::InvalidCertificate(error)) => {
-                return bad_certificate(error, keys);
+                bad_certificate(about, error, keys)
             }
             Self::Tls(rustls::Error::AlertReceived(alert)) if refuses_certificate(*alert) => {
-                return refused_certificate(*alert, keys);
+                let name = format!("{alert:?}");
+                told::certificate_refused(about, keys.certificate, name, server)
             }
-            Self::Refused => "connection refused".to_owned(),
-            Self::TimedOut => "no answer in time".to_owned(),
-            Self::Unreachable(why) => format!("cannot be reached: {why}"),
-            Self::Tls(_) if self.is_not_tls() => "what listens there speaks no TLS".to_owned(),
             Self::Tls(rustls::Error::AlertReceived(alert)) => {
-                format!("it ended the TLS handshake: {alert:?}")
+                let why = format!("it ended the TLS handshake: {alert:?}");
+                told::no_use(about, why, address, server)
             }
-            Self::Tls(error) => error.to_string(),
-            Self::Closed => "it closed the connection without an answer".to_owned(),
-            Self::Other(why) => why.clone(),
-        };
-        let advice = match self {
-            Self::Refused => format!("start {server} there, or correct {address}"),
-            Self::TimedOut => {
-                format!("see whether {server} there hangs, or a firewall is in between")
+            Self::Tls(rustls::Error::InvalidMessage(_)) => {
+                told::no_use(about, "what listens there speaks no TLS", address, server)
             }
-            Self::Unreachable(_) => format!("correct {address}, or the way there"),
-            _ => format!("see that {address} leads to {server}, and read its log"),
-        };
-        (what, advice)
+            Self::Tls(error) => told::no_use(about, error, address, server),
+            Self::Closed => {
+                let why = "it closed the connection without an answer";
+                told::no_use(about, why, address, server)
+            }
+            Self::Other(why) => told::no_use(about, why, address, server),
+        }
     }
 }
 
 /// The server's certificate is not accepted here.
-fn bad_certificate(error: &CertificateError, keys: &ConfigKeys) -> (String, String) {
-    let ConfigKeys {
-        serving, authority, ..
-    } = keys;
+fn bad_certificate(about: &str, error: &CertificateError, keys: &ConfigKeys) -> Finding {
+    let serving = keys.serving;
     match error {
-        CertificateError::UnknownIssuer | CertificateError::BadSignature => (
-            format!("its certificate is signed by no CA of {authority}"),
-            format!("put the CA that signed {serving} into {authority}"),
-        ),
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            told::unknown_authority(about, keys.authority, serving)
+        }
         CertificateError::NotValidForNameContext {
             expected,
             presented,
@@ -138,42 +128,16 @@ fn bad_certificate(error: &CertificateError, keys: &ConfigKeys) -> (String, Stri
                 none if none.is_empty() => "no name at all".to_owned(),
                 names => names,
             };
-            (
-                format!("its certificate is for {names}, not {}", expected.to_str()),
-                format!(
-                    "add the name to {serving}, or make {} one that it has",
-                    keys.name
-                ),
-            )
+            told::wrong_name(about, names, expected.to_str(), serving, keys.name)
         }
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => (
-            "its certificate has expired".to_owned(),
-            format!("renew {serving}"),
-        ),
-        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => (
-            "its certificate is not valid yet".to_owned(),
-            format!("set the clock here or there right, or renew {serving}"),
-        ),
-        error => (
-            format!("its certificate cannot be used: {error:?}"),
-            format!("replace {serving}"),
-        ),
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            told::server_expired(about, serving)
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            told::server_not_yet_valid(about, serving)
+        }
+        error => told::bad_certificate(about, format!("{error:?}"), serving),
     }
-}
-
-/// The server does not accept the client certificate.
-fn refused_certificate(alert: AlertDescription, keys: &ConfigKeys) -> (String, String) {
-    let ConfigKeys {
-        certificate,
-        server,
-        ..
-    } = keys;
-    (
-        format!("it does not take {certificate} ({alert:?})"),
-        format!(
-            "make {certificate} one that is valid, and signed by a CA which {server} trusts for clients"
-        ),
-    )
 }
 
 fn refuses_certificate(alert: AlertDescription) -> bool {

@@ -20,6 +20,7 @@ use super::connection_failure::{ConfigKeys, ConnectionFailure};
 use super::finding::Finding;
 use super::http_probe::PATIENCE;
 use super::stored::{self, UNUSED_NAME};
+use super::told;
 use crate::cli::inventory::Inventory;
 use crate::cluster::connector::{self, Connector, within};
 use crate::cluster::etcd::{WHOLE_STREAM, orders_requested_progress};
@@ -95,7 +96,7 @@ pub async fn check(config: &Config, reading: &FileSnapshot<'_>) -> EtcdReport {
         Ok(tls) => tls,
         Err(error) => {
             return EtcdReport {
-                findings: vec![super::skipped("etcd", error)],
+                findings: vec![told::skipped("etcd", error)],
                 ..EtcdReport::default()
             };
         }
@@ -147,65 +148,33 @@ pub fn endpoints(statuses: &[(String, Answer<EndpointStatus>)]) -> Vec<Finding> 
 
 /// `common`: the cluster of most endpoints.
 fn of_status(about: &str, status: &EndpointStatus, common: Option<u64>) -> Vec<Finding> {
-    let mut findings = vec![health(about, status)];
-    for text in &status.complaints {
-        let advice = match text.contains("NOSPACE") {
-            true => stored::NO_SPACE,
-            false => "read etcd's log, and its documentation of alarms",
-        };
-        let what = format!("it says of itself: {text}");
-        findings.push(Finding::problem(about, what, advice));
-    }
+    let mut findings = vec![match status.version.as_str() {
+        version if !version.is_empty() && !status.leader => told::no_leader(about, version),
+        version => {
+            let none = "no version, as kine says none";
+            let version = if version.is_empty() { none } else { version };
+            told::answers(about, version, status.revision, status.took.as_millis())
+        }
+    }];
+    findings.extend(status.complaints.iter().map(|text| {
+        let no_space = text.contains("NOSPACE").then_some(stored::NO_SPACE);
+        let advice = no_space.unwrap_or("read etcd's log, and its documentation of alarms");
+        told::alarm(about, text, advice)
+    }));
     if status.cluster != 0 && common.is_some_and(|common| common != status.cluster) {
-        findings.push(Finding::problem(
-            about,
-            "it is a member of another cluster than the others",
-            "name only members of the etcd that the kube-apiservers use in etcd.endpoints",
-        ));
+        findings.push(told::other_cluster(about));
     }
-    findings.extend(progress_finding(about, status));
+    findings.extend(match status.progress {
+        Progress::Unknown => None,
+        Progress::Periodic(first) => Some(told::periodic_progress(about, first.as_secs_f64())),
+        Progress::OnRequest if orders_requested_progress(&status.version) => {
+            Some(told::requested_progress(about))
+        }
+        Progress::OnRequest | Progress::Missing => {
+            Some(told::no_progress(about, PROGRESS_TIMEOUT.as_secs()))
+        }
+    });
     findings
-}
-
-fn health(about: &str, status: &EndpointStatus) -> Finding {
-    let version = match status.version.as_str() {
-        "" => "no version, as kine says none",
-        version if !status.leader => {
-            return Finding::problem(
-                about,
-                format!("{version}, without a leader: most members are not there"),
-                "start the other members, and see that they reach each other",
-            );
-        }
-        version => version,
-    };
-    let (revision, took) = (status.revision, status.took.as_millis());
-    Finding::ok(about, format!("{version}, revision {revision}, {took} ms"))
-}
-
-fn progress_finding(about: &str, status: &EndpointStatus) -> Option<Finding> {
-    Some(match status.progress {
-        Progress::Unknown => return None,
-        Progress::Periodic(first) => {
-            let after = first.as_secs_f64();
-            let what = format!("tells its progress by itself, after {after:.1} s");
-            Finding::ok(about, what)
-        }
-        Progress::OnRequest if orders_requested_progress(&status.version) => Finding::ok(
-            about,
-            "tells its progress when asked, which this version does in order",
-        ),
-        Progress::OnRequest | Progress::Missing => Finding::warning(
-            about,
-            format!(
-                "did not tell its progress within {} s: last bookmarks will be missing, and watches that broke resume \
-                 from further back",
-                PROGRESS_TIMEOUT.as_secs()
-            ),
-            "start it with --experimental-watch-progress-notify-interval=5s (from 3.6 on \
-             --watch-progress-notify-interval), as kubeadm does from 1.25 on",
-        ),
-    })
 }
 
 /// TLS of connections to etcd; `None`: plain TCP.

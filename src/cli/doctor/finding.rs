@@ -51,22 +51,6 @@ impl Finding {
         }
     }
 
-    pub fn ok(about: impl Display, what: impl Display) -> Self {
-        Self::new(Level::Ok, about, what)
-    }
-
-    pub fn info(about: impl Display, what: impl Display) -> Self {
-        Self::new(Level::Info, about, what)
-    }
-
-    pub fn warning(about: impl Display, what: impl Display, advice: impl Display) -> Self {
-        Self::new(Level::Warning, about, what).advised(advice)
-    }
-
-    pub fn problem(about: impl Display, what: impl Display, advice: impl Display) -> Self {
-        Self::new(Level::Problem, about, what).advised(advice)
-    }
-
     /// Adds advice.
     pub fn advised(mut self, advice: impl Display) -> Self {
         self.advice = Some(advice.to_string());
@@ -116,7 +100,8 @@ mod tests {
 
     #[test]
     fn a_finding_is_one_line_of_a_fixed_form() {
-        let ok = Finding::ok(
+        let ok = Finding::new(
+            Level::Ok,
             "etcd https://10.0.0.11:2379",
             "3.5.16, revision 48211, 4 ms",
         );
@@ -124,12 +109,13 @@ mod tests {
             ok.to_string(),
             "ok      etcd https://10.0.0.11:2379: 3.5.16, revision 48211, 4 ms"
         );
-        let problem = Finding::problem("peer cp-2", "connection refused", "start it");
+        let problem =
+            Finding::new(Level::Problem, "peer cp-2", "connection refused").advised("start it");
         assert_eq!(
             problem.to_string(),
             "problem peer cp-2: connection refused; do: start it"
         );
-        let info = Finding::info("peer cp-3", "not alive").advised("forget it");
+        let info = Finding::new(Level::Info, "peer cp-3", "not alive").advised("forget it");
         assert_eq!(
             info.to_string(),
             "info    peer cp-3: not alive; do: forget it"
@@ -139,20 +125,22 @@ mod tests {
     #[test]
     fn nothing_of_others_reaches_the_terminal_as_a_command() {
         let hostile = "a\u{1b}[2J\r\nok all\u{7}\u{9b}\u{202e}\u{2028}";
-        let line = Finding::problem(hostile, hostile, hostile).to_string();
+        let line = Finding::new(Level::Problem, hostile, hostile)
+            .advised(hostile)
+            .to_string();
         assert!(line.chars().all(is_plain), "{line:?}");
         assert!(line.contains("a\\u{1b}[2J\\r\\nok all\\u{7}"), "{line}");
-        let long = Finding::ok("x", "y".repeat(1 << 20)).to_string();
+        let long = Finding::new(Level::Ok, "x", "y".repeat(1 << 20)).to_string();
         assert!(long.len() < 1100);
     }
 
     #[test]
     fn the_summary_counts_what_matters() {
         let findings = [
-            Finding::ok("a", "b"),
-            Finding::info("a", "b"),
-            Finding::ok("a", "b"),
-            Finding::warning("a", "b", "c"),
+            Finding::new(Level::Ok, "a", "b"),
+            Finding::new(Level::Info, "a", "b"),
+            Finding::new(Level::Ok, "a", "b"),
+            Finding::new(Level::Warning, "a", "b").advised("c"),
         ];
         assert_eq!(summary(&findings), "2 ok, 1 warning, 0 problems");
     }

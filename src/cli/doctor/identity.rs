@@ -5,14 +5,13 @@ use std::net::SocketAddr;
 
 use super::finding::Finding;
 use super::local_proxy::RunningProxy;
+use super::told;
 use crate::cli::inventory::Inventory;
 use crate::cluster::keys::claims_an_id;
 use crate::cluster::others_ids::OthersIds;
 use crate::cluster::state::canonical;
 use crate::config::Config;
 use crate::publish::identity::{LeaseCandidate, ShownIds, can_name_a_lease};
-
-const CHANGE_ONE_ID: &str = "give one of the two another identity.serverID, or another host name";
 
 /// The configured server ID, or the one that the proxy would find; `None`: it would generate one.
 pub fn own(
@@ -61,13 +60,13 @@ pub fn findings(
     let id = own.or(runs_as);
     let mine = canonical(config.peer.advertise_address);
     let mut findings = vec![match id {
-        None => Finding::info(
-            "server ID",
-            "neither configured nor told by a Lease: the proxy makes up one of its own",
-        ),
+        None => told::no_id("server ID"),
         Some(id) => own_id_finding(mine, id, running, inventory),
     }];
-    findings.extend(inventory.claims.iter().filter_map(|key| claim(key)));
+    findings.extend(inventory.claims.iter().filter_map(|key| {
+        let (id, address) = key.rsplit_once('/').filter(|_| claims_an_id(key))?;
+        Some(told::claimed_id(format!("server ID {id}"), address))
+    }));
     findings.extend(shared_addresses(mine, [id, runs_as], inventory));
     findings
 }
@@ -82,26 +81,10 @@ fn own_id_finding(
     let running_at = running.map(|running| canonical(running.endpoint));
     let live = inventory.lives.iter().find(|(live, _)| live == id);
     match live.map(|(_, live)| canonical(live.endpoint)) {
-        None => Finding::ok(about, "nobody lives under it"),
-        Some(at) if at == mine || Some(at) == running_at => {
-            Finding::ok(about, "this proxy's alone")
-        }
-        Some(at) => Finding::problem(
-            about,
-            format!("the proxy at {at} lives under it: this one could not tell its peers anything"),
-            CHANGE_ONE_ID,
-        ),
+        None => told::unused_id(about),
+        Some(at) if at == mine || Some(at) == running_at => told::own_id(about),
+        Some(at) => told::used_id(about, at),
     }
-}
-
-/// A proxy that claims an ID which another proxy uses.
-fn claim(key: &str) -> Option<Finding> {
-    let (id, address) = key.rsplit_once('/').filter(|_| claims_an_id(key))?;
-    Some(Finding::problem(
-        format!("server ID {id}"),
-        format!("the proxy at {address} wants it, and another one lives under it"),
-        CHANGE_ONE_ID,
-    ))
 }
 
 /// Addresses with more than one live server. `own`: IDs of this proxy, whose address is `mine`.
@@ -116,21 +99,11 @@ fn shared_addresses(
     }
     let others = at.remove(&mine).unwrap_or_default().into_iter();
     let others = others.filter(|id| !own.contains(&Some(id)));
-    let at_mine = others.map(|id| {
-        Finding::problem(
-            format!("peer.advertiseAddress {mine}"),
-            format!("it is the address of server {id}"),
-            "make it the address at which peers reach this proxy",
-        )
-    });
+    let key = format!("peer.advertiseAddress {mine}");
+    let at_mine = others.map(|id| told::address_of_another(&key, id));
     let shared = at.iter().filter(|(_, ids)| ids.len() > 1);
-    let elsewhere = shared.map(|(address, ids)| {
-        Finding::problem(
-            format!("servers {}", ids.join(", ")),
-            format!("all are said to live at {address}"),
-            "correct peer.advertiseAddress of all but one of them",
-        )
-    });
+    let elsewhere = shared
+        .map(|(address, ids)| told::shared_address(format!("servers {}", ids.join(", ")), address));
     elsewhere.chain(at_mine).collect()
 }
 

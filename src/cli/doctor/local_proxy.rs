@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use super::connection_failure::{ConfigKeys, ConnectionFailure};
 use super::finding::Finding;
 use super::http_probe::{self, PATIENCE};
+use super::told;
 use crate::cli::fetch::{self, FetchError};
 use crate::client::ClientMaker;
 use crate::cluster::state::canonical;
@@ -164,15 +165,13 @@ async fn refusal_count(admin: Option<&str>) -> Option<f64> {
 pub fn findings(config: &Config, observed: &LocalObservations) -> Vec<Finding> {
     let admin = config.admin.bind_address;
     let mut findings = match &observed.admin {
-        AdminPort::Nothing => vec![Finding::info(
-            ABOUT,
-            format!("none runs: nobody listens at admin.bindAddress {admin}"),
-        )],
-        AdminPort::Other(how) => vec![Finding::problem(
-            format!("admin.bindAddress {admin}"),
-            format!("taken by something that is not this program: {how}"),
-            "end what listens there, or choose another port",
-        )],
+        AdminPort::Nothing => vec![told::none_runs(ABOUT, admin)],
+        AdminPort::Other(how) => {
+            vec![told::admin_port_taken(
+                format!("admin.bindAddress {admin}"),
+                how,
+            )]
+        }
         AdminPort::Proxy(running) => running_findings(config, running),
     };
     let addresses = observed.addresses.iter();
@@ -200,21 +199,10 @@ fn running_findings(config: &Config, running: &RunningProxy) -> Vec<Finding> {
         )),
         None => None,
     };
-    let differs = differs.map(|how| {
-        Finding::warning(
-            ABOUT,
-            format!("runs with another configuration than this file: {how}"),
-            "restart it, if this file is the one that it starts with",
-        )
-    });
-    let at = format!("{shown} at {endpoint}");
+    let differs = differs.map(|how| told::runs_otherwise(ABOUT, how));
     let state = match missing.is_empty() {
-        true => Finding::ok(ABOUT, format!("{at}, version {version}, ready")),
-        false => Finding::warning(
-            ABOUT,
-            format!("{at}, not ready: {}", missing.join("; ")),
-            "see the other lines, and its log",
-        ),
+        true => told::proxy_ready(ABOUT, shown, endpoint, version),
+        false => told::proxy_not_ready(ABOUT, shown, endpoint, missing.join("; ")),
     };
     differs.into_iter().chain([state]).collect()
 }
@@ -223,51 +211,22 @@ fn address_finding(config: &Config, own: &OwnAddress, observed: &LocalObservatio
     let key = own.key;
     let about = format!("{key} {}", own.address);
     let binds = key == BIND_KEY;
-    let correct = format!("correct {key}");
     let advertised = canonical(config.peer.advertise_address);
     let running = observed.running();
     // The running proxy has the same address.
     let agrees = running.is_some_and(|running| canonical(running.endpoint) == advertised);
-    let unknown = running.is_some() || matches!(observed.admin, AdminPort::Other(_));
-    match &own.listener {
-        Listener::Proxy(Some(true)) => Finding::ok(about, "leads to the proxy that runs here"),
-        Listener::Foreign => Finding::problem(
-            about,
-            "this machine does not have this address",
-            "make it an address of this machine",
-        ),
-        Listener::Nothing if binds && !agrees => Finding::ok(about, "free"),
-        Listener::Nothing if running.is_none() => {
-            Finding::info(about, "nobody listens there, as no proxy runs here")
-        }
-        Listener::Nothing => Finding::problem(
-            about,
-            "nobody listens there: peers cannot reach this proxy",
-            correct + ", or what leads from there to serving.bindAddress",
-        ),
-        Listener::Unknown(failure) => failure.finding(&about, &KEYS),
-        Listener::NotAProxy if binds => Finding::problem(
-            about,
-            "taken by something that is no kube-interop-proxy",
-            "end it; a kube-apiserver is to be started with --bind-address=127.0.0.1",
-        ),
-        Listener::NotAProxy => Finding::problem(
-            about,
-            "leads to something that is no kube-interop-proxy",
-            correct,
-        ),
-        Listener::Proxy(None) if unknown => Finding::info(
-            about,
-            "leads to a proxy; nothing tells whether it is this one",
-        ),
-        Listener::Proxy(_) => Finding::problem(
-            about,
-            match running {
-                Some(_) => "leads to another proxy than the one that runs here",
-                None => "leads to a proxy, and none runs here",
-            },
-            correct + ": no two proxies can have one address",
-        ),
+    match (&own.listener, &observed.admin) {
+        (Listener::Foreign, _) => told::foreign_address(about),
+        (Listener::Nothing, _) if binds && !agrees => told::free(about),
+        (Listener::Nothing, _) if running.is_none() => told::nobody_yet(about),
+        (Listener::Nothing, _) => told::nobody(about, key),
+        (Listener::Unknown(failure), _) => failure.finding(&about, &KEYS),
+        (Listener::NotAProxy, _) if binds => told::port_taken(about),
+        (Listener::NotAProxy, _) => told::leads_to_no_proxy(about, key),
+        (Listener::Proxy(Some(true)), _) => told::leads_here(about),
+        (Listener::Proxy(Some(false)), _) => told::leads_to_another_proxy(about, key),
+        (Listener::Proxy(None), AdminPort::Nothing) => told::leads_away(about, key),
+        (Listener::Proxy(None), _) => told::leads_to_some_proxy(about),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `check --live`: checks that the servers and files of the configuration exist, are the expected ones, and agree.
 //!
-//! Each subject has a part that observes and a pure part, which turns observations into [`Finding`]s. Probes run
+//! Each subject has a part that observes and a pure part, which turns observations into the findings of [`told`]. Probes run
 //! concurrently and each has a time limit, so that one dead server hides no other finding. Nothing is changed: servers get
 //! GETs only; etcd gets reads, and transactions whose condition never holds.
 
@@ -17,6 +17,7 @@ pub mod local_proxy;
 pub mod peers;
 pub mod storage;
 pub mod stored;
+pub mod told;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -43,15 +44,17 @@ const PATIENCE: Duration = Duration::from_secs(12);
 pub async fn examine(file: &Path) -> Vec<Finding> {
     let about = format!("configuration {}", file.display());
     let mut findings: Vec<Finding> = match config::load(file) {
-        Ok(_) => vec![Finding::ok(&about, "no problems")],
-        Err(problems) => problems
-            .iter()
-            .map(|problem| Finding::problem(&about, problem, "correct it there"))
-            .collect(),
+        Ok(_) => vec![told::no_problems(&about)],
+        Err(problems) => {
+            let problems = problems.iter();
+            problems
+                .map(|problem| told::misconfigured(&about, problem))
+                .collect()
+        }
     };
     match config::load_without_files(file) {
         Ok(config) => findings.extend(live(&config, file).await),
-        Err(_) => findings.push(skipped(
+        Err(_) => findings.push(told::skipped(
             "everything else",
             "the configuration must be right first",
         )),
@@ -96,7 +99,7 @@ async fn live(config: &Config, file: &Path) -> Vec<Finding> {
             findings.extend(peers::absent(&stored, &mine, file));
             skews.extend(peer_skews);
         }
-        None => findings.push(skipped(
+        None => findings.push(told::skipped(
             "server ID and peers",
             "no endpoint of etcd tells of them",
         )),
@@ -118,9 +121,4 @@ fn peer_maker(
         http_probe::PATIENCE,
     );
     maker.map(Arc::new).map_err(|error| error.to_string())
-}
-
-/// For subjects that cannot be checked because of another problem, which has a finding already.
-fn skipped(about: impl std::fmt::Display, why: impl std::fmt::Display) -> Finding {
-    Finding::info(about, format!("not looked at: {why}"))
 }

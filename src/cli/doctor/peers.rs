@@ -18,7 +18,7 @@ use super::clock::Skew;
 use super::connection_failure::{ConfigKeys, ConnectionFailure};
 use super::finding::Finding;
 use super::http_probe::{self, Readiness};
-use super::skipped;
+use super::told;
 use crate::cli::inventory::Inventory;
 use crate::client::{self, ClientMaker};
 use crate::cluster::state::canonical;
@@ -73,7 +73,7 @@ pub async fn check(
 ) -> (Vec<Finding>, Vec<(String, Skew)>) {
     let maker = match maker {
         Ok(maker) => maker,
-        Err(why) => return (vec![skipped("peers", why)], Vec::new()),
+        Err(why) => return (vec![told::skipped("peers", why)], Vec::new()),
     };
     let mut live = live_peers(inventory, mine);
     let left = live.split_off(live.len().min(MAX_PEERS)).len();
@@ -88,8 +88,7 @@ pub async fn check(
     });
     let mut findings = findings(&observed);
     if left > 0 {
-        let what = format!("{left} more were not looked at");
-        findings.push(Finding::info("peers", what));
+        findings.push(told::left_out("peers", left));
     }
     (findings, skews.collect())
 }
@@ -159,22 +158,16 @@ pub fn absent(inventory: &Inventory, mine: &[SocketAddr], file: &Path) -> Vec<Fi
     let gone = inventory.records.iter().filter(|(id, record)| {
         !is_alive(inventory, id, record.endpoint) && !mine.contains(&canonical(record.endpoint))
     });
-    gone.map(|(id, record)| {
-        Finding::info(
-            format!("peer {id} {}", record.endpoint),
-            "does not live, and is remembered until rerouting.absentServerGrace is over",
-        )
-        .advised(format!(
-            "if it will not come back: kube-interop-proxy forget {id} --config {}",
-            file.display()
-        ))
-    })
-    .collect()
+    let told = gone.map(|(id, record)| {
+        let about = format!("peer {id} {}", record.endpoint);
+        told::not_alive(about, id, file.display())
+    });
+    told.collect()
 }
 
 pub fn findings(observed: &[(PeerServer, Observed)]) -> Vec<Finding> {
     if observed.is_empty() {
-        return vec![Finding::info("peers", "no other server lives")];
+        return vec![told::alone("peers")];
     }
     let each = observed.iter();
     each.map(|(peer, observed)| finding(peer, observed))
@@ -186,96 +179,46 @@ fn finding(peer: &PeerServer, observed: &Observed) -> Finding {
     let bare = peer.kind == PeerKind::Bare;
     let observed = match observed {
         Ok(observed) => observed,
-        Err(failure) if bare => return unreachable(&about, failure),
+        Err(failure) if bare => {
+            return told::bare_unreachable(about, failure.description(&KEYS));
+        }
         Err(failure) => return failure.finding(&about, &KEYS),
     };
-    match &observed.proxy {
-        Ok(true) if bare => Finding::info(
-            about,
-            "an apiserver advertises this address, and it leads to a proxy",
-        ),
-        Ok(false) if peer.kind.has_proxy() => Finding::problem(
-            about,
-            "what listens there is no kube-interop-proxy",
-            "correct its peer.advertiseAddress, or what leads from there to its serving.bindAddress",
-        ),
-        _ => trust_finding(peer, observed),
-    }
-}
-
-fn trust_finding(peer: &PeerServer, observed: &PeerObservations) -> Finding {
-    let about = peer.about();
-    let problem = match &observed.trust {
-        Ok(UserRecognition::No(problem)) => problem,
-        Ok(UserRecognition::Yes) => return readiness(&about, peer, &observed.ready),
-        Ok(UserRecognition::Unnamed) => {
-            return unknown(peer, observed, "everybody may read everything there");
+    match (&observed.proxy, &observed.trust) {
+        (Ok(true), _) if bare => told::advertised_by_proxy(about),
+        (Ok(false), _) if peer.kind.has_proxy() => told::peer_is_no_proxy(about),
+        (_, Ok(UserRecognition::Yes)) => readiness(peer, &observed.ready),
+        (_, Ok(UserRecognition::No(TrustProblem::NotBelieved(_)))) => told::peer_rejects(about),
+        (_, Ok(UserRecognition::No(TrustProblem::TakenFor { header, user }))) => {
+            // A server that does not take the certificate for a peer's answers 401, and never as anonymous.
+            match user == ANONYMOUS {
+                true => told::peer_reads_other_headers(about, header),
+                false => told::peer_takes_for_user(about, user),
+            }
         }
-        Err(why) => return unknown(peer, observed, why),
-    };
-    match problem {
-        TrustProblem::NotBelieved(_) => Finding::problem(
-            about,
-            "it does not believe this proxy, and answers 401",
-            "have apiServer.proxyClientCertFile signed by its serving.requestHeaderClientCAFile, with a CN of its \
-             serving.requestHeaderAllowedNames, and see that its own kube-apiserver believes it",
-        ),
-        // A server that does not take the certificate for a peer's answers 401, and never as anonymous.
-        TrustProblem::TakenFor { header, user } if user == ANONYMOUS => Finding::problem(
-            about,
-            format!("it believes this proxy, and does not read users from {header}"),
-            "make serving.requestHeaderUsernameHeaders the same on all servers",
-        ),
-        TrustProblem::TakenFor { user, .. } => Finding::problem(
-            about,
-            format!("it takes this proxy for user {user}, and not for a peer"),
-            "have apiServer.proxyClientCertFile signed by its serving.requestHeaderClientCAFile, and not by its \
-             clientCAFile only",
-        ),
-        other => unknown(peer, observed, &other.to_string()),
+        // A server that is not ready need not tell whom it believes.
+        _ if observed.ready.status == StatusCode::SERVICE_UNAVAILABLE => {
+            readiness(peer, &observed.ready)
+        }
+        (_, Ok(UserRecognition::No(other))) => told::peer_belief_unknown(about, other),
+        (_, Ok(UserRecognition::Unnamed)) => {
+            told::peer_belief_unknown(about, "everybody may read everything there")
+        }
+        (_, Err(why)) => told::peer_belief_unknown(about, why),
     }
-}
-
-/// A server that is not ready need not tell whom it believes.
-fn unknown(peer: &PeerServer, observed: &PeerObservations, why: &str) -> Finding {
-    let ready = &observed.ready;
-    match ready.status == StatusCode::SERVICE_UNAVAILABLE {
-        true => readiness(&peer.about(), peer, ready),
-        false => Finding::warning(
-            peer.about(),
-            format!("whether it believes this proxy could not be found out: {why}"),
-            "run check --live there, and read its log",
-        ),
-    }
-}
-
-/// An apiserver lives, and nobody answers at the address that it advertises.
-fn unreachable(about: &str, failure: &ConnectionFailure) -> Finding {
-    let why = failure.description(&KEYS);
-    Finding::warning(
-        about,
-        format!(
-            "an apiserver without a proxy lives, and nobody can ask it at the address that it advertises: {why}"
-        ),
-        "start its proxy; or let it listen there, and let control plane nodes reach each other's port",
-    )
 }
 
 /// Only 503 means not ready: an apiserver may answer 401 or 403 to a request without a user.
-fn readiness(about: &str, peer: &PeerServer, ready: &Readiness) -> Finding {
+fn readiness(peer: &PeerServer, ready: &Readiness) -> Finding {
     let kind = match peer.kind {
         PeerKind::Proxied => "behind its proxy",
         PeerKind::Native => "without a proxy",
         PeerKind::Bare => "without a proxy, bare",
     };
     let version = peer.version.as_deref().unwrap_or("of unknown version");
-    let what = format!("kube-apiserver {version} {kind}");
     match ready.status == StatusCode::SERVICE_UNAVAILABLE {
-        true => {
-            let advice = "run check --live there";
-            Finding::warning(about, what + ", not ready", advice)
-        }
-        false => Finding::ok(about, format!("{what}, {} ms", ready.elapsed.as_millis())),
+        true => told::peer_not_ready(peer.about(), version, kind),
+        false => told::peer_answers(peer.about(), version, kind, ready.elapsed.as_millis()),
     }
 }
 

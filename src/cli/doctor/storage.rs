@@ -11,6 +11,7 @@ use super::PATIENCE;
 use super::apiserver;
 use super::finding::Finding;
 use super::http_probe::body;
+use super::told;
 use crate::client::Client;
 use crate::config::Config;
 use crate::kube::discovery::documents;
@@ -71,22 +72,15 @@ async fn probe(
 fn finding(config: &Config, stored: &Stored) -> Finding {
     let about = apiserver::about(config);
     let names = |names: &BTreeSet<String>| Vec::from_iter(names.iter().cloned()).join(", ");
-    match (&stored.elsewhere, &stored.unknown) {
-        (elsewhere, _) if !elsewhere.is_empty() && stored.here == 0 => Finding::problem(
-            about,
-            "it stores nothing in the etcd of etcd.endpoints below etcd.prefix",
-            "name there the etcd and the prefix that it uses (--etcd-servers, --etcd-prefix)",
-        ),
-        (elsewhere, _) if !elsewhere.is_empty() => Finding::problem(
-            about,
-            format!("it stores in another etcd: {}", names(elsewhere)),
-            "name them in etcd.otherResources",
-        ),
-        (_, unknown) if !unknown.is_empty() => {
-            let what = format!("does not tell where it stores {}", names(unknown));
-            Finding::info(about, what)
-        }
-        _ => Finding::ok(about, "stores what it has built in in this etcd"),
+    if !stored.elsewhere.is_empty() {
+        return match stored.here {
+            0 => told::stores_nothing_here(about),
+            _ => told::stores_elsewhere(about, names(&stored.elsewhere)),
+        };
+    }
+    match stored.unknown.is_empty() {
+        true => told::stores_here(about),
+        false => told::storage_unknown(about, names(&stored.unknown)),
     }
 }
 

@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 use tokio::time::timeout;
 
 use super::finding::{Finding, Level};
+use super::told;
 use crate::cli::inventory::Inventory;
 use crate::cluster::connector::within;
 use crate::cluster::etcd;
@@ -101,90 +102,71 @@ impl Stored {
 
 /// `user`: common name of the client certificate.
 pub fn findings(config: &EtcdConfig, user: Option<&str>, stored: &Stored) -> Vec<Finding> {
-    let subject = match user {
+    let user = match user {
         Some(user) => format!("user {user} (etcd.certFile)"),
         None => "this proxy".to_owned(),
     };
-    let mut findings = failures(&subject, &stored.failed);
+    let mut findings = failures(&user, &stored.failed);
     if findings.iter().all(|it| it.level < Level::Problem) {
-        let all = format!("{subject} may read and write all that it needs");
-        findings.push(Finding::ok(PERMISSIONS, all));
+        findings.push(told::permitted(PERMISSIONS, user));
     }
-    let apiservers = stored.values.has_apiserver_keys;
-    findings.extend(apiservers.map(|some| prefix(&config.prefix, some, &stored.other_prefixes)));
-    findings.extend(stored.values.undecodable.iter().map(|(key, why)| {
-        Finding::warning(
-            format!("etcd key {key}"),
-            format!("cannot be understood: {why}"),
-            "see who wrote it; what was known of it before stays in use",
-        )
+    let prefix = &config.prefix;
+    findings.extend(stored.values.has_apiserver_keys.map(|some| match some {
+        true => told::prefix("etcd.prefix", prefix),
+        false => {
+            let hint = match stored.other_prefixes.as_slice() {
+                [] => "there is nothing else in this etcd either".to_owned(),
+                places => format!("there are keys below {}", places.join(", ")),
+            };
+            told::other_prefix("etcd.prefix", prefix, hint)
+        }
     }));
+    let undecodable = stored.values.undecodable.iter();
+    findings
+        .extend(undecodable.map(|(key, why)| told::undecodable(format!("etcd key {key}"), why)));
     findings
 }
 
-/// One finding for all prefixes for which the same is to be said.
-fn failures(subject: &str, failed: &[FailedRequest]) -> Vec<Finding> {
-    let mut told: Vec<(Finding, String, Vec<&str>)> = Vec::new();
+/// One finding for all prefixes of which the same is to be said.
+fn failures(user: &str, failed: &[FailedRequest]) -> Vec<Finding> {
+    let mut groups: Vec<(&FailedRequest, Vec<&str>)> = Vec::new();
     for request in failed {
-        let (finding, so) = request.told(subject);
-        let mut known = told.iter_mut();
-        match known.find(|(other, its, _)| *other == finding && *its == so) {
-            Some((_, _, below)) => below.push(&request.below),
-            None => told.push((finding, so, vec![&request.below])),
+        match groups.iter_mut().find(|(first, _)| first.is_like(request)) {
+            Some((_, below)) => below.push(&request.below),
+            None => groups.push((request, vec![&request.below])),
         }
     }
-    let with_prefixes = told.into_iter().map(|(finding, so, below)| Finding {
-        what: format!("{} below {}{so}", finding.what, below.join(", ")),
-        ..finding
-    });
-    with_prefixes.collect()
+    let told = groups
+        .iter()
+        .map(|(first, below)| first.told(user, &below.join(", ")));
+    told.collect()
 }
 
 impl FailedRequest {
-    /// The finding without the prefixes, and what follows them.
-    fn told(&self, subject: &str) -> (Finding, String) {
-        let (to, why) = (self.to, self.error.said());
-        if !self.error.is_denied() {
-            let advice = match why.contains("space exceeded") {
-                true => NO_SPACE,
-                false => "look again in a while, and read etcd's log",
-            };
-            let finding = Finding::problem("etcd requests", format!("cannot {to}"), advice);
-            return (finding, format!(": {why}"));
-        }
-        let what = format!("{subject} may not {to}");
-        let (so, or) = match self.topic {
-            Topic::MasterLeases => (
-                ": apiservers without a proxy are not seen",
-                ", or set rerouting.bareServers: Ignore",
-            ),
-            Topic::HeaderNames => (": the header names of other apiservers are known later", ""),
-            _ => {
-                let advice = format!(
-                    "grant it a role that may {to} there: etcdctl role grant-permission --prefix"
-                );
-                return (Finding::problem(PERMISSIONS, what, advice), String::new());
-            }
-        };
-        let advice = format!("grant it a role that may read there (deploy/etcd-role.sh){or}");
-        (Finding::warning(PERMISSIONS, what, advice), so.to_owned())
+    fn is_like(&self, other: &Self) -> bool {
+        let same_why = self.error.said() == other.error.said();
+        same_why && self.to == other.to && self.optional_topic() == other.optional_topic()
     }
-}
 
-fn prefix(prefix: &str, has_apiserver_keys: bool, other_prefixes: &[String]) -> Finding {
-    const ABOUT: &str = "etcd.prefix";
-    if has_apiserver_keys {
-        return Finding::ok(ABOUT, format!("kube-apiservers store below {prefix}/"));
+    /// What the proxy works without, and may not read.
+    fn optional_topic(&self) -> Option<Topic> {
+        let optional = self.error.is_denied() && self.topic.is_optional();
+        optional.then_some(self.topic)
     }
-    let hint = match other_prefixes {
-        [] => "there is nothing else in this etcd either".to_owned(),
-        places => format!("there are keys below {}", places.join(", ")),
-    };
-    Finding::problem(
-        ABOUT,
-        format!("no kube-apiserver stores anything below {prefix}/; {hint}"),
-        "make it what the kube-apiserver's --etcd-prefix says, and see that these endpoints are its --etcd-servers",
-    )
+
+    fn told(&self, user: &str, below: &str) -> Finding {
+        match (self.error.is_denied(), self.topic) {
+            (true, Topic::MasterLeases) => told::bare_servers_denied(PERMISSIONS, user, below),
+            (true, Topic::HeaderNames) => told::header_names_denied(PERMISSIONS, user, below),
+            (true, _) => told::denied(PERMISSIONS, user, self.to, below),
+            (false, _) => {
+                let why = self.error.said();
+                let no_space = why.contains("space exceeded").then_some(NO_SPACE);
+                let advice = no_space.unwrap_or("look again in a while, and read etcd's log");
+                told::failed_request("etcd requests", self.to, below, why, advice)
+            }
+        }
+    }
 }
 
 async fn list(client: &Client, topic: Topic, below: &str) -> Result<Vec<EtcdItem>, SourceError> {
