@@ -16,6 +16,18 @@ const SECOND: u128 = 1_000_000_000;
 const MINUTE: u128 = 60 * SECOND;
 const HOUR: u128 = 60 * MINUTE;
 
+const UNITS: [(&str, u128); 8] = [
+    ("ns", 1),
+    ("us", MICROSECOND),
+    // The micro sign, and the Greek letter.
+    ("\u{b5}s", MICROSECOND),
+    ("\u{3bc}s", MICROSECOND),
+    ("ms", MILLISECOND),
+    ("s", SECOND),
+    ("m", MINUTE),
+    ("h", HOUR),
+];
+
 /// Digits after the point that can matter: an hour has fewer nanoseconds.
 const FRACTION_DIGITS: usize = 15;
 
@@ -47,24 +59,22 @@ pub fn parse(text: &str) -> Result<Duration, DurationError> {
         return Err(DurationError::Negative);
     }
     let mut rest = text.strip_prefix('+').unwrap_or(text);
-    if rest.is_empty() {
-        return Err(DurationError::Empty);
+    match rest {
+        "" => return Err(DurationError::Empty),
+        "0" => return Ok(Duration::ZERO),
+        _ => {}
     }
-    if rest == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let mut nanos = 0_u128;
+    let mut nanos = 0;
     while !rest.is_empty() {
         let (part, after) = leading_part(rest)?;
         nanos += part;
+        rest = after;
         if nanos > MAX_NANOS {
             return Err(DurationError::TooLong);
         }
-        rest = after;
     }
-    u64::try_from(nanos)
-        .map(Duration::from_nanos)
-        .map_err(|_| DurationError::TooLong)
+    let nanos = u64::try_from(nanos).map_err(|_| DurationError::TooLong)?;
+    Ok(Duration::from_nanos(nanos))
 }
 
 /// Prints as Go does: `1m30s`, `1h0m0s`, `1.5s`, `500ms`, `0s`.
@@ -86,67 +96,37 @@ pub fn format(duration: Duration) -> String {
     }
 }
 
-/// The first number with its unit, in nanoseconds, and what follows it.
+/// The first number with its unit, in nanoseconds, and what follows it. Fractions of a nanosecond are cut off, as in Go.
 fn leading_part(text: &str) -> Result<(u128, &str), DurationError> {
-    let (whole, after_whole) = leading_digits(text);
-    let (fraction, rest) = match after_whole.strip_prefix('.') {
-        Some(after_point) => leading_digits(after_point),
-        None => ("", after_whole),
+    let (whole, rest) = split_while(text, |c| c.is_ascii_digit());
+    let (fraction, rest) = match rest.strip_prefix('.') {
+        Some(rest) => split_while(rest, |c| c.is_ascii_digit()),
+        None => ("", rest),
     };
     if whole.is_empty() && fraction.is_empty() {
         return Err(DurationError::NoNumber);
     }
-    let unit_end = rest
-        .find(|c: char| c == '.' || c.is_ascii_digit())
-        .unwrap_or(rest.len());
-    let (unit, rest) = rest.split_at(unit_end);
-    let unit = unit_nanos(unit)?;
-    let whole = whole_units(whole)?
-        .checked_mul(unit)
-        .ok_or(DurationError::TooLong)?;
-    Ok((whole + fraction_of(fraction, unit), rest))
+    let (name, rest) = split_while(rest, |c| c != '.' && !c.is_ascii_digit());
+    let unit = match UNITS.iter().find(|(unit, _)| *unit == name) {
+        Some((_, nanos)) => *nanos,
+        None if name.is_empty() => return Err(DurationError::NoUnit),
+        None => return Err(DurationError::UnknownUnit),
+    };
+    // Each is within Go's limit, so that no sum overflows.
+    let whole: u64 = match whole {
+        "" => 0,
+        digits => digits.parse().map_err(|_| DurationError::TooLong)?,
+    };
+    let digits = fraction.bytes().take(FRACTION_DIGITS);
+    let (sum, scale) = digits.fold((0, 1), |(sum, scale), digit| {
+        (sum * 10 + u128::from(digit - b'0'), scale * 10)
+    });
+    Ok((u128::from(whole) * unit + sum * unit / scale, rest))
 }
 
-fn leading_digits(text: &str) -> (&str, &str) {
-    let end = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
-    text.split_at(end)
-}
-
-fn whole_units(digits: &str) -> Result<u128, DurationError> {
-    match digits {
-        "" => Ok(0),
-        // Each term is within Go's limit, so sums cannot overflow u128.
-        _ => digits
-            .parse::<u64>()
-            .map(u128::from)
-            .map_err(|_| DurationError::TooLong),
-    }
-}
-
-/// The value of the digits after the point, in nanoseconds; fractions of a nanosecond are cut off, as in Go.
-fn fraction_of(digits: &str, unit: u128) -> u128 {
-    let digits = digits
-        .bytes()
-        .take(FRACTION_DIGITS)
-        .map(|digit| u128::from(digit - b'0'));
-    let (sum, scale) = digits.fold((0, 1), |(sum, scale), digit| (sum * 10 + digit, scale * 10));
-    sum * unit / scale
-}
-
-fn unit_nanos(unit: &str) -> Result<u128, DurationError> {
-    match unit {
-        "" => Err(DurationError::NoUnit),
-        "ns" => Ok(1),
-        // U+00B5, the micro sign, and U+03BC, the Greek letter.
-        "us" | "\u{b5}s" | "\u{3bc}s" => Ok(MICROSECOND),
-        "ms" => Ok(MILLISECOND),
-        "s" => Ok(SECOND),
-        "m" => Ok(MINUTE),
-        "h" => Ok(HOUR),
-        _ => Err(DurationError::UnknownUnit),
-    }
+/// Splits off the beginning whose characters are such.
+fn split_while(text: &str, is_such: impl Fn(char) -> bool) -> (&str, &str) {
+    text.split_at(text.find(|c| !is_such(c)).unwrap_or(text.len()))
 }
 
 /// `nanos` in `unit`s with as many digits after the point as it takes.
