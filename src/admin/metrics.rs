@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use prometheus::{Gauge, IntCounter, IntGauge, IntGaugeVec, Registry};
 
-use super::status::ReadinessCheck;
+use super::document::CheckStatus;
 use crate::log_queue;
 use crate::metrics::{counter, gauge, gauge_vec, int_gauge, saturating};
 
@@ -125,10 +125,10 @@ impl Gauges {
         })
     }
 
-    pub fn set(&self, values: GaugeValues, checks: &[ReadinessCheck]) {
+    pub fn set(&self, values: GaugeValues, checks: &[CheckStatus]) {
         for check in checks {
             let passes = check.missing.is_none();
-            let gauge = self.readyz_checks.with_label_values(&[check.name]);
+            let gauge = self.readyz_checks.with_label_values(&[&check.name]);
             gauge.set(passes.into());
         }
         self.etcd_age.set(values.etcd_age.as_secs_f64());

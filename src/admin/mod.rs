@@ -1,5 +1,6 @@
 //! The admin port (loopback only): metrics, health, and the status page. And the TLS port for monitoring from other hosts.
 
+mod accept;
 pub mod document;
 mod lenient;
 pub mod metrics;

@@ -32,13 +32,6 @@ pub struct StatusReader {
     lease: LeaseMetrics,
 }
 
-/// One check of `/readyz?verbose`.
-pub struct ReadinessCheck {
-    pub name: &'static str,
-    /// Why it fails; `None`: it passes.
-    pub missing: Option<String>,
-}
-
 impl StatusReader {
     pub fn new(
         shared: Arc<Shared>,
@@ -55,14 +48,15 @@ impl StatusReader {
     }
 
     /// The proxy is ready while none of these fails.
-    pub fn checks(&self) -> [ReadinessCheck; 7] {
+    pub fn checks(&self) -> [CheckStatus; 7] {
         let shared = &self.shared;
         let snapshot = shared.published.snapshot.load();
         let trust_problems = shared.local.trust_problems();
-        let check = |name, ok: bool, missing: &str| ReadinessCheck {
-            name,
-            missing: (!ok).then(|| missing.to_owned()),
+        let failing = |name: &str, missing: Option<String>| CheckStatus {
+            missing,
+            name: name.to_owned(),
         };
+        let check = |name, ok: bool, why: &str| failing(name, (!ok).then(|| why.to_owned()));
         [
             check(
                 "etcd-synced",
@@ -79,20 +73,17 @@ impl StatusReader {
                 shared.local.is_ready(),
                 "the last /readyz of the apiserver was not 200",
             ),
-            ReadinessCheck {
-                name: "requestheader",
-                // Before that a check above fails, and nothing is known of this one.
-                missing: trust_problems.filter(|_| shared.local.can_be_asked()),
-            },
+            // Before it can be asked a check above fails, and nothing is known of this one.
+            failing(
+                "requestheader",
+                trust_problems.filter(|_| shared.local.can_be_asked()),
+            ),
             check(
                 "discovery-read",
                 snapshot.local_known,
                 "what the apiserver serves is not known",
             ),
-            ReadinessCheck {
-                name: "published",
-                missing: shared.announcement.missing(),
-            },
+            failing("published", shared.announcement.missing()),
             check(
                 "serving",
                 *shared.phase.borrow() == ShutdownPhase::Serving,
@@ -178,13 +169,7 @@ impl StatusReader {
             |id: &watch::Receiver<Option<Arc<str>>>| id.borrow().as_deref().map(str::to_owned);
         ServerStatus {
             apiserver_id: text(&shared.own.apiserver_id),
-            checks: checks
-                .into_iter()
-                .map(|check| CheckStatus {
-                    missing: check.missing,
-                    name: check.name.to_owned(),
-                })
-                .collect(),
+            checks: checks.into(),
             compatibility_version: snapshot.local_version.map(|version| version.to_string()),
             discovery_known: snapshot.local_known,
             endpoint: shared.own.endpoint.to_string(),

@@ -1,7 +1,6 @@
-//! Accepts connections of the secure admin port, and answers their requests over HTTP/1.1.
+//! Serves connections of the secure admin port: their handshakes, and their requests over HTTP/1.1.
 
 use std::any::Any;
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,26 +18,28 @@ use pingora_core::protocols::tls::server::handshake_with_callback;
 use pingora_core::{ErrorType, OrErr};
 use pingora_http::ResponseHeader;
 use rustls::ServerConfig;
-use tokio::sync::{AcquireError, Mutex, OwnedSemaphorePermit, Semaphore};
-use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
 
 use super::gate::Gate;
 use super::review::{PATH, Reviewer, Verdict};
+use crate::admin::accept::AdminPort;
 use crate::admin::pages::{AdminResponse, Pages, Reasons, TEXT, not_found, respond};
 use crate::admin::predecessor::AdminListener;
 use crate::client::ClientMaker;
-use crate::log_throttle::LogRateLimit;
 use crate::net::files;
 use crate::relay::shared::Shared;
 use crate::request::caller::ClientConnection;
 use crate::server::accept::in_turn;
 use crate::tls::serving::ServingTls;
 
-/// Most connections. Above that the oldest one is closed for a new one, but not before [`GRACE`].
-const MOST: usize = 64;
-/// Enough for a request, unless the apiserver is slow or many ask at once.
-const GRACE: Duration = Duration::from_secs(1);
+const PORT: AdminPort = AdminPort {
+    name: "secure admin port",
+    most: 64,
+    // Enough for a request, unless the apiserver is slow or many ask at once.
+    grace: Duration::from_secs(1),
+    may_use: |tcp| files::is_for_requests(tcp),
+};
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the whole header of the first request.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -46,7 +47,6 @@ const FIRST_TIMEOUT: Duration = Duration::from_secs(10);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 /// For an answer, which waits for the apiserver.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What the port answers with.
 pub struct SecureInputs {
@@ -68,11 +68,6 @@ struct Port {
 
 /// Serves until dropped.
 pub async fn run(listener: AdminListener, inputs: SecureInputs) {
-    let listener = listener.bound().await;
-    let listener = match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => listener,
-        Err(error) => return tracing::error!(%error, "secure admin port cannot be used"),
-    };
     let shared = inputs.shared;
     let address = shared.config.api_server.address;
     let reviewer = Reviewer::new(inputs.maker, address, shared.local.clone());
@@ -82,54 +77,11 @@ pub async fn run(listener: AdminListener, inputs: SecureInputs) {
         tls: inputs.tls,
         handshake_lock: Mutex::default(),
     });
-    let room = Arc::new(Semaphore::new(MOST));
-    let mut open = VecDeque::new();
-    loop {
-        match listener.accept().await {
-            Ok((tcp, from)) if files::is_for_requests(&tcp) => {
-                // Only now that somebody wants it.
-                let permit = place(&room, &mut open).await;
-                let port = port.clone();
-                let serving = tokio::spawn(async move {
-                    port.serve(tcp, from).await;
-                    drop(permit);
-                });
-                open.push_back((Instant::now(), serving.abort_handle()));
-            }
-            Ok(_) => warn_refused(&"too many files are open"),
-            Err(error) => {
-                warn_refused(&error);
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-}
-
-/// Waits for a place for another connection. The oldest of `open` come first. An error cannot happen: nobody closes `room`.
-async fn place(
-    room: &Arc<Semaphore>,
-    open: &mut VecDeque<(Instant, AbortHandle)>,
-) -> Result<OwnedSemaphorePermit, AcquireError> {
-    loop {
-        open.retain(|(_, connection)| !connection.is_finished());
-        let place = room.clone().acquire_owned();
-        let Some((since, oldest)) = open.front() else {
-            return place.await;
-        };
-        tokio::select! {
-            biased;
-            place = place => return place,
-            () = sleep_until(*since + GRACE) => oldest.abort(),
-        }
-        open.pop_front();
-    }
-}
-
-fn warn_refused(problem: &dyn std::fmt::Display) {
-    static LOG_RATE: LogRateLimit = LogRateLimit::new();
-    if let Some(left_out) = LOG_RATE.admit() {
-        tracing::warn!(%problem, left_out, "cannot accept on the secure admin port");
-    }
+    let serve = |tcp, from| {
+        let port = port.clone();
+        async move { port.serve(tcp, from).await }
+    };
+    PORT.accept(listener.bound().await, serve).await;
 }
 
 impl Port {
