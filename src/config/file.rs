@@ -12,7 +12,7 @@ use serde::de::{
 };
 
 use super::problem::Problem;
-use super::tree::Node;
+use super::tree::{KeyPath, Node};
 
 /// Largest configuration file, in bytes. A complete, commented one has 8 KiB.
 pub(super) const MAX_BYTES: usize = 64 * 1024;
@@ -29,8 +29,7 @@ pub(super) fn parse(text: &str) -> Result<Node, Problem> {
         ));
     }
     let budget = Cell::new(MAX_COST);
-    let builder = TreeBuilder { budget: &budget };
-    builder
+    TreeBuilder::new(&budget, None)
         .deserialize(serde_yaml::Deserializer::from_str(text))
         .map_err(|error| {
             let line = error.location().map(|location| location.line());
@@ -47,6 +46,18 @@ pub(super) fn parse(text: &str) -> Result<Node, Problem> {
         })
 }
 
+/// The line, from 1, of the key or list item at `path`, or of the nearest key above it that is in the file.
+///
+/// serde_yaml reports positions in errors only. So this reads the file, which could be read before, again, and fails on
+/// purpose at the key: exact for every style of YAML, and costs one pass over a small file for each problem.
+pub(super) fn line_of(text: &str, root: &Node, path: &KeyPath) -> Option<usize> {
+    let places = root.places(path);
+    let budget = Cell::new(MAX_COST);
+    let builder = TreeBuilder::new(&budget, Some(&places).filter(|places| !places.is_empty()));
+    let error = builder.deserialize(serde_yaml::Deserializer::from_str(text));
+    Some(error.err()?.location()?.line())
+}
+
 /// libyaml's message does not mention tabs, which are hard to see.
 fn tab_hint(text: &str, line: Option<usize>) -> &'static str {
     let indentation = |line: &str| line.trim_start_matches(' ').starts_with('\t');
@@ -60,9 +71,25 @@ fn tab_hint(text: &str, line: Option<usize>) -> &'static str {
 #[derive(Clone, Copy)]
 struct TreeBuilder<'b> {
     budget: &'b Cell<usize>,
+    /// Where to fail: the place of an entry or item at each level from here on; empty: here.
+    stop: Option<&'b [usize]>,
 }
 
-impl TreeBuilder<'_> {
+impl<'b> TreeBuilder<'b> {
+    fn new(budget: &'b Cell<usize>, stop: Option<&'b Vec<usize>>) -> Self {
+        let stop = stop.map(Vec::as_slice);
+        Self { budget, stop }
+    }
+
+    /// The builders of a key and of its value, or of an item, at this place.
+    fn below(self, place: usize) -> [Self; 2] {
+        let stop = self.stop.and_then(<[_]>::split_first);
+        let stop = stop.filter(|(first, _)| **first == place);
+        let stop = stop.map(|(_, rest)| rest);
+        let at_key = stop.filter(|rest| rest.is_empty());
+        [at_key, stop].map(|stop| Self { stop, ..self })
+    }
+
     fn spend<E: Error>(self, node: Node, bytes: usize) -> Result<Node, E> {
         let left = self.budget.get().saturating_sub(1 + bytes);
         self.budget.set(left);
@@ -82,7 +109,10 @@ impl<'de> DeserializeSeed<'de> for TreeBuilder<'_> {
     type Value = Node;
 
     fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
-        deserializer.deserialize_any(self)
+        match self.stop {
+            Some([]) => deserializer.deserialize_any(RejectAny),
+            _ => deserializer.deserialize_any(self),
+        }
     }
 }
 
@@ -133,7 +163,7 @@ impl<'de> Visitor<'de> for TreeBuilder<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Node, A::Error> {
         let mut items = Vec::new();
-        while let Some(item) = seq.next_element_seed(self)? {
+        while let Some(item) = seq.next_element_seed(self.below(items.len())[1])? {
             items.push(item);
         }
         self.spend(Node::List(items), 0)
@@ -141,15 +171,29 @@ impl<'de> Visitor<'de> for TreeBuilder<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
         let mut entries = Vec::new();
-        while let Some((key, value)) = map.next_entry_seed(self, self)? {
-            entries.push((key.into_key(), value));
+        loop {
+            let [key, value] = self.below(entries.len());
+            match map.next_entry_seed(key, value)? {
+                Some((key, value)) => entries.push((key.into_key(), value)),
+                None => return self.spend(Node::Map(entries), 0),
+            }
         }
-        self.spend(Node::Map(entries), 0)
     }
 
     fn visit_enum<A: EnumAccess<'de>>(self, data: A) -> Result<Node, A::Error> {
         let (IgnoredAny, variant) = data.variant()?;
         variant.newtype_variant_seed(self)?;
         Ok(Node::Tagged)
+    }
+}
+
+/// Accepts no value, so that serde_yaml reports the position.
+struct RejectAny;
+
+impl Visitor<'_> for RejectAny {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nothing")
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! From text to `Config`: `file` (YAML to a `tree`), `section` (the keys of any mapping), `sections` (every key),
 //! `values`, `headers`, `etcd` and `tls_options` (single values), `validate` (the whole, and rules across keys, which read
-//! `facts`), `files` and [`crate::x509::pem`] (certificates and keys). `problem` collects problems, `lines` finds their
+//! `facts`), `files` and [`crate::x509::pem`] (certificates and keys). `problem` collects problems, `file` finds their
 //! lines. [`effective`] has the value of each key as text, [`settings`] what is read again while the proxy runs.
 
 pub mod duration;
@@ -17,7 +17,6 @@ mod facts;
 mod file;
 mod files;
 mod headers;
-mod lines;
 mod message;
 mod problem;
 mod section;

@@ -5,7 +5,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::lines;
+use super::file;
 use super::message::one_line;
 use super::tree::{KeyPath, Node};
 
@@ -73,7 +73,7 @@ impl Problems {
             .map(|(index, (path, message))| Problem {
                 key: path.to_string(),
                 line: (index < MAX_LOCATED)
-                    .then(|| lines::line_of(text, root, &path))
+                    .then(|| file::line_of(text, root, &path))
                     .flatten(),
                 message,
             })

@@ -35,6 +35,33 @@ impl Node {
         }
     }
 
+    /// The place of each step that is in the tree, among the entries or items of its level.
+    pub(super) fn places(&self, path: &KeyPath) -> Vec<usize> {
+        let mut node = self;
+        let mut places = Vec::with_capacity(path.0.len());
+        for step in &path.0 {
+            let Some((place, below)) = node.child(step) else {
+                break;
+            };
+            places.push(place);
+            node = below;
+        }
+        places
+    }
+
+    fn child(&self, step: &KeyStep) -> Option<(usize, &Self)> {
+        match (self, step) {
+            (Self::List(items), KeyStep::Item(index)) => Some((*index, items.get(*index)?)),
+            (Self::Map(entries), KeyStep::Key { name, nth }) => {
+                let entries = entries.iter().enumerate();
+                let mut same = entries.filter(|(_, (key, _))| key == name);
+                let (place, (_, below)) = same.nth(*nth)?;
+                Some((place, below))
+            }
+            _ => None,
+        }
+    }
+
     /// The node as the key of a mapping.
     pub(super) fn into_key(self) -> String {
         match self {
@@ -118,11 +145,6 @@ impl KeyPath {
     pub(super) fn sibling(&self, name: &str) -> Self {
         let above = self.0.split_last().map(|(_, above)| above.to_vec());
         Self(above.unwrap_or_default()).key(name)
-    }
-
-    /// The steps from the root.
-    pub(super) fn steps(&self) -> &[KeyStep] {
-        &self.0
     }
 
     fn then(&self, step: KeyStep) -> Self {
