@@ -6,7 +6,6 @@
 pub mod arguments;
 pub mod doctor;
 pub mod forget;
-pub mod inventory;
 pub mod status;
 pub mod terminal;
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::finding::Finding;
+use super::inventory::Inventory;
 use super::local_proxy::RunningProxy;
 use super::told;
-use crate::cli::inventory::Inventory;
 use crate::cluster::keys::claims_an_id;
 use crate::cluster::others_ids::OthersIds;
 use crate::cluster::state::canonical;

@@ -1,8 +1,7 @@
-//! What is stored in etcd, decoded for `forget` and `check --live`. Pure.
+//! What is stored in etcd, decoded. Pure.
 //!
-//! The two share what values mean, and how prefixes are listed ([`crate::cluster::etcd::list`]), but not one read: etcd
-//! refuses a whole transaction if one of its ranges may not be read, and `check --live` names just those prefixes, and
-//! shows what it could read of the others. `forget` must not act on such a part.
+//! Each prefix is read on its own: etcd refuses a whole transaction if one of its ranges may not be read, and what could be
+//! read of the others is shown all the same.
 
 use std::net::IpAddr;
 

@@ -13,6 +13,7 @@ pub mod etcd;
 pub mod finding;
 pub mod http_probe;
 pub mod identity;
+pub mod inventory;
 pub mod local_proxy;
 pub mod peers;
 pub mod storage;

@@ -8,8 +8,8 @@ use futures_util::future::join_all;
 use tokio::time::timeout;
 
 use super::finding::{Finding, Level};
+use super::inventory::Inventory;
 use super::told;
-use crate::cli::inventory::Inventory;
 use crate::cluster::connector::within;
 use crate::cluster::etcd;
 use crate::cluster::keys::{EtcdKeys, Topic};
