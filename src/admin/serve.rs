@@ -13,7 +13,7 @@ use super::predecessor::AdminListener;
 
 const PORT: AdminPort = AdminPort {
     name: "admin port",
-    // Half of the file descriptors that requests leave free (`relay::files`).
+    // Half of the file descriptors that requests leave free (`net::files`).
     most: 32,
     grace: Duration::ZERO,
     may_use: |_| true,
