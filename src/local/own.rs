@@ -80,6 +80,8 @@ pub(super) struct OwnResources {
     /// This process was read.
     is_read: bool,
     answers: HashMap<Gvr, Answered>,
+    /// There were more names than it is asked about after one read.
+    has_unasked: bool,
 }
 
 impl OwnResources {
@@ -124,10 +126,10 @@ impl OwnResources {
         questions
     }
 
-    /// Whether the server could not say of a resource whether it serves it itself.
+    /// Whether the server could not say of a resource whether it serves it itself, or was not asked yet.
     pub(super) fn is_in_doubt(&self) -> bool {
         let mut answers = self.answers.values();
-        answers.any(|known| known.answer == Answer::Doubt)
+        self.has_unasked || answers.any(|known| known.answer == Answer::Doubt)
     }
 
     /// A doubt takes no answer away.
@@ -156,11 +158,12 @@ impl OwnResources {
         let missing = std::mem::take(&mut self.missing);
         let doubted = std::mem::take(&mut self.doubted);
         let mut in_doubt = Vec::new();
+        self.has_unasked = false;
         for gvr in listed.into_iter().filter(|gvr| !is_aggregated(gvr)) {
             let was_own = before.remove(&gvr);
             let is_custom = custom.definition(gvr.borrow()).is_some();
             let is_own = match is_custom {
-                true => match self.answer(gvr.borrow()) {
+                true => match self.origin(gvr.borrow()) {
                     Answer::BuiltIn => true,
                     Answer::Custom => false,
                     Answer::Doubt if was_own && !doubted.contains(&gvr) => true,
@@ -212,14 +215,17 @@ impl OwnResources {
     }
 
     /// About a resource that a CRD serves under the same name.
-    fn answer(&self, gvr: GvrRef<'_>) -> Answer {
+    fn origin(&mut self, gvr: GvrRef<'_>) -> Answer {
         let resource = GvrRef {
             subresource: "",
             ..gvr
         };
         match self.answers.get(&resource) {
             Some(known) => known.answer,
-            None if may_be_built_in(gvr.group) => Answer::Doubt,
+            None if may_be_built_in(gvr.group) => {
+                self.has_unasked = true;
+                Answer::Doubt
+            }
             None => Answer::Custom,
         }
     }
@@ -514,6 +520,33 @@ mod tests {
             let bytes: usize = known.iter().map(packed_len).sum();
             assert!(bytes <= MOST_DOUBTED, "{group}");
             assert!(own.doubted().contains(&gvr(SLICES)));
+        }
+    }
+
+    #[test]
+    fn who_was_not_asked_about_all_names_is_asked_again_soon() {
+        let names: Vec<_> = (0..=MOST_QUESTIONS).map(|n| format!("r{n}")).collect();
+        let group = "x.k8s.io";
+        let definition = |name: &String| (Pair(group.to_owned(), name.clone()), defined(&["v1"]));
+        let custom = Custom {
+            definitions: names.iter().map(definition).collect(),
+            ..Custom::default()
+        };
+        let listed = || {
+            names
+                .iter()
+                .map(|name| gvr(&format!("{group}/v1/{name}/")))
+                .collect()
+        };
+        let mut own = OwnResources::default();
+        for (asked, is_in_doubt) in [(MOST_QUESTIONS, true), (1, false), (0, false)] {
+            let questions = own.questions(&listed(), &custom);
+            assert_eq!(questions.len(), asked);
+            for question in questions {
+                own.answered(question, Answer::Custom);
+            }
+            own.update(listed(), &custom);
+            assert_eq!(own.is_in_doubt(), is_in_doubt);
         }
     }
 
