@@ -128,7 +128,7 @@ async fn documents(client: &mut Client) -> Documents {
         }
     }
     documents.endpoints = addresses(&json(client, ENDPOINTS).await);
-    documents.authorities = json(client, PATH).await["data"].take();
+    documents.authorities = json(client, PATH).await["data"].clone();
     documents
 }
 
@@ -227,16 +227,18 @@ fn advised(sentence: &str) -> (String, String) {
 }
 
 /// Whether clients can bypass this proxy.
-fn bypass(config: &Config, about: &str, endpoints: &[SocketAddr]) -> Option<Finding> {
+fn bypass(config: &Config, about: &str, endpoints: &[SocketAddr]) -> Vec<Finding> {
     let (address, ours) = (config.api_server.address, config.peer.advertise_address);
-    if !address.ip().to_canonical().is_loopback() {
-        return Some(match endpoints.contains(&address) {
-            true => told::bypassed(about),
-            false => told::reachable(about),
-        });
+    if endpoints.contains(&address) {
+        return vec![told::bypassed(about)];
     }
+    let is_reachable = !address.ip().to_canonical().is_loopback();
     let elsewhere = !endpoints.is_empty() && !endpoints.contains(&ours);
-    elsewhere.then(|| told::not_in_service("service kubernetes", ours))
+    let findings = [
+        is_reachable.then(|| told::reachable(about)),
+        elsewhere.then(|| told::not_in_service("service kubernetes", ours)),
+    ];
+    findings.into_iter().flatten().collect()
 }
 
 /// Compares the proxy's client CAs with those that the apiserver publishes. It also publishes CAs from earlier starts, so a

@@ -72,7 +72,7 @@ impl ConnectionFailure {
 
     /// Whether the server answers a TLS handshake with something else.
     pub fn is_not_tls(&self) -> bool {
-        matches!(self, Self::Tls(rustls::Error::InvalidMessage(_)))
+        matches!(self, Self::Tls(error) if is_not_tls(error))
     }
 
     /// What happened.
@@ -99,7 +99,7 @@ impl ConnectionFailure {
                 let why = format!("it ended the TLS handshake: {alert:?}");
                 told::no_use(about, why, address, server)
             }
-            Self::Tls(rustls::Error::InvalidMessage(_)) => {
+            Self::Tls(error) if is_not_tls(error) => {
                 told::no_use(about, "what listens there speaks no TLS", address, server)
             }
             Self::Tls(error) => told::no_use(about, error, address, server),
@@ -113,6 +113,14 @@ impl ConnectionFailure {
 }
 
 /// The server's certificate is not accepted here.
+fn is_not_tls(error: &rustls::Error) -> bool {
+    use rustls::Error::{InappropriateHandshakeMessage, InappropriateMessage, InvalidMessage};
+    matches!(
+        error,
+        InvalidMessage(_) | InappropriateMessage { .. } | InappropriateHandshakeMessage { .. }
+    )
+}
+
 fn bad_certificate(about: &str, error: &CertificateError, keys: &ConfigKeys) -> Finding {
     let serving = keys.serving;
     match error {
