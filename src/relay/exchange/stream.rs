@@ -46,6 +46,9 @@ pub(super) async fn stream(
     // A watch has no request body, and [`FinalBookmark`] ends it.
     let duplex = upload.is_expected() && !final_bookmark.is_watch();
     let mut answer_writer = exchange.answer_writer(up.content_length());
+    if matches!(up, UpstreamSession::H1(_)) {
+        answer_writer = answer_writer.of_http1();
+    }
     let mut download = Download::new(down, duplex);
     let metrics = &context.shared.metrics.watches;
     loop {

@@ -1,6 +1,6 @@
 //! An HTTP/2 connection to a server.
 //!
-//! A task of its own drives the connection. It ends when the server closes it or answers no ping, when no request has
+//! A task of its own drives the connection. It ends when the server closes it or is silent, when no request has
 //! used it for 90 s, or with its last user. The number of streams that the server allows is known as soon as a connection
 //! is open, because its settings come before the answer to the first ping.
 

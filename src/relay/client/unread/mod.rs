@@ -43,8 +43,10 @@ const TICK: Duration = Duration::from_secs(1);
 const REQUEST: usize = 64 << 10;
 /// The same of a long-running one, which needs little besides its data.
 const LONG_RUNNING: usize = 8 << 10;
+/// pingora's buffer of an HTTP/1.1 body, and a piece that was taken out of it.
+const HTTP1_UNREAD: usize = 128 << 10;
 /// Events up to this size do not count while a client has read a part of them.
-const COMMON_EVENT: usize = 64 << 10;
+const COMMON_EVENT: usize = 4 << 10;
 /// Overhead of an unread piece.
 const EACH_PIECE: usize = 160;
 /// Bytes of an answer that may wait for the client's socket.
@@ -362,6 +364,8 @@ pub struct AnswerWriter<'a> {
     unread: &'a Arc<UnreadBudget>,
     outflow: &'a Arc<Outflow>,
     long: bool,
+    /// Most bytes that may have arrived and not been passed on.
+    unread_bytes: usize,
     /// Length of the answer, if known.
     length: Option<usize>,
     /// What was written so far.
@@ -418,6 +422,10 @@ impl<'a> AnswerWriter<'a> {
             unread,
             outflow,
             long,
+            unread_bytes: match long {
+                true => LONG_RUNNING_WINDOW as usize,
+                false => STREAM_WINDOW as usize,
+            },
             length,
             pieces: 0,
             bytes: 0,
@@ -428,6 +436,12 @@ impl<'a> AnswerWriter<'a> {
                 bytes: 0,
             },
         }
+    }
+
+    /// Over HTTP/1.1 the server's connection has no window.
+    pub fn of_http1(mut self) -> Self {
+        self.unread_bytes = HTTP1_UNREAD;
+        self
     }
 
     /// To be called before a piece is written: waits until the client's connection has room. An error: the answer was
@@ -489,7 +503,9 @@ impl<'a> AnswerWriter<'a> {
                 return Poll::Pending;
             }
         }
-        let weight = weight(self.long, self.length, self.bytes / self.pieces.max(1));
+        let request = if self.long { LONG_RUNNING } else { REQUEST };
+        let piece = self.bytes / self.pieces.max(1);
+        let weight = request + unread_weight(self.unread_bytes, self.length, piece);
         let waiting = WaitingAnswer::new(self.outflow, weight, self.long, context.waker());
         self.waiting = Some(self.unread.list(waiting));
         Poll::Pending
@@ -504,16 +520,12 @@ impl Drop for AnswerWriter<'_> {
     }
 }
 
-/// Most memory that an answer with pieces of this size may hold: its server's window, in which a piece counts until it is
-/// passed on, and the data that waits for the socket. HTTP/2 keeps each unread piece separately.
-fn weight(long: bool, length: Option<usize>, piece: usize) -> usize {
-    let (request, unread) = match long {
-        true => (LONG_RUNNING, LONG_RUNNING_WINDOW as usize),
-        false => (REQUEST, STREAM_WINDOW as usize),
-    };
+/// Most memory that an answer's data may take: what may have arrived, in which a piece counts until it is passed on, and
+/// what waits for the socket. HTTP/2 keeps each unread piece separately.
+fn unread_weight(unread: usize, length: Option<usize>, piece: usize) -> usize {
     let pieces = unread / piece.clamp(1, unread) * EACH_PIECE;
     let most = unread + SEND_BUFFER;
-    request + length.map_or(most + pieces, |length| length.min(most))
+    length.map_or(most + pieces, |length| length.min(most))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -114,16 +114,17 @@ async fn what_waits_no_more_is_forgotten() {
 
 #[test]
 fn small_pieces_weigh_more_and_short_answers_less() {
-    let usual = weight(false, None, usize::MAX);
-    assert!(weight(false, Some(1000), 1000) < usual / 2);
-    assert!(weight(false, None, 10) > 4 * usual);
-    assert!(weight(false, Some(usize::MAX), 0) >= usual - EACH_PIECE);
+    let weight = |length, piece| unread_weight(STREAM_WINDOW as usize, length, piece);
+    let usual = weight(None, usize::MAX);
+    assert!(weight(Some(1000), 1000) < usual / 2);
+    assert!(weight(None, 10) > 4 * usual);
+    assert!(weight(Some(usize::MAX), 0) >= usual - EACH_PIECE);
 }
 
 #[test]
 fn thousands_of_watches_may_wait_at_once() {
-    let large_event = weight(true, None, usize::MAX);
-    assert!(6_500 * large_event < BUDGET);
+    let large_event = unread_weight(LONG_RUNNING_WINDOW as usize, None, usize::MAX);
+    assert!(6_500 * (LONG_RUNNING + large_event) < BUDGET);
 }
 
 #[tokio::test]
