@@ -26,9 +26,12 @@ pub enum OverlayError {
     /// Only servers that cannot be asked list it.
     #[error("listed only by servers that cannot be asked")]
     Nobody,
-    /// It is too long, or broke off.
+    /// It is too long, or its end does not come.
     #[error("cannot be read whole")]
     Incomplete,
+    /// The connection broke while it was read.
+    #[error("broke off")]
+    BrokeOff(#[source] Box<pingora_core::Error>),
     /// It is encoded, although that was not requested.
     #[error("in the encoding {0:?}")]
     Encoding(HeaderValue),

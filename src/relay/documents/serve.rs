@@ -189,7 +189,7 @@ async fn read_whole(up: &mut UpstreamSession) -> Result<Vec<u8>, OverlayError> {
     while !up.is_complete() {
         let piece = timeout_at(deadline, up.read_body()).await;
         let piece = piece.map_err(|_| OverlayError::Incomplete)?;
-        match piece.map_err(|_| OverlayError::Incomplete)? {
+        match piece.map_err(OverlayError::BrokeOff)? {
             Some(piece) => body.extend_from_slice(&piece),
             None => break,
         }

@@ -36,7 +36,7 @@ pub(super) async fn send_merged(
         let custom = shared.published.snapshot.load().custom.clone();
         let of = &merge_request.peer_discovery;
         if let Some(error) = refuses(&merge_request.document, &form, of, &custom) {
-            return Err(unmerged(exchange, &error));
+            return Err(unmerged(exchange, error));
         }
         upload.forget();
         remove_headers(&mut response);
@@ -56,7 +56,7 @@ pub(super) async fn send_merged(
             tokio::select! {
                 biased;
                 entity = maker.entity(merge_request, &mut up, &response, head) => {
-                    entity.map_err(|error| unmerged(exchange, &error))
+                    entity.map_err(|error| unmerged(exchange, error))
                 }
                 failure = exchange.is_to_be_left(&read) => Err(failure),
             }
@@ -78,14 +78,20 @@ pub(super) async fn send_merged(
     Ok(outcome.into())
 }
 
-fn unmerged(exchange: &Exchange<'_>, error: &OverlayError) -> ExchangeFailure {
-    if error.is_of_nobody() {
-        return ExchangeFailure::DoubtfulNotFound(None);
-    }
+fn unmerged(exchange: &Exchange<'_>, error: OverlayError) -> ExchangeFailure {
+    let error = match error {
+        // Nothing was passed on, and another server may have it.
+        OverlayError::BrokeOff(error) => {
+            let reused = false;
+            return ExchangeFailure::BrokeOff { error, reused };
+        }
+        error if error.is_of_nobody() => return ExchangeFailure::DoubtfulNotFound(None),
+        error => error,
+    };
     let destination = &exchange.destination;
     static LOG_RATE: LogRateLimit = LogRateLimit::new();
     if let Some(left_out) = LOG_RATE.admit() {
-        let error = error as &dyn std::error::Error;
+        let error = &error as &dyn std::error::Error;
         tracing::warn!(error, %destination, left_out, "a discovery document cannot be served");
     }
     ExchangeFailure::Unmerged

@@ -335,6 +335,22 @@ async fn a_document_that_cannot_be_read_is_refused_and_not_passed_on_with_less()
 }
 
 #[tokio::test]
+async fn a_document_whose_server_dies_while_it_is_read_may_be_asked_for_again() {
+    let mixed = Mixed::merged(v1_36()).await;
+    let half = testkit::double::ScriptedAnswer::new(200).header("content-type", V2);
+    let half = half.body(b"{".to_vec()).then_break();
+    mixed
+        .a
+        .set_fault("/apis", Some(Fault::Answer(Box::new(half))));
+    for client in [mixed.admin().http1(), mixed.admin().http2()] {
+        let answer = client.header("accept", V2).get("/apis").await;
+        assert_refused(&answer, "Error while proxying request");
+    }
+    mixed.a.set_fault("/apis", None);
+    assert_eq!(mixed.admin().get("/apis").await.code(), 200);
+}
+
+#[tokio::test]
 async fn a_document_that_is_encoded_or_never_ends_is_refused() {
     let mixed = Mixed::merged(v1_36()).await;
     let scripted = |body: &[u8]| {
