@@ -87,14 +87,10 @@ pub(super) struct OwnResources {
 impl OwnResources {
     /// It may be another process now. What an aggregated API hides of what the former one served may be its own too.
     pub(super) fn restarted(&mut self) {
-        let (own, doubted) = (
-            std::mem::take(&mut self.own),
-            std::mem::take(&mut self.doubted),
-        );
         *self = Self {
-            missing: own.clone(),
-            own,
-            doubted,
+            missing: self.own.clone(),
+            own: std::mem::take(&mut self.own),
+            doubted: std::mem::take(&mut self.doubted),
             ..Self::default()
         };
     }

@@ -72,7 +72,15 @@ impl ConnectionFailure {
 
     /// Whether the server answers a TLS handshake with something else.
     pub fn is_not_tls(&self) -> bool {
-        matches!(self, Self::Tls(error) if is_not_tls(error))
+        use rustls::Error::{InappropriateHandshakeMessage, InappropriateMessage, InvalidMessage};
+        matches!(
+            self,
+            Self::Tls(
+                InvalidMessage(_)
+                    | InappropriateMessage { .. }
+                    | InappropriateHandshakeMessage { .. }
+            )
+        )
     }
 
     /// What happened.
@@ -99,7 +107,7 @@ impl ConnectionFailure {
                 let why = format!("it ended the TLS handshake: {alert:?}");
                 told::no_use(about, why, address, server)
             }
-            Self::Tls(error) if is_not_tls(error) => {
+            _ if self.is_not_tls() => {
                 told::no_use(about, "what listens there speaks no TLS", address, server)
             }
             Self::Tls(error) => told::no_use(about, error, address, server),
@@ -113,14 +121,6 @@ impl ConnectionFailure {
 }
 
 /// The server's certificate is not accepted here.
-fn is_not_tls(error: &rustls::Error) -> bool {
-    use rustls::Error::{InappropriateHandshakeMessage, InappropriateMessage, InvalidMessage};
-    matches!(
-        error,
-        InvalidMessage(_) | InappropriateMessage { .. } | InappropriateHandshakeMessage { .. }
-    )
-}
-
 fn bad_certificate(about: &str, error: &CertificateError, keys: &ConfigKeys) -> Finding {
     let serving = keys.serving;
     match error {

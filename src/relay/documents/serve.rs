@@ -8,7 +8,6 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderValue};
 use pingora_http::ResponseHeader;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, timeout_at};
 
 use super::cache::Cache;
 use super::entity::{Entity, EntityFormat, EntitySource};
@@ -18,8 +17,8 @@ use super::request::MergeRequest;
 use crate::discovery::openapi;
 use crate::discovery::peer_discovery::SharedPeerDiscovery;
 use crate::relay::answer::StatusFormat;
-use crate::relay::upstream::UpstreamSession;
 use crate::relay::upstream::health::Health;
+use crate::relay::upstream::{BodyPrefix, UpstreamSession};
 use crate::routing::documents::DocumentRequest;
 
 /// Longest document that is read. Real ones are much shorter.
@@ -184,18 +183,8 @@ impl DocumentMaker<'_> {
 }
 
 async fn read_whole(up: &mut UpstreamSession) -> Result<Vec<u8>, OverlayError> {
-    let mut body = Vec::new();
-    let deadline = Instant::now() + READ_TIMEOUT;
-    while !up.is_complete() {
-        let piece = timeout_at(deadline, up.read_body()).await;
-        let piece = piece.map_err(|_| OverlayError::Incomplete)?;
-        match piece.map_err(OverlayError::BrokeOff)? {
-            Some(piece) => body.extend_from_slice(&piece),
-            None => break,
-        }
-        if body.len() > MAX_DOCUMENT {
-            return Err(OverlayError::Incomplete);
-        }
-    }
-    Ok(body)
+    let reading = up.read_prefix(MAX_DOCUMENT, READ_TIMEOUT);
+    let BodyPrefix { body, complete } = reading.await.map_err(OverlayError::BrokeOff)?;
+    let whole = complete && body.len() <= MAX_DOCUMENT;
+    whole.then_some(body).ok_or(OverlayError::Incomplete)
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
 
 use super::answer_header::pass_header;
@@ -11,14 +10,14 @@ use super::parameters::Exchange;
 use super::stream::stream;
 use super::upload::Upload;
 use super::watch_rest::Delivered;
-use super::whole::{BodyPrefix, pass_kept, read_prefix, write_piece};
+use super::whole::{pass_kept, write_piece};
 use crate::relay::client::ClientSession;
 use crate::relay::inspect::expired;
 use crate::relay::inspect::not_found::{self, NotFound};
 use crate::relay::inspect::turned_away::{self, Reason};
 use crate::relay::outcome::{ExchangeFailure, Expired, KeptAnswer, Outcome};
 use crate::relay::plan;
-use crate::relay::upstream::{ServerKind, UpstreamSession};
+use crate::relay::upstream::{BodyPrefix, ServerKind, UpstreamSession};
 use crate::relay::watch::FinalBookmark;
 use crate::routing::decide::NoSuchResource;
 use crate::watches::metrics::ExpiredResult;
@@ -31,23 +30,23 @@ pub(super) async fn after_410(
     response: Box<ResponseHeader>,
     upload: &mut Upload,
 ) -> Result<Delivered, ExchangeFailure> {
-    let prefix = read_prefix(&mut up, expired::LIMIT, expired::REST_TIMEOUT).await;
+    let prefix = up.read_prefix(expired::LIMIT, expired::REST_TIMEOUT).await;
     match prefix {
-        Some(prefix) if prefix.complete && prefix.body.len() <= expired::LIMIT => {
+        Ok(prefix) if prefix.complete && prefix.body.len() <= expired::LIMIT => {
             let answer = keep(exchange, up, response, prefix, upload).await;
             Err(ExchangeFailure::Expired(Expired::Answer(answer)))
         }
         _ if matches!(exchange.expiry, Expiry::Asked(_)) => Err(ExchangeFailure::NotContinued),
-        Some(prefix) => {
+        Ok(prefix) => {
             let metrics = &exchange.context.shared.metrics;
             metrics.watches.expired(ExpiredResult::Passed);
             pass(exchange, down, up, response, prefix, upload).await
         }
         // Nothing was passed on, and a watch changes nothing.
-        None => Err(ExchangeFailure::BrokeOff {
-            error: Error::explain(ErrorType::ReadError, "in the body of a 410"),
-            reused: false,
-        }),
+        Err(error) => {
+            let reused = false;
+            Err(ExchangeFailure::BrokeOff { error, reused })
+        }
     }
 }
 
@@ -59,8 +58,8 @@ pub(super) async fn after_turning_away(
     response: Box<ResponseHeader>,
     upload: &mut Upload,
 ) -> Result<Delivered, ExchangeFailure> {
-    let prefix = read_prefix(&mut up, turned_away::LIMIT, turned_away::READING).await;
-    let Some(prefix) = prefix else {
+    let prefix = up.read_prefix(turned_away::LIMIT, turned_away::READING);
+    let Ok(prefix) = prefix.await else {
         return Ok(Outcome::Broken.into());
     };
     let reason = match prefix.complete {
@@ -109,8 +108,8 @@ pub(super) async fn after_404(
     response: Box<ResponseHeader>,
     upload: &mut Upload,
 ) -> Result<Delivered, ExchangeFailure> {
-    let prefix = read_prefix(&mut up, not_found::LIMIT, not_found::TIMEOUT).await;
-    let prefix = prefix.ok_or(ExchangeFailure::DoubtfulNotFound(None))?;
+    let prefix = up.read_prefix(not_found::LIMIT, not_found::TIMEOUT).await;
+    let prefix = prefix.map_err(|_| ExchangeFailure::DoubtfulNotFound(None))?;
     let BodyPrefix { body, complete } = &prefix;
     let method = exchange.context.request.method;
     match not_found::conclude(method, &response.headers, body, *complete) {

@@ -1,46 +1,15 @@
-//! Whole answers: reads the beginning of a body, and passes on what was read or kept.
+//! Whole answers: passes on what was read or kept.
 
 use std::pin::pin;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
-use tokio::time::{Instant, timeout_at};
 
 use super::answer_header::pass_header;
 use super::parameters::Exchange;
 use super::upload::Upload;
 use crate::relay::client::ClientSession;
 use crate::relay::outcome::{KeptAnswer, Outcome};
-use crate::relay::upstream::UpstreamSession;
-
-/// The first bytes of an answer's body, and whether they are the whole body.
-pub(super) struct BodyPrefix {
-    pub(super) body: Vec<u8>,
-    pub(super) complete: bool,
-}
-
-/// Reads the first bytes of a body: until its end, until more than `limit` bytes were read, or until the timeout.
-/// `None`: the connection broke.
-pub(super) async fn read_prefix(
-    up: &mut UpstreamSession,
-    limit: usize,
-    timeout: Duration,
-) -> Option<BodyPrefix> {
-    let mut body = Vec::new();
-    let mut complete = up.is_complete();
-    let deadline = Instant::now() + timeout;
-    while !complete && body.len() <= limit {
-        match timeout_at(deadline, up.read_body()).await {
-            Ok(Ok(Some(data))) => body.extend_from_slice(&data),
-            Ok(Ok(None)) => complete = true,
-            Ok(Err(_)) => return None,
-            Err(_) => break,
-        }
-        complete = complete || up.is_complete();
-    }
-    Some(BodyPrefix { body, complete })
-}
 
 /// Passes on an answer that was kept.
 pub async fn pass_kept(

@@ -14,5 +14,5 @@ pub use self::groups::{
     ConnectionChoice, PoolChoice, RequestKind, STREAMS, ServerKind, UnverifiedPools, UpstreamGroup,
     Upstreams,
 };
-pub use self::stream::{UpstreamSession, UpstreamStream};
+pub use self::stream::{BodyPrefix, UpstreamSession, UpstreamStream};
 pub use self::tokens::{Token, Tokens};

@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
@@ -15,6 +16,7 @@ use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::v1::client::HttpSession as Http1Session;
 use pingora_core::{Error, ErrorType, OrErr};
 use pingora_http::{RequestHeader, ResponseHeader};
+use tokio::time::{Instant, timeout_at};
 
 use super::connection::Connection;
 use crate::net::{lengths_agree, poll_receive, release, single_length};
@@ -28,6 +30,12 @@ const READING: &str = "while reading an answer";
 pub enum UpstreamSession {
     H1(Box<Http1Session>),
     H2(Box<UpstreamStream>),
+}
+
+/// The first bytes of an answer's body, and whether they are the whole body.
+pub struct BodyPrefix {
+    pub body: Vec<u8>,
+    pub complete: bool,
 }
 
 /// A request on a shared connection. Dropping it before the end of the answer resets the stream.
@@ -129,6 +137,28 @@ impl UpstreamSession {
             Self::H2(stream) => poll_fn(|context| stream.poll_body(context)).await,
             Self::H1(session) => Box::pin(session.read_body_bytes()).await,
         }
+    }
+
+    /// Reads the first bytes of a body: until its end, until more than `limit` bytes were read, or until the timeout.
+    pub async fn read_prefix(
+        &mut self,
+        limit: usize,
+        timeout: Duration,
+    ) -> pingora_core::Result<BodyPrefix> {
+        let mut body = Vec::new();
+        let mut complete = self.is_complete();
+        let deadline = Instant::now() + timeout;
+        while !complete && body.len() <= limit {
+            let Ok(piece) = timeout_at(deadline, self.read_body()).await else {
+                break;
+            };
+            match piece? {
+                Some(data) => body.extend_from_slice(&data),
+                None => complete = true,
+            }
+            complete = complete || self.is_complete();
+        }
+        Ok(BodyPrefix { body, complete })
     }
 
     /// Whether the whole answer was read. A stream that was reset is not complete.
