@@ -4,7 +4,8 @@
 //! takes it once and reads it without locks.
 
 use crate::kube::gvr::{
-    Custom, Gvr, GvrRef, ResourceKind, Scope, Scopes, ServedSet, may_be_built_in,
+    Custom, GroupVersion, Gvr, GvrRef, Pair, ResourceKind, Scope, Scopes, ServedSet,
+    may_be_built_in,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -267,6 +268,22 @@ impl Snapshot {
         self.custom.contains(gvr) && !self.was_own(gvr)
     }
 
+    /// Whether the local apiserver's document of a group version may list a CRD's resource in place of one that only other
+    /// servers serve themselves.
+    pub fn may_hide_anothers(&self, of: &GroupVersion) -> bool {
+        let of_group = self.custom.definitions.keys().filter(|it| it.0 == of.group);
+        of_group.into_iter().any(|Pair(group, resource)| {
+            let gvr = GvrRef {
+                group,
+                version: &of.version,
+                resource,
+                subresource: "",
+            };
+            let holders = self.holders(gvr);
+            self.may_be_anothers(gvr) && holders.is_some_and(|(_, holders)| !holders.local)
+        })
+    }
+
     /// Whose resource `gvr` is at the local apiserver, or at a peer that it was sent to. `None`: it may be a CRD's or built-in,
     /// and what the local apiserver serves itself is not known.
     pub fn kind_at(&self, local: bool, gvr: GvrRef<'_>) -> Option<ResourceKind> {
@@ -368,7 +385,7 @@ fn indices(servers: &[Server], wanted: impl Fn(&Server) -> bool) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube::gvr::{Pair, defined};
+    use crate::kube::gvr::defined;
 
     #[test]
     fn a_path_of_another_scope_or_longer_than_a_subresource_is_none_of_the_resource() {
@@ -427,8 +444,21 @@ mod tests {
         };
         let servers = [("a.k8s.io", true), ("b.k8s.io", false)]
             .map(|(group, target)| Server::listing(group, None, target, &[(group, "v1")]));
-        let mut snapshot = Snapshot::new(true, servers.into(), Some(&all), Arc::new(custom));
+        let custom = Arc::new(custom);
+        let unread = Snapshot::new(true, servers.to_vec(), None, custom.clone());
+        let mut snapshot = Snapshot::new(true, servers.into(), Some(&all), custom);
+        let hides = |snapshot: &Snapshot| {
+            ["a.k8s.io", "b.k8s.io", "c.k8s.io"].map(|group| {
+                snapshot.may_hide_anothers(&GroupVersion {
+                    group: group.to_owned(),
+                    version: "v1".to_owned(),
+                })
+            })
+        };
+        assert_eq!(hides(&unread), [true, true, false]);
+        assert_eq!(hides(&snapshot), [false; 3]);
         snapshot.set_doubted(Arc::new(all.clone()));
+        assert_eq!(hides(&snapshot), [true, true, false]);
         for (gvr, local, kind) in [
             ("a.k8s.io", false, None),
             ("b.k8s.io", false, None),

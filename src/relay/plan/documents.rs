@@ -189,6 +189,8 @@ fn action(
     let stops = match is_newest {
         true => newest(initialized, peer_discovery.newer(snapshot), targets),
         false if sure && !adds && !adds_own => return None,
+        // Any other document may have a CRD's resource in place of what `holders` serve.
+        false if !sure && hides_anothers(snapshot, &document) => vec![RouteStop::Peers(holders)],
         false => merged(sure, holders, targets),
     };
     if stops == [RouteStop::Local] && !adds && !adds_own && tried.is_empty() {
@@ -349,6 +351,11 @@ impl DocumentRoutes<'_> {
         let adds = peer_discovery.adds_to(&self.document);
         adds.then(|| Arc::new(peer_discovery))
     }
+}
+
+/// Whether it may be a list of resources that the local apiserver has from CRDs only.
+fn hides_anothers(snapshot: &Snapshot, document: &DocumentRequest) -> bool {
+    matches!(document, DocumentRequest::Resources(of) if snapshot.may_hide_anothers(of))
 }
 
 /// Whether only servers that cannot be asked are known to have a document.

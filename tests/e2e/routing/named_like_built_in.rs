@@ -163,6 +163,31 @@ impl World {
         self.proxy_b.kill();
     }
 
+    /// A's proxy starts again. What it does not know yet it does not pass on.
+    async fn restart_a(&mut self) {
+        self.proxy_a.terminate().await;
+        let client = self.client();
+        let refused = async {
+            loop {
+                for path in [SLICES, DOCUMENT] {
+                    // Nobody listens at first.
+                    if let Ok(answer) = client.try_get(path).await {
+                        assert_eq!(answer.code(), 503, "{path}: {}", answer.text());
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            () = refused => {}
+            () = self.proxy_a.start_again() => {}
+        }
+        holds("it is refused", SOME_READS, async || {
+            self.refuses_the_built_in_one().await
+        })
+        .await;
+    }
+
     /// What only B serves is there through A's proxy, with its objects and its document.
     async fn serves_the_built_in_one(&self) -> bool {
         let client = self.client();
@@ -235,6 +260,7 @@ async fn a_crd_changes_nothing(version: &str) {
         world.refuses_the_built_in_one().await
     })
     .await;
+    world.restart_a().await;
     world.delete_definition().await;
     holds("it is refused", SOME_READS, async || {
         world.refuses_the_built_in_one().await
