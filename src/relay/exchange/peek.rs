@@ -181,7 +181,7 @@ async fn pass(
     }
     if !complete {
         let none = FinalBookmark::none(exchange.context.shared);
-        return stream(exchange, down, up, upload, code, &none, None).await;
+        return stream(exchange, down, up, upload, (code, None), &none).await;
     }
     let outcome = upload.answered(code);
     exchange.release(up, upload).await;

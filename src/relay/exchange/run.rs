@@ -99,5 +99,5 @@ pub async fn run(
             return Ok(outcome.into());
         }
     }
-    stream(exchange, down, up, upload, code, &final_bookmark, start).await
+    stream(exchange, down, up, upload, (code, start), &final_bookmark).await
 }
