@@ -1,31 +1,106 @@
 //! What a request's header says, before anything is planned.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use http::header::HeaderValue;
 use http::request::Parts;
+use http::uri::PathAndQuery;
 use http::{Method, Version};
 use pingora_core::protocols::http::ServerSession;
 
+use crate::config::settings::Settings;
 use crate::relay::answer::Refusal;
 use crate::relay::client::large_headers::{self, LargeHeaderPermit};
 use crate::relay::client::{
     ClientSession, Downstream, Expectation, has_one_length, is_hosted, names_a_path,
 };
+use crate::relay::exchange::Upload;
 use crate::relay::observe::RequestSpan;
 use crate::relay::shared::Shared;
 use crate::relay::upstream::RequestKind;
 use crate::request::caller::Caller;
+use crate::request::headers::means_upgrade;
 use crate::request::info::{self, RequestInfo};
 use crate::request::token;
 
-/// Path and query of a request's target.
-pub(super) fn split(target: &str) -> (&str, Option<&str>) {
-    let (path, query) = match target.split_once('?') {
-        Some((path, query)) => (path, Some(query)),
-        None => (target, None),
-    };
-    (if path.is_empty() { "/" } else { path }, query)
+/// A request as it was read, without its header, which is sent on.
+pub(super) struct Received {
+    /// The client's connection.
+    pub(super) downstream: Arc<Downstream>,
+    /// Those in force when it began.
+    pub(super) settings: Settings,
+    pub(super) caller: Caller,
+    pub(super) method: Method,
+    /// A copy, because the header's own holds everything that was read with it.
+    target: Box<str>,
+    /// It asks for another protocol.
+    pub(super) asks_upgrade: bool,
+    body_expected: bool,
+    expectation: Expectation,
+    /// `None`: the header is too large.
+    permit: Option<LargeHeaderPermit>,
+}
+
+impl Received {
+    /// Takes the header of a request, and reads what it says.
+    pub(super) fn take(shared: &Shared, session: &mut ClientSession) -> Option<(Box<Parts>, Self)> {
+        let body_expected = session.has_body();
+        let (header, downstream) = (session.take_header()?, session.downstream()?);
+        let connection = &downstream.client;
+        connection.ask();
+        let permit = header_permit(&downstream, &header, session.as_http1());
+        let asks_upgrade = session.is_upgrade() && means_upgrade(&header.headers);
+        let bearer = token::is_there(&header.headers, asks_upgrade);
+        let judge = shared.judge.load();
+        let target = header.uri.path_and_query().map(PathAndQuery::as_str);
+        let received = Self {
+            settings: shared.settings.load(),
+            caller: judge.caller(connection, bearer, SystemTime::now()),
+            method: header.method.clone(),
+            target: target.unwrap_or_default().into(),
+            asks_upgrade,
+            body_expected,
+            expectation: Expectation::of(&header),
+            permit,
+            downstream,
+        };
+        Some((header, received))
+    }
+
+    /// Path and query of its target.
+    pub(super) fn path_and_query(&self) -> (&str, Option<&str>) {
+        let (path, query) = match self.target.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (&*self.target, None),
+        };
+        (if path.is_empty() { "/" } else { path }, query)
+    }
+
+    /// Whether its header is too large for a shared connection.
+    pub(super) fn is_large(&self) -> bool {
+        self.permit
+            .as_ref()
+            .is_some_and(LargeHeaderPermit::is_large)
+    }
+
+    /// The request on its way to servers.
+    pub(super) fn upload(&self, header: Box<Parts>) -> Upload {
+        let expects_continue = self.expectation == Expectation::Continue;
+        Upload::new(header, self.body_expected, expects_continue)
+    }
+
+    /// Refuses a request that cannot be planned at all.
+    pub(super) fn unfit(&self, session: &ClientSession, header: &Parts) -> Option<Refusal> {
+        match self.permit {
+            None => Some(Refusal::HeaderTooLarge),
+            Some(_) if !has_one_length(session.as_http1(), &header.headers) => {
+                Some(Refusal::Unreadable)
+            }
+            Some(_) if self.expectation == Expectation::Unknown => Some(Refusal::ExpectationFailed),
+            Some(_) => None,
+        }
+    }
 }
 
 /// How the request uses its connection to a server. `asks_upgrade`: it asks for another protocol.
@@ -85,25 +160,8 @@ pub(super) fn is_well_formed(
         && info::is_well_formed(path, query)
 }
 
-/// Refuses requests that cannot be planned at all. `permit`: `None` if the header is too large.
-pub(super) fn unfit(
-    session: &ClientSession,
-    header: &Parts,
-    permit: Option<&LargeHeaderPermit>,
-    expectation: Expectation,
-) -> Option<Refusal> {
-    match permit {
-        None => Some(Refusal::HeaderTooLarge),
-        Some(_) if !has_one_length(session.as_http1(), &header.headers) => {
-            Some(Refusal::Unreadable)
-        }
-        Some(_) if expectation == Expectation::Unknown => Some(Refusal::ExpectationFailed),
-        Some(_) => None,
-    }
-}
-
 /// A permit for the size of a header; `None` if it is too large.
-pub(super) fn header_permit(
+fn header_permit(
     downstream: &Arc<Downstream>,
     header: &Parts,
     http1: Option<&ServerSession>,

@@ -1,25 +1,32 @@
 //! Answers requests that no apiserver answers.
 
 use std::pin::pin;
+use std::time::Instant;
 
 use crate::relay::answer::{self, Refusal, ResponseOptions};
+use crate::relay::client::ClientSession;
 use crate::relay::client::unread::AnswerWriter;
-use crate::relay::client::{ClientSession, Downstream};
+use crate::relay::context::RequestContext;
 use crate::relay::forward::Refused;
 use crate::relay::outcome::Outcome;
-use crate::relay::plan::RouteRequest;
 use crate::relay::shared::{Shared, retry_after};
 use crate::request::caller::Caller;
 
 /// Counts a refusal and answers it.
 pub(super) async fn answer_refused(
-    shared: &Shared,
+    context: &RequestContext<'_>,
     session: &mut ClientSession,
-    downstream: &Downstream,
-    request: &RouteRequest<'_>,
     Refused { refusal, server }: Refused,
     mut options: ResponseOptions,
 ) -> Outcome {
+    let RequestContext {
+        shared,
+        request,
+        downstream,
+        meter,
+        ..
+    } = context;
+    meter.answer_begins(refusal.code(), Instant::now());
     let asked = (request.method, request.info);
     shared.refused(refusal, Some(asked), server);
     // The apiserver may have gone down since the plan was made.

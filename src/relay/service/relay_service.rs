@@ -8,22 +8,21 @@ use bytes::BytesMut;
 use h2::server::Builder;
 use http::header::{ACCEPT, HeaderValue};
 use http::request::Parts;
-use http::uri::PathAndQuery;
 use pingora_core::protocols::Stream;
 use pingora_core::server::ShutdownWatch;
 use rand::Rng as _;
 
 use super::http1::read;
-use super::reading::{header_permit, is_well_formed, kind, span, split, unfit, user};
+use super::reading::{Received, is_well_formed, kind, span, user};
 use super::refuse::answer_refused;
 use crate::metrics::Open;
 use crate::net::{boxed, buffered, rare};
 use crate::relay::answer::ResponseOptions;
-use crate::relay::client::large_headers::{self, LargeHeaderPermit};
+use crate::relay::client::large_headers;
 use crate::relay::client::unread::SEND_BUFFER;
-use crate::relay::client::{ClientSession, Downstream, Expectation, idle, linger};
+use crate::relay::client::{ClientSession, Downstream, idle, linger};
 use crate::relay::context::RequestContext;
-use crate::relay::exchange::{Delivered, Upload};
+use crate::relay::exchange::Delivered;
 use crate::relay::forward::{ForwardedRequest, Refused, forward};
 use crate::relay::observe::{AccessEntry, RequestMeter, VerbClass, WatchRequest};
 use crate::relay::outcome::Outcome;
@@ -31,9 +30,8 @@ use crate::relay::plan::{Action, Plan, RouteRequest, plan};
 use crate::relay::shared::Shared;
 use crate::relay::upstream::{RequestKind, STREAMS, Tokens, Upstreams};
 use crate::request::caller::Caller;
-use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, means_upgrade, version_asked};
-use crate::request::info::{self, Target};
-use crate::request::token;
+use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, version_asked};
+use crate::request::info::{self, RequestInfo, Target};
 use crate::watches::resume::Resume;
 
 /// As kube-apiserver.
@@ -148,41 +146,110 @@ impl RelayService {
 
     async fn serve(&self, session: &mut ClientSession) -> Delivered {
         let started = Instant::now();
-        let settings = self.shared.settings.load();
-        let body_expected = session.has_body();
-        let (Some(mut header), Some(downstream)) = (session.take_header(), session.downstream())
-        else {
+        let Some((mut header, received)) = Received::take(&self.shared, session) else {
             return Outcome::Broken.into();
         };
-        let connection = &downstream.client;
-        connection.ask();
-        let permit = header_permit(&downstream, &header, session.as_http1());
-        let asks_upgrade = session.is_upgrade() && means_upgrade(&header.headers);
-        let bearer = token::is_there(&header.headers, asks_upgrade);
-        let caller = self
-            .shared
-            .judge
-            .load()
-            .caller(connection, bearer, SystemTime::now());
-        let method = header.method.clone();
-        // A copy, because the header's own holds everything that was read with it.
-        let target = header.uri.path_and_query().map(PathAndQuery::as_str);
-        let target: Box<str> = target.unwrap_or_default().into();
-        let (path, query) = split(&target);
-        let info = info::read(&method, path, query);
-        let kind = kind(&header, &info, path, asks_upgrade);
-        let span = span(&self.shared, &caller, &mut header, path);
-        let marked = |name| header.headers.contains_key(name);
-        let route_request = RouteRequest {
-            settings: &settings,
-            method: &method,
+        let (downstream, caller) = (&received.downstream, &received.caller);
+        let (path, query) = received.path_and_query();
+        let info = info::read(&received.method, path, query);
+        let kind = kind(&header, &info, path, received.asks_upgrade);
+        let span = span(&self.shared, caller, &mut header, path);
+        let request = self.route_request(session, &header, &received, &info);
+        let Plan { ready, row, action } = self.planned(session, &header, &received, &request);
+        let options = self.options(&header, &request, ready);
+        if kind == RequestKind::Short && session.is_http2() && self.goes_away(caller) {
+            downstream.go_away();
+        }
+        let class = VerbClass::of(&received.method, &info, kind);
+        let meter = RequestMeter::new(&self.shared.metrics.requests, started, row, class, span);
+        let user = user(&self.shared, caller, &header);
+        let decision = match &action {
+            Action::Forward(route) => Some(route.row.name()),
+            Action::Answer(_) => None,
+        };
+        let upstreams = self.upstreams();
+        let context = RequestContext {
+            shared: &self.shared,
+            upstreams: &upstreams,
+            tokens: &self.tokens,
+            request: &request,
+            downstream,
+            kind,
+            meter: &meter,
+        };
+        let end = match action {
+            Action::Answer(refusal) => {
+                // Large headers are not kept while a slow client reads the answer.
+                drop(header);
+                Err(Refused::untried(refusal))
+            }
+            Action::Forward(mut route) => {
+                let mut upload = received.upload(header);
+                let _open = self.counted(kind);
+                let mut request = ForwardedRequest {
+                    context: &context,
+                    exclusive: received.is_large(),
+                    ready: options.ready,
+                    failed_reroute: None,
+                };
+                forward(&mut request, session, &mut upload, &mut route).await
+            }
+        };
+        let refusal = end.as_ref().err().map(|refused| refused.refusal.name());
+        let delivered = match end {
+            Ok(delivered) => delivered,
+            Err(refused) => {
+                let answering = || answer_refused(&context, session, refused, options);
+                rare(answering).await.into()
+            }
+        };
+        meter.ended(refusal);
+        let entry = AccessEntry {
+            client: &downstream.client,
+            caller,
+            user: user.as_ref(),
+            decision,
+            refusal,
+            method: &received.method,
             path,
-            info: &info,
-            well_formed: is_well_formed(session, &header, path, query),
-            caller: &caller,
-            rerouted: caller == Caller::Peer && (marked(REROUTED) || marked(PEER_PROXIED)),
+        };
+        logged(delivered, entry)
+    }
+
+    /// Counts a request while it is open.
+    fn counted(&self, kind: RequestKind) -> (Open<'_>, Option<Open<'_>>) {
+        let metrics = &self.shared.metrics;
+        match kind {
+            RequestKind::Short => (Open::new(&metrics.in_flight), None),
+            RequestKind::Long | RequestKind::Upgrade => {
+                let late = self.shared.is_draining();
+                let late = late.then(|| Open::new(&metrics.late_long_running));
+                (Open::new(&metrics.long_running), late)
+            }
+        }
+    }
+
+    /// The request as the plan sees it.
+    fn route_request<'r>(
+        &self,
+        session: &ClientSession,
+        header: &Parts,
+        received: &'r Received,
+        info: &'r RequestInfo<'r>,
+    ) -> RouteRequest<'r> {
+        let (path, query) = received.path_and_query();
+        let marked = |name| header.headers.contains_key(name);
+        let settings = &received.settings;
+        RouteRequest {
+            settings,
+            method: &received.method,
+            path,
+            info,
+            well_formed: is_well_formed(session, header, path, query),
+            caller: &received.caller,
+            rerouted: received.caller == Caller::Peer && (marked(REROUTED) || marked(PEER_PROXIED)),
             resume: match settings.watch.resume_routing {
-                true => self.resume.of(&info, query),
+                true => self.resume.of(info, query),
                 false => None,
             },
             version: match settings.version_awareness {
@@ -197,92 +264,8 @@ impl RelayService {
                 Target::Discovery(_) => header.headers.get(ACCEPT).cloned(),
                 _ => None,
             },
-            seed: connection.seed,
-        };
-        let expectation = Expectation::of(&header);
-        let planned = self.planned(
-            session,
-            &header,
-            permit.as_ref(),
-            expectation,
-            &route_request,
-        );
-        let Plan { ready, row, action } = planned;
-        let options = self.options(&header, &route_request, ready);
-        if kind == RequestKind::Short && session.is_http2() && self.goes_away(&caller) {
-            downstream.go_away();
+            seed: received.downstream.client.seed,
         }
-        let class = VerbClass::of(&method, &info, kind);
-        let meter = RequestMeter::new(&self.shared.metrics.requests, started, row, class, span);
-        let user = user(&self.shared, &caller, &header);
-        let decision = match &action {
-            Action::Forward(route) => Some(route.row.name()),
-            Action::Answer(_) => None,
-        };
-        let end = match action {
-            Action::Answer(refusal) => {
-                // Large headers are not kept while a slow client reads the answer.
-                drop(header);
-                Err(Refused::untried(refusal))
-            }
-            Action::Forward(mut route) => {
-                let expects_continue = expectation == Expectation::Continue;
-                let mut upload = Upload::new(header, body_expected, expects_continue);
-                let metrics = &self.shared.metrics;
-                let _open = Open::new(match kind {
-                    RequestKind::Short => &metrics.in_flight,
-                    RequestKind::Long | RequestKind::Upgrade => &metrics.long_running,
-                });
-                let _late = (kind != RequestKind::Short && self.shared.is_draining())
-                    .then(|| Open::new(&metrics.late_long_running));
-                let upstreams = self.upstreams();
-                let context = RequestContext {
-                    shared: &self.shared,
-                    upstreams: &upstreams,
-                    tokens: &self.tokens,
-                    request: &route_request,
-                    downstream: &downstream,
-                    kind,
-                    meter: &meter,
-                };
-                let mut request = ForwardedRequest {
-                    context: &context,
-                    exclusive: permit.as_ref().is_some_and(LargeHeaderPermit::is_large),
-                    ready: options.ready,
-                    failed_reroute: None,
-                };
-                forward(&mut request, session, &mut upload, &mut route).await
-            }
-        };
-        let refusal = end.as_ref().err().map(|refused| refused.refusal.name());
-        let delivered = match end {
-            Ok(delivered) => delivered,
-            Err(refused) => {
-                meter.answer_begins(refused.refusal.code(), Instant::now());
-                let answering = || {
-                    answer_refused(
-                        &self.shared,
-                        session,
-                        &downstream,
-                        &route_request,
-                        refused,
-                        options,
-                    )
-                };
-                rare(answering).await.into()
-            }
-        };
-        meter.ended(refusal);
-        let entry = AccessEntry {
-            client: connection,
-            caller: &caller,
-            user: user.as_ref(),
-            decision,
-            refusal,
-            method: &method,
-            path,
-        };
-        logged(delivered, entry)
     }
 
     /// Plans a request that can be planned.
@@ -290,12 +273,11 @@ impl RelayService {
         &self,
         session: &ClientSession,
         header: &Parts,
-        permit: Option<&LargeHeaderPermit>,
-        expectation: Expectation,
+        received: &Received,
         request: &RouteRequest<'_>,
     ) -> Plan {
         let asked = request.settings.if_ready.enabled && request.if_ready;
-        match unfit(session, header, permit, expectation) {
+        match received.unfit(session, header) {
             Some(refusal) => Plan {
                 ready: asked.then(|| self.shared.local.is_initialized()),
                 row: None,
