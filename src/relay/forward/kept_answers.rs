@@ -10,16 +10,19 @@ use std::sync::Arc;
 use crate::relay::outcome::{ExchangeFailure, KeptAnswer};
 use crate::relay::plan::Route;
 
+/// An answer, and the route to the server that gave it.
+pub(super) type AnswerOf = Box<(Route, Arc<KeptAnswer>)>;
+
 /// The answers that were kept for one request, each with where it came from.
 #[derive(Default)]
 pub(super) struct KeptAnswers {
     /// Of a server that turned the request away.
-    pub(super) turned_away: Option<Box<(Route, Arc<KeptAnswer>)>>,
+    pub(super) turned_away: Option<AnswerOf>,
     /// "No such resource", of the local apiserver.
-    no_such_resource: Option<Box<(Route, Arc<KeptAnswer>)>>,
+    no_such_resource: Option<AnswerOf>,
     /// "No such resource" that counts ([`crate::relay::inspect::denials`]), the first one, and all servers that it came
     /// from.
-    pub(super) denial: Option<Box<(Route, Arc<KeptAnswer>)>>,
+    pub(super) denial: Option<AnswerOf>,
     pub(super) denying: Vec<SocketAddr>,
     /// A server failed for another reason, so it may serve the resource.
     contradicted: bool,
@@ -52,7 +55,7 @@ impl KeptAnswers {
     }
 
     /// "No such resource", if all servers that were asked have answered so.
-    pub(super) fn unanimous(self) -> Option<Box<(Route, Arc<KeptAnswer>)>> {
+    pub(super) fn unanimous(self) -> Option<AnswerOf> {
         self.no_such_resource.filter(|_| !self.contradicted)
     }
 }

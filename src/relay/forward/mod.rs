@@ -8,14 +8,18 @@
 //! client-go repeats any request whose answer has `Retry-After`, so a write that may have been executed gets a 503
 //! without it.
 //!
-//! From top to bottom: `failover` is the loop over servers, `after_expiry` the one over those that may have the history
-//! of a watch. Both make their exchanges of a `request`, `report` what failed, and keep answers.
+//! From top to bottom: `failover` is the loop over servers. What a request waits for first, and what identifies its caller,
+//! is in `authentication`. What is known of the servers that were tried, and which is the next, is in `tries`, with the
+//! answers that are kept (`kept_answers`, and `expired_watch` after a 410). `request` makes the exchange with one server,
+//! and counts its answer; `report` tells the state of servers, and the log, what failed.
 
-mod after_expiry;
+mod authentication;
+mod expired_watch;
 mod failover;
 mod kept_answers;
 mod report;
 mod request;
+mod tries;
 
 pub use self::failover::forward;
 pub use self::request::{ForwardedRequest, Refused};

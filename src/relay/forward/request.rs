@@ -7,18 +7,19 @@ use http::Method;
 use http::request::Parts;
 use pingora_core::{Error, ErrorType};
 
+use super::authentication::Authentication;
 use crate::kube::gvr::Gvr;
 use crate::log_throttle::LogRateLimit;
 use crate::net::RedactedError;
 use crate::relay::answer::Refusal;
-use crate::relay::client::{ClientSession, VerificationPermit};
+use crate::relay::client::ClientSession;
 use crate::relay::context::RequestContext;
 use crate::relay::documents::DocumentOutcome;
 use crate::relay::exchange::{Delivered, Exchange, Expiry, Upload, headers, pass_kept};
 use crate::relay::observe::RequestEvent;
 use crate::relay::outcome::{ExchangeFailure, KeptAnswer, Outcome};
 use crate::relay::plan::Route;
-use crate::relay::upstream::{ConnectionChoice, PoolChoice, RequestKind, ServerKind, Token};
+use crate::relay::upstream::{ConnectionChoice, PoolChoice, RequestKind, ServerKind};
 use crate::request::caller::Caller;
 
 /// A request that is forwarded.
@@ -33,17 +34,6 @@ pub struct ForwardedRequest<'a> {
 
 /// A peer could not answer: the name of the resource it was asked for, for the counter of rerouted requests.
 pub struct FailedReroute(pub(super) Option<Arc<Gvr>>);
-
-/// What identifies the caller to a server.
-pub(super) struct Authentication<'a> {
-    /// The proxy client certificate is presented, and headers name the user.
-    pub(super) certificate: bool,
-    pub(super) token: Option<Token>,
-    /// No apiserver has accepted the token yet, and one may end the connection because of it.
-    pub(super) is_unverified: bool,
-    /// Held if the request had to wait for verification.
-    pub(super) permit: Option<VerificationPermit<'a>>,
-}
 
 /// The proxy answers with this refusal.
 #[derive(Debug, Clone, Copy)]
