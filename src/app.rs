@@ -12,7 +12,6 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use prometheus::Registry;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use crate::admin::predecessor::{self, AdminListener};
 use crate::client::MakerError;
@@ -30,7 +29,8 @@ use crate::publish::Publishing;
 use crate::publish::announcement::Announcement;
 use crate::publish::metrics::{IdentityMetrics, LeaseMetrics};
 use crate::relay::observe::Metrics;
-use crate::relay::shared::{Shared, ShutdownPhase};
+use crate::relay::shared::Shared;
+use crate::relay::shutdown::ShutdownPhase;
 use crate::reload::ReloadInputs;
 use crate::reload::metrics::ReloadMetrics;
 use crate::server::ServingThreads;
@@ -287,7 +287,7 @@ impl Bound {
         let config = &self.shared.config.shutdown;
         tracing::info!(delay = ?config.delay, drain = ?config.drain, "stopping");
         self.phase.send_replace(ShutdownPhase::Leaving);
-        self.shared.revalidations.send_replace(());
+        self.shared.callers.revalidations.send_replace(());
         let unpublished = tokio::time::timeout(UNPUBLISH_TIMEOUT, self.publishing.stop());
         let (unpublished, ()) = tokio::join!(unpublished, tokio::time::sleep(config.delay));
         if unpublished.is_err() {
@@ -296,7 +296,7 @@ impl Bound {
             );
         }
         // It is set nowhere else.
-        let _ = self.shared.drain_begin.set(Instant::now());
+        self.shared.shutdown.begin_drain();
         self.phase.send_replace(ShutdownPhase::Draining);
         let enter_last = || {
             self.phase.send_replace(ShutdownPhase::Ending);

@@ -18,7 +18,8 @@ use crate::discovery::peer_discovery::SourceStatus;
 use crate::kube::gvr::{Custom, Gvr, Pair, api_version};
 use crate::publish::metrics::LeaseMetrics;
 use crate::relay::observe::unix;
-use crate::relay::shared::{Shared, ShutdownPhase};
+use crate::relay::shared::Shared;
+use crate::relay::shutdown::ShutdownPhase;
 use crate::relay::upstream::health::Health;
 use crate::reload::metrics::{ReloadMetrics, ReloadStatus};
 use crate::routing::table::{Holders, PeerKind, Server, Snapshot};
@@ -86,7 +87,7 @@ impl StatusReader {
             failing("published", shared.announcement.missing()),
             check(
                 "serving",
-                *shared.phase.borrow() == ShutdownPhase::Serving,
+                *shared.shutdown.phase.borrow() == ShutdownPhase::Serving,
                 "stopping",
             ),
         ]
@@ -146,7 +147,9 @@ impl StatusReader {
             discovery: discovery(shared),
             etcd: etcd(&values),
             facts,
-            peers: peers.map(|server| peer(server, &shared.health)).collect(),
+            peers: peers
+                .map(|server| peer(server, &shared.servers.health))
+                .collect(),
             recent: recent(shared, &snapshot),
             resources: resources
                 .map(|(gvr, holders)| resource(gvr, holders, &snapshot))

@@ -60,9 +60,9 @@ fn is_over(drain: Duration, last: Duration, state: DrainState) -> bool {
 /// Ends the connections of clients and the serving threads, after `shutdown.delay`.
 pub(super) async fn drain(shared: &Shared, server: ServingThreads, enter_last: impl FnOnce()) {
     let ShutdownConfig { drain, .. } = shared.config.shutdown;
-    let begin = shared.drain_begin();
+    let begin = shared.shutdown.drain_begin();
     server.drain();
-    let last = shared.ending();
+    let last = shared.shutdown.ending();
     let mut apiserver = ApiserverWatch::new(&shared.local, shared.config.api_server.address);
     let mut ticks = interval(INTERVAL);
     loop {

@@ -20,6 +20,7 @@ pub mod outcome;
 pub mod plan;
 pub mod service;
 pub mod shared;
+pub mod shutdown;
 mod start;
 pub mod upstream;
 pub mod watch;

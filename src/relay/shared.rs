@@ -1,15 +1,13 @@
 //! State that all serving threads share. Requests read it, other tasks write it.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use http::{HeaderValue, Method};
 use rand::Rng;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::Instant;
 
 use crate::cluster::catalog::{OwnServer, Published};
 use crate::config::settings::SharedSettings;
@@ -23,6 +21,7 @@ use crate::relay::client::unread::UnreadBudget;
 use crate::relay::documents::Cache;
 use crate::relay::inspect::denials::Denials;
 use crate::relay::observe::{Metrics, RecentEvents, RequestEvent};
+use crate::relay::shutdown::Shutdown;
 use crate::relay::upstream::frozen::FrozenServers;
 use crate::relay::upstream::health::Health;
 use crate::request::caller::Authenticator;
@@ -36,14 +35,9 @@ pub struct Shared {
     pub config: Config,
     pub settings: Arc<SharedSettings>,
     pub own: OwnServer,
-    /// Identifies callers by their client certificates.
-    pub judge: ArcSwap<Authenticator>,
+    pub callers: Callers,
     /// Credentials of connections to apiservers.
     pub credentials: Current,
-    /// Notified when one of these two was replaced, and when the shutdown has begun.
-    pub revalidations: watch::Sender<()>,
-    /// Headers that only peers may send.
-    pub privileged: PrivilegedHeaders,
     /// The state of the cluster in etcd.
     pub published: Published,
     /// What peers' discovery lists and the local apiserver's does not.
@@ -51,57 +45,65 @@ pub struct Shared {
     /// The local apiserver.
     pub local: Arc<LocalState>,
     pub announcement: Arc<Announcement>,
+    pub servers: ServerStates,
+    /// Merged discovery documents.
+    pub merge_cache: Cache,
+    /// What etcd says, for the final bookmarks of watches.
+    pub watches: WatchState,
+    pub limits: Limits,
+    /// Reroutes and refusals, for the status page.
+    pub recent: RecentEvents,
+    pub metrics: Metrics,
+    /// Set with `tracing.endpoint`.
+    pub tracer: Option<Tracer>,
+    pub shutdown: Shutdown,
+    /// A control task has panicked.
+    pub control_panicked: Arc<AtomicBool>,
+}
+
+/// Who sends requests.
+pub struct Callers {
+    /// Identifies callers by their client certificates.
+    pub judge: ArcSwap<Authenticator>,
+    /// Headers that only peers may send.
+    pub privileged: PrivilegedHeaders,
+    /// Notified when the authenticator or the credentials were replaced, and when the shutdown has begun.
+    pub revalidations: watch::Sender<()>,
+}
+
+/// What requests have found of servers.
+pub struct ServerStates {
     pub health: Arc<Health>,
     /// Servers from which nothing comes.
     pub frozen: Arc<FrozenServers>,
     /// What servers deny although they list it.
     pub denials: Denials,
-    /// Merged discovery documents.
-    pub merge_cache: Cache,
-    /// What etcd says, for the final bookmarks of watches.
-    pub watches: WatchState,
-    /// Reroutes and refusals, for the status page.
-    pub recent: RecentEvents,
-    /// A control task has panicked.
-    pub control_panicked: Arc<AtomicBool>,
+}
+
+/// What requests share and must not use up.
+pub struct Limits {
     /// The budget for answers that clients do not read.
     pub unread: Arc<UnreadBudget>,
     /// For requests that are sent to another server because the local apiserver does not know a custom resource.
     pub not_found_retries: Semaphore,
     /// For watches that ask other servers because one has answered 410.
     pub expired_watches: Arc<Semaphore>,
-    pub metrics: Metrics,
-    /// Set with `tracing.endpoint`.
-    pub tracer: Option<Tracer>,
-    /// How far a shutdown has come.
-    pub phase: watch::Receiver<ShutdownPhase>,
-    /// When the drain began.
-    pub drain_begin: OnceLock<Instant>,
 }
 
 /// At most so many requests at a time ask other servers whether they know a custom resource.
-pub const NOT_FOUND_RETRIES: usize = 64;
+const NOT_FOUND_RETRIES: usize = 64;
 
 /// At most so many watches at a time ask other servers after a 410.
-pub const EXPIRED_WATCHES: usize = 64;
+const EXPIRED_WATCHES: usize = 64;
 
-/// The part of `shutdown.drain` within which long-running requests end.
-pub const DRAIN_TURNS: f64 = 0.9;
-
-/// Longest [`ShutdownPhase::Ending`].
-const LONGEST_ENDING: Duration = Duration::from_secs(2);
-
-/// How far a shutdown has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ShutdownPhase {
-    /// Serving.
-    Serving,
-    /// `/readyz` fails, everything is still served.
-    Leaving,
-    /// Connections end with one answer; long-running requests end one after the other.
-    Draining,
-    /// No new connections; the long-running requests that began during the drain end.
-    Ending,
+impl Limits {
+    pub fn new(unread: UnreadBudget) -> Self {
+        Self {
+            unread: Arc::new(unread),
+            not_found_retries: Semaphore::new(NOT_FOUND_RETRIES),
+            expired_watches: Arc::new(Semaphore::new(EXPIRED_WATCHES)),
+        }
+    }
 }
 
 impl Shared {
@@ -110,7 +112,7 @@ impl Shared {
         self.local.is_ready()
             && self.local.trusts_proxy()
             && self.announcement.is_made()
-            && !self.is_leaving()
+            && !self.shutdown.is_leaving()
     }
 
     /// Whether requests go to the local apiserver first. One that has lost its etcd comes after peers that say that they
@@ -123,35 +125,6 @@ impl Shared {
     /// Whether a peer's apiserver is ready.
     pub fn has_ready_target(&self) -> bool {
         self.published.snapshot.load().has_ready_target()
-    }
-
-    /// Whether the proxy is stopping. An answer over HTTP/1 is then the last of its connection, and says so.
-    pub fn is_leaving(&self) -> bool {
-        *self.phase.borrow() != ShutdownPhase::Serving
-    }
-
-    /// Whether a connection ends with its next answer.
-    pub fn is_draining(&self) -> bool {
-        // Every request asks: no lock.
-        self.drain_begin.get().is_some()
-    }
-
-    /// When the drain began; now, if it did not.
-    pub fn drain_begin(&self) -> Instant {
-        self.drain_begin.get().copied().unwrap_or_else(Instant::now)
-    }
-
-    /// How long [`ShutdownPhase::Ending`] takes: the end of `shutdown.drain`.
-    pub fn ending(&self) -> Duration {
-        let drain = self.config.shutdown.drain;
-        drain.mul_f64(1.0 - DRAIN_TURNS).min(LONGEST_ENDING)
-    }
-
-    /// Waits for a phase of the shutdown; false: the process is ending.
-    pub async fn reaches(&self, awaited: ShutdownPhase) -> bool {
-        let mut phase = self.phase.clone();
-        let reached = phase.wait_for(|phase| *phase >= awaited).await;
-        reached.is_ok()
     }
 
     /// Whether the snapshot is too old to prove that no server serves a resource.
@@ -190,13 +163,6 @@ impl Shared {
         let id = id.as_deref().map(HeaderValue::from_str);
         id.and_then(Result::ok)
             .unwrap_or(HeaderValue::from_static(""))
-    }
-
-    /// Resolves after a random part of `shutdown.drain`.
-    pub async fn random_drain_delay(&self) {
-        let share = rand::thread_rng().gen_range(0.0..DRAIN_TURNS);
-        let turn: Duration = self.config.shutdown.drain.mul_f64(share);
-        tokio::time::sleep(turn).await;
     }
 }
 

@@ -1,9 +1,9 @@
 //! Puts together what requests are served by, and starts what asks failed peers again.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::client::MakerError;
@@ -18,7 +18,8 @@ use crate::relay::client::unread::UnreadBudget;
 use crate::relay::documents::Cache;
 use crate::relay::inspect::denials::Denials;
 use crate::relay::observe::{Metrics, RecentEvents};
-use crate::relay::shared::{EXPIRED_WATCHES, NOT_FOUND_RETRIES, Shared, ShutdownPhase};
+use crate::relay::shared::{Callers, Limits, ServerStates, Shared};
+use crate::relay::shutdown::{Shutdown, ShutdownPhase};
 use crate::relay::upstream::frozen::{self, FrozenServers, Questions};
 use crate::relay::upstream::health;
 use crate::request::caller::Authenticator;
@@ -50,50 +51,52 @@ pub fn start(
     control: &mut JoinSet<()>,
 ) -> Result<Arc<Shared>, MakerError> {
     let (frozen, to_ask) = FrozenServers::new();
+    let unread = UnreadBudget::new(inputs.metrics.unread.clone());
     let shared = Arc::new(Shared {
         settings: inputs.settings,
         own: inputs.own,
-        judge: ArcSwap::from_pointee(Authenticator {
-            generation: 0,
-            cas: inputs.cas,
-            allowed_names: config.serving.request_header_allowed_names.clone(),
-        }),
+        callers: Callers {
+            judge: ArcSwap::from_pointee(Authenticator {
+                generation: 0,
+                cas: inputs.cas,
+                allowed_names: config.serving.request_header_allowed_names.clone(),
+            }),
+            privileged: PrivilegedHeaders::new(&config.serving.request_headers),
+            revalidations: watch::Sender::new(()),
+        },
         credentials: inputs.credentials,
-        revalidations: watch::Sender::new(()),
-        privileged: PrivilegedHeaders::new(&config.serving.request_headers),
         published: inputs.published,
         peer_discovery: inputs.peer_discovery,
         local: inputs.local,
         announcement: inputs.announcement,
-        health: Arc::default(),
-        frozen: Arc::new(frozen),
+        servers: ServerStates {
+            health: Arc::default(),
+            frozen: Arc::new(frozen),
+            denials: Denials::default(),
+        },
         merge_cache: Cache::default(),
         watches: inputs.watches,
-        control_panicked: Arc::default(),
+        limits: Limits::new(unread),
         recent: RecentEvents::default(),
-        unread: Arc::new(UnreadBudget::new(inputs.metrics.unread.clone())),
-        denials: Denials::default(),
-        not_found_retries: Semaphore::new(NOT_FOUND_RETRIES),
-        expired_watches: Arc::new(Semaphore::new(EXPIRED_WATCHES)),
         metrics: inputs.metrics,
         tracer: inputs.tracer,
-        phase: inputs.phase,
-        drain_begin: OnceLock::new(),
+        shutdown: Shutdown::new(inputs.phase, config.shutdown.drain),
+        control_panicked: Arc::default(),
         config,
     });
     let peers = Arc::new(health::maker(&shared.config, shared.credentials.clone())?);
     let questions = Questions {
         config: shared.config.clone(),
         credentials: shared.credentials.clone(),
-        frozen: shared.frozen.clone(),
+        frozen: shared.servers.frozen.clone(),
         local: shared.local.clone(),
-        health: shared.health.clone(),
+        health: shared.servers.health.clone(),
         snapshot: shared.published.snapshot.clone(),
     };
     control.spawn(frozen::run(questions, to_ask));
     control.spawn(health::run(
         peers,
-        shared.health.clone(),
+        shared.servers.health.clone(),
         shared.published.snapshot.clone(),
     ));
     Ok(shared)

@@ -87,7 +87,7 @@ impl Rotations {
         let connect = move |new| {
             owner.credentials.store(Arc::new(new));
             owner.local.trust().recheck();
-            owner.revalidations.send_replace(());
+            owner.callers.revalidations.send_replace(());
         };
         control.spawn(self.upstream.run(metrics.clone(), connect));
         let etcd = etcd.clone();
@@ -111,14 +111,14 @@ fn warn(server: &ServingTls) {
 
 fn serve(shared: &Shared, tls: &ArcSwap<ServingTls>, (server, cas): Server) {
     warn(&server);
-    let before = shared.judge.load();
-    shared.judge.store(Arc::new(Authenticator {
+    let before = shared.callers.judge.load();
+    shared.callers.judge.store(Arc::new(Authenticator {
         generation: before.generation + 1,
         cas,
         allowed_names: before.allowed_names.clone(),
     }));
     tls.store(Arc::new(server));
-    shared.revalidations.send_replace(());
+    shared.callers.revalidations.send_replace(());
 }
 
 /// All files but those of etcd.

@@ -59,7 +59,7 @@ pub fn start(
                 metrics,
             } = context;
             runtime.block_on(async move {
-                let unread = shared.unread.clone();
+                let unread = shared.limits.unread.clone();
                 let snapshot = shared.published.snapshot.clone();
                 let service = Arc::new(RelayService::new(shared));
                 let accepting = Arc::new(ConnectionAcceptor {

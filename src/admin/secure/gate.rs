@@ -40,7 +40,7 @@ impl Gate {
         connection: &ClientConnection,
         headers: &HeaderMap,
     ) -> Option<Verdict> {
-        let judge = self.shared.judge.load();
+        let judge = self.shared.callers.judge.load();
         let token = token::of_header(headers).filter(|token| token.len() <= LONGEST_TOKEN);
         let caller = judge.caller(connection, token.is_some(), SystemTime::now());
         drop(judge);

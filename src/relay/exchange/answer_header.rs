@@ -32,7 +32,7 @@ pub(super) async fn pass_header(
     } = exchange.context;
     // On an upgrade `Connection` is about the upgrade, and the client's protocol writes the rest.
     if response.status != StatusCode::SWITCHING_PROTOCOLS {
-        if shared.is_draining() || ends_connection(exchange, &response) {
+        if shared.shutdown.is_draining() || ends_connection(exchange, &response) {
             down.end_connection(downstream);
         }
         // Waiting requests may go on: it is known whether the connection ends.
@@ -49,7 +49,7 @@ pub(super) async fn pass_header(
     match down {
         ClientSession::H2(_) => {}
         ClientSession::H1(session) => {
-            if *kind != RequestKind::Upgrade && shared.is_leaving() {
+            if *kind != RequestKind::Upgrade && shared.shutdown.is_leaving() {
                 session.set_keepalive(None);
             }
             frame_for_http1(session.req_header().version, &mut response, request.method)?;

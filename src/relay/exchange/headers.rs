@@ -24,7 +24,7 @@ pub fn for_any_server(
 ) -> pingora_core::Result<bool> {
     let headers = &mut header.headers;
     if *caller != Caller::Peer {
-        let forged = shared.privileged.strip(headers);
+        let forged = shared.callers.privileged.strip(headers);
         if forged > 0 {
             shared.metrics.rejected_headers.inc_by(forged as u64);
         }
@@ -38,10 +38,10 @@ pub fn for_any_server(
     // The identity comes last, so that `ClientConnection` cannot remove it.
     let certificate = match caller {
         Caller::User(user) => {
-            shared.privileged.stamp(headers, user)?;
+            shared.callers.privileged.stamp(headers, user)?;
             true
         }
-        Caller::Peer => shared.privileged.named_user(headers).is_some(),
+        Caller::Peer => shared.callers.privileged.named_user(headers).is_some(),
         Caller::Bearer | Caller::Anonymous | Caller::Unverifiable => false,
     };
     if *caller != Caller::Peer || !headers.contains_key(FORWARDED_FOR) {
@@ -87,9 +87,9 @@ fn remove_surplus(
     // An apiserver publishes its names after it has started.
     let starting = server_kind == ServerKind::Local && !shared.local.is_initialized();
     if certificate && (starting || !surplus.is_known()) {
-        return keep_client_headers(headers, &shared.privileged);
+        return keep_client_headers(headers, &shared.callers.privileged);
     }
-    let forged = surplus.strip(headers, &shared.privileged);
+    let forged = surplus.strip(headers, &shared.callers.privileged);
     if forged > 0 {
         shared.metrics.rejected_headers.inc_by(forged as u64);
     }

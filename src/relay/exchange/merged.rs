@@ -48,7 +48,7 @@ pub(super) async fn send_merged(
             cache: &shared.merge_cache,
             metrics: &shared.metrics.documents,
             peer_discovery: &shared.peer_discovery,
-            health: &shared.health,
+            health: &shared.servers.health,
         };
         // A turn is held while it is read, for which others wait.
         let read = AtomicBool::new(true);

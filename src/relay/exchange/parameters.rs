@@ -106,7 +106,7 @@ impl Exchange<'_> {
         let context = self.context;
         let outflow = &context.downstream.outflow;
         let long = context.kind != RequestKind::Short;
-        AnswerWriter::new(&context.shared.unread, outflow, long, length)
+        AnswerWriter::new(&context.shared.limits.unread, outflow, long, length)
     }
 
     /// Resolves when the server is suspected to be frozen and need not be waited for. `sent`: some of the request may
@@ -121,7 +121,7 @@ impl Exchange<'_> {
         if leaving.reads {
             leaving.budget.read();
         }
-        let frozen = &self.context.shared.frozen;
+        let frozen = &self.context.shared.servers.frozen;
         frozen
             .is_to_be_left(address, leaving.ticker, elsewhere)
             .await;

@@ -59,7 +59,7 @@ pub async fn run(
         return Ok(Outcome::Broken.into());
     };
     let answered = Instant::now();
-    shared.frozen.heard(server);
+    shared.servers.frozen.heard(server);
     if let Some(token) = exchange.token {
         let code = response.status.as_u16();
         if context.tokens.answered(token, request.method, code) {

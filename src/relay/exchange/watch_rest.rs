@@ -99,7 +99,7 @@ impl WatchRest {
         };
         let mut turn = pin!(ends(&final_bookmark, &revalidation));
         let mut answer_writer = AnswerWriter::new(
-            &shared.unread,
+            &shared.limits.unread,
             &downstream.outflow,
             true,
             self.up.content_length(),

@@ -42,7 +42,7 @@ pub(super) fn authenticate<'a>(
     let token = headers.and_then(|header| context.tokens.of(&header.headers));
     let known = certificate || token.is_some_and(|token| context.tokens.is_known(token));
     let is_unverified = !known && route.details.ends_anonymous;
-    let privileged = &context.shared.privileged;
+    let privileged = &context.shared.callers.privileged;
     let mut named = upload.header_mut().filter(|_| certificate).into_iter();
     let unauthenticated = named.any(|header| privileged.name_unauthenticated(&header.headers));
     // A body may be too long to be sent again, and a peer's users do not know each other. A request that failed on

@@ -48,7 +48,7 @@ impl ExpiredWatch {
         from: &Route,
         upload: &Upload,
     ) -> Self {
-        let limit = shared.expired_watches.clone();
+        let limit = shared.limits.expired_watches.clone();
         // A client that has not sent all of its request would decide how long the permit is held.
         let permit = match upload.is_read() {
             true => timeout(PERMIT_TIMEOUT, limit.acquire_owned()).await.ok(),

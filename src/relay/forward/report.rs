@@ -36,13 +36,13 @@ pub(super) fn report(shared: &Shared, route: &Route, failure: &ExchangeFailure, 
         (_, ExchangeFailure::NotExecuted { of_resource: true }) => LOG_RATE.admit(),
         // It answers as it should: its history does not reach back.
         (ServerKind::Peer | ServerKind::Native, ExchangeFailure::Expired(_)) => {
-            shared.health.answered(route.address);
+            shared.servers.health.answered(route.address);
             None
         }
         (_, ExchangeFailure::Expired(_) | ExchangeFailure::NotContinued) => None,
         // The cause may be on this side.
         (ServerKind::Local, _) | (_, ExchangeFailure::Unmerged) => LOG_RATE.admit(),
-        _ => shared.health.failed(route.address).then_some(0),
+        _ => shared.servers.health.failed(route.address).then_some(0),
     };
     if refused && route.server_kind != ServerKind::Local {
         // Needed only while it is in doubt whether the peer is alive. Dropping it does no harm.

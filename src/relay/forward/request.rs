@@ -130,7 +130,7 @@ impl<'a> ForwardedRequest<'a> {
             .as_ref()
             .map(|overlay| overlay.begin(&shared.merge_cache, headers));
         if let Caller::User(user) = caller {
-            let privileged = &shared.privileged;
+            let privileged = &shared.callers.privileged;
             privileged.stamp_details(headers, user, route.details)?;
         }
         let group = match server_kind {
@@ -210,7 +210,7 @@ impl<'a> ForwardedRequest<'a> {
         if from_peer {
             // What was cut off may have been cut off because the peer is gone.
             if !is_cut {
-                shared.health.answered(route.address);
+                shared.servers.health.answered(route.address);
             }
             shared.recent.rerouted.add(|| {
                 let request = Some((self.context.request.method, self.context.request.info));

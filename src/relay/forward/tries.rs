@@ -128,7 +128,12 @@ impl Tries {
         let mut permit = None;
         // The client decides how long the rest of its body takes.
         if may_be_known_elsewhere && upload.is_read() {
-            match timeout(NOT_FOUND_RETRY_TIMEOUT, shared.not_found_retries.acquire()).await {
+            match timeout(
+                NOT_FOUND_RETRY_TIMEOUT,
+                shared.limits.not_found_retries.acquire(),
+            )
+            .await
+            {
                 Ok(acquired) => permit = acquired.ok().map(Box::new),
                 Err(_) => return Err(RouteEnd::Refused(Refusal::DoubtfulNotFound)),
             }
@@ -137,7 +142,9 @@ impl Tries {
         let last = request.refusal(failure, request.is_custom());
         match next_route(request, last, turned_away, &self.tried, upload) {
             // All others have been asked. What this one would say stays unknown: others wait for the permit.
-            Ok(next) if may_be_known_elsewhere && shared.frozen.is_suspected(next.address) => {
+            Ok(next)
+                if may_be_known_elsewhere && shared.servers.frozen.is_suspected(next.address) =>
+            {
                 Err(RouteEnd::Refused(match turned_away {
                     true => Refusal::Terminating,
                     false => Refusal::DoubtfulNotFound,
@@ -212,7 +219,7 @@ fn denial_counts(context: &RequestContext<'_>, route: &Route, answer: &KeptAnswe
     let (shared, info) = (context.shared, context.request.info);
     let snapshot = shared.published.snapshot.load();
     let (local, server) = (local_server(shared), (route.server_kind, route.address));
-    let denials = &shared.denials;
+    let denials = &shared.servers.denials;
     denials.counts(&snapshot, local, info, server, &answer.response)
 }
 

@@ -285,7 +285,7 @@ impl DocumentRoutes<'_> {
                 .added(lacking(server, snapshot, &self.peer_discovery))
                 .filter(|_| self.document.is_merged()),
         };
-        let health = &self.candidates.shared.health;
+        let health = &self.candidates.shared.servers.health;
         let of_one = matches!(self.document, DocumentRequest::Resources(_));
         let patience = match self.sure && !self.is_newest && of_one {
             false => None,

@@ -75,7 +75,7 @@ fn refusal(shared: &Shared, request: &RouteRequest<'_>) -> Option<Refusal> {
 /// What `/readyz` says while the proxy is not ready.
 fn unreadiness(shared: &Shared) -> Refusal {
     let local = &shared.local;
-    if shared.is_leaving() {
+    if shared.shutdown.is_leaving() {
         Refusal::NotReady
     } else if local.can_be_asked() && !local.trusts_proxy() {
         Refusal::NotBelieved
@@ -144,7 +144,7 @@ pub fn can_leave(
 ) -> bool {
     let tried = [tried, &[at]].concat();
     let next = || next(shared, request, &tried, Refusal::Unreachable).action;
-    let answers = |route: &Route| !shared.frozen.is_suspected(route.address);
+    let answers = |route: &Route| !shared.servers.frozen.is_suspected(route.address);
     request.rerouted || matches!(next(), Action::Forward(route) if answers(&route))
 }
 
@@ -163,7 +163,7 @@ pub fn after_expiry(
     let (question, local) = question(shared, request, initialized);
     let decision = decide::after_expiry(question, request.settings.into(), local, &snapshot)?;
     let route = route(shared, request, &decision, &snapshot, tried);
-    route.filter(|route| !shared.frozen.is_suspected(route.address))
+    route.filter(|route| !shared.servers.frozen.is_suspected(route.address))
 }
 
 fn ask<'s>(
@@ -187,7 +187,7 @@ fn ask<'s>(
     if is_tied(shared, request, snapshot) {
         return only(ServerChoice::Local);
     }
-    match !initialized && shared.is_draining() && may_be_answered_elsewhere(request) {
+    match !initialized && shared.shutdown.is_draining() && may_be_answered_elsewhere(request) {
         true => Decision {
             to: ServerChoice::Peers(&snapshot.targets, None),
             then: ServerChoice::Local,
@@ -253,10 +253,10 @@ fn route(
     tried: &[SocketAddr],
 ) -> Option<Route> {
     let route = destination(shared, request, decision, snapshot, tried)?;
-    if !shared.frozen.is_suspected(route.address) {
+    if !shared.servers.frozen.is_suspected(route.address) {
         return Some(route);
     }
-    let avoided = [shared.frozen.suspected(), tried.to_vec()].concat();
+    let avoided = [shared.servers.frozen.suspected(), tried.to_vec()].concat();
     destination(shared, request, decision, snapshot, &avoided).or(Some(route))
 }
 

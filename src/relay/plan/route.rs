@@ -160,7 +160,7 @@ impl<'a> Candidates<'a> {
                 self.tried.contains(&server.endpoint) || (self.watch && server.history_void);
             !left_out && since.is_none_or(|since| server.reaches(since))
         });
-        choose(untried, version, self.seed, &self.shared.health)
+        choose(untried, version, self.seed, &self.shared.servers.health)
     }
 
     /// To this server.

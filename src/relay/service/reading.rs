@@ -52,7 +52,7 @@ impl Received {
         let permit = header_permit(&downstream, &header, session.as_http1());
         let asks_upgrade = session.is_upgrade() && means_upgrade(&header.headers);
         let bearer = token::is_there(&header.headers, asks_upgrade);
-        let judge = shared.judge.load();
+        let judge = shared.callers.judge.load();
         let target = header.uri.path_and_query().map(PathAndQuery::as_str);
         let received = Self {
             settings: shared.settings.load(),
@@ -130,7 +130,11 @@ pub(super) fn span<'a>(
     // Only an apiserver can verify other callers, also those of a peer.
     let trusted = match caller {
         Caller::User(_) => true,
-        Caller::Peer => shared.privileged.named_user(&header.headers).is_some(),
+        Caller::Peer => shared
+            .callers
+            .privileged
+            .named_user(&header.headers)
+            .is_some(),
         Caller::Bearer | Caller::Anonymous | Caller::Unverifiable => false,
     };
     RequestSpan::begin(tracer, trusted, header, path)
@@ -139,7 +143,7 @@ pub(super) fn span<'a>(
 /// The user, for the access log: no apiserver's audit log has the proxy's own answers. Only the apiserver knows the
 /// user of a token.
 pub(super) fn user(shared: &Shared, caller: &Caller, header: &Parts) -> Option<HeaderValue> {
-    let privileged = &shared.privileged;
+    let privileged = &shared.callers.privileged;
     match caller {
         Caller::User(user) => Some(user.user.clone()),
         Caller::Peer => privileged.named_user(&header.headers).cloned(),

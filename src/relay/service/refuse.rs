@@ -36,10 +36,11 @@ pub(super) async fn answer_refused(
     if let Some(ready) = options.ready {
         shared.metrics.ready_answered(ready);
     }
-    if shared.is_draining() || ends_connection(shared, request.caller, refusal) {
+    if shared.shutdown.is_draining() || ends_connection(shared, request.caller, refusal) {
         session.end_connection(downstream);
     }
-    let mut answer_writer = AnswerWriter::new(&shared.unread, &downstream.outflow, false, Some(0));
+    let mut answer_writer =
+        AnswerWriter::new(&shared.limits.unread, &downstream.outflow, false, Some(0));
     let seconds = retry_after(&request.settings.if_ready);
     let refusing = refuse(shared, session, refusal, seconds, &options);
     let refusing = pin!(async { Ok(refusing.await) });
@@ -65,7 +66,7 @@ async fn refuse(
     retry_after: u32,
     options: &ResponseOptions,
 ) -> Outcome {
-    if shared.is_leaving() {
+    if shared.shutdown.is_leaving() {
         session.close_after();
     }
     match answer::refuse(session, refusal, retry_after, options).await {

@@ -90,7 +90,7 @@ impl RelayService {
 
     /// Whether a new connection comes from a peer. Such a connection carries requests of many users.
     pub fn is_peer(&self, downstream: &Downstream) -> bool {
-        let judge = self.shared.judge.load();
+        let judge = self.shared.callers.judge.load();
         let peer = judge.caller(&downstream.client, false, SystemTime::now()) == Caller::Peer;
         if peer {
             downstream.outflow.mark_as_peer();
@@ -222,7 +222,7 @@ impl RelayService {
         match kind {
             RequestKind::Short => (Open::new(&metrics.in_flight), None),
             RequestKind::Long | RequestKind::Upgrade => {
-                let late = self.shared.is_draining();
+                let late = self.shared.shutdown.is_draining();
                 let late = late.then(|| Open::new(&metrics.late_long_running));
                 (Open::new(&metrics.long_running), late)
             }

@@ -24,7 +24,8 @@ use crate::kube::gvr::ResourceKind;
 use crate::metrics::Open;
 use crate::relay::client::ClientSession;
 use crate::relay::client::unread::KeptBytes;
-use crate::relay::shared::{DRAIN_TURNS, Shared, ShutdownPhase};
+use crate::relay::shared::Shared;
+use crate::relay::shutdown::{DRAIN_TURNS, ShutdownPhase};
 use crate::request::info::{RequestInfo, Target, Verb, is_set, query_values};
 use crate::watches::bookmark;
 use crate::watches::follower::{Follower, ObjectType};
@@ -123,7 +124,7 @@ impl<'a> FinalBookmark<'a> {
             change_log: Mutex::default(),
         });
         Self {
-            late: shared.is_draining(),
+            late: shared.shutdown.is_draining(),
             shared,
             _open: Some(shared.metrics.watches.open(bookmark_request.is_some())),
             watch: Some(Arc::new(Watch {
@@ -138,7 +139,7 @@ impl<'a> FinalBookmark<'a> {
     /// For a request that is not a watch.
     pub fn none(shared: &'a Shared) -> Self {
         Self {
-            late: shared.is_draining(),
+            late: shared.shutdown.is_draining(),
             shared,
             _open: None,
             watch: None,
@@ -158,7 +159,7 @@ impl<'a> FinalBookmark<'a> {
 
     /// The watch, if its rest may be passed on elsewhere: until the proxy stops.
     pub fn rest(&self) -> Option<Arc<Watch>> {
-        let serving = *self.shared.phase.borrow() == ShutdownPhase::Serving;
+        let serving = *self.shared.shutdown.phase.borrow() == ShutdownPhase::Serving;
         self.watch.clone().filter(|_| serving)
     }
 
@@ -218,7 +219,7 @@ impl<'a> FinalBookmark<'a> {
 
     /// Resolves when the stream is to end and etcd's answer is as complete as it will be.
     pub async fn turn(&self) {
-        if !self.shared.reaches(ShutdownPhase::Leaving).await {
+        if !self.shared.shutdown.reaches(ShutdownPhase::Leaving).await {
             return;
         }
         self.register();
@@ -226,19 +227,23 @@ impl<'a> FinalBookmark<'a> {
             false => ShutdownPhase::Draining,
             true => ShutdownPhase::Ending,
         };
-        if !self.shared.reaches(phase).await {
+        if !self.shared.shutdown.reaches(phase).await {
             return;
         }
         let _left = Open::new(&self.shared.metrics.watches.left);
         let drain = self.shared.config.shutdown.drain;
         let (begin, time, shares) = match self.late {
-            false => (self.shared.drain_begin(), drain, DEADLINES),
-            true => (Instant::now(), self.shared.ending(), LATE_DEADLINES),
+            false => (self.shared.shutdown.drain_begin(), drain, DEADLINES),
+            true => (
+                Instant::now(),
+                self.shared.shutdown.ending(),
+                LATE_DEADLINES,
+            ),
         };
         let [etcd_deadline, frame_deadline] = shares.map(|share| begin + time.mul_f64(share));
         self.register();
         if !self.late {
-            self.shared.random_drain_delay().await;
+            self.shared.shutdown.random_drain_delay().await;
         }
         if let Some((server, bookmark_request)) = self.bookmark_request() {
             let end = etcd_deadline.min(Instant::now() + ETCD_TIMEOUT);
@@ -328,7 +333,8 @@ impl<'a> FinalBookmark<'a> {
 
     /// Whether a bookmark may follow what the apiserver sent last.
     fn is_stopping(&self) -> bool {
-        self.bookmark_request().is_some() && *self.shared.phase.borrow() != ShutdownPhase::Serving
+        self.bookmark_request().is_some()
+            && *self.shared.shutdown.phase.borrow() != ShutdownPhase::Serving
     }
 }
 

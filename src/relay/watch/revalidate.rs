@@ -38,8 +38,8 @@ pub struct Revalidation<'a> {
 impl Revalidation<'_> {
     /// Resolves when the proxy stops, or when the request may no longer be valid.
     pub async fn until_first_change(&self) {
-        let mut revalidations = self.shared.revalidations.subscribe();
-        if !self.shared.is_leaving() && self.is_valid() {
+        let mut revalidations = self.shared.callers.revalidations.subscribe();
+        if !self.shared.shutdown.is_leaving() && self.is_valid() {
             self.until_a_change(&mut revalidations).await;
         }
     }
@@ -47,9 +47,9 @@ impl Revalidation<'_> {
     /// Resolves when the request is no longer valid and its turn to end has come. Starts with that turn: it is for what
     /// comes after [`Self::until_first_change`].
     pub async fn ended(&self) {
-        let mut revalidations = self.shared.revalidations.subscribe();
+        let mut revalidations = self.shared.callers.revalidations.subscribe();
         loop {
-            self.shared.random_drain_delay().await;
+            self.shared.shutdown.random_drain_delay().await;
             // Changes before this check are covered by it. A file that was restored meanwhile ends nothing.
             revalidations.mark_unchanged();
             if !self.is_valid() {
@@ -101,7 +101,7 @@ impl Revalidation<'_> {
         match self.caller {
             Caller::Peer | Caller::User(_) => {
                 let now = SystemTime::now();
-                let judge = self.shared.judge.load();
+                let judge = self.shared.callers.judge.load();
                 judge.caller(self.connection, false, now) == *self.caller
             }
             Caller::Bearer | Caller::Anonymous | Caller::Unverifiable => true,

@@ -1,0 +1,86 @@
+//! How far the shutdown of the proxy has come, as requests see it.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use rand::Rng;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// The part of `shutdown.drain` within which long-running requests end.
+pub const DRAIN_TURNS: f64 = 0.9;
+
+/// Longest [`ShutdownPhase::Ending`].
+const LONGEST_ENDING: Duration = Duration::from_secs(2);
+
+/// How far a shutdown has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ShutdownPhase {
+    /// Serving.
+    Serving,
+    /// `/readyz` fails, everything is still served.
+    Leaving,
+    /// Connections end with one answer; long-running requests end one after the other.
+    Draining,
+    /// No new connections; the long-running requests that began during the drain end.
+    Ending,
+}
+
+pub struct Shutdown {
+    /// How far it has come.
+    pub phase: watch::Receiver<ShutdownPhase>,
+    /// `shutdown.drain`
+    drain: Duration,
+    /// When the drain began.
+    drain_begin: OnceLock<Instant>,
+}
+
+impl Shutdown {
+    pub fn new(phase: watch::Receiver<ShutdownPhase>, drain: Duration) -> Self {
+        Self {
+            phase,
+            drain,
+            drain_begin: OnceLock::new(),
+        }
+    }
+
+    /// Whether the proxy is stopping. An answer over HTTP/1 is then the last of its connection, and says so.
+    pub fn is_leaving(&self) -> bool {
+        *self.phase.borrow() != ShutdownPhase::Serving
+    }
+
+    /// Whether a connection ends with its next answer.
+    pub fn is_draining(&self) -> bool {
+        // Every request asks: no lock.
+        self.drain_begin.get().is_some()
+    }
+
+    /// The drain begins now.
+    pub fn begin_drain(&self) {
+        let _ = self.drain_begin.set(Instant::now());
+    }
+
+    /// When the drain began; now, if it did not.
+    pub fn drain_begin(&self) -> Instant {
+        self.drain_begin.get().copied().unwrap_or_else(Instant::now)
+    }
+
+    /// How long [`ShutdownPhase::Ending`] takes: the end of `shutdown.drain`.
+    pub fn ending(&self) -> Duration {
+        let ending = self.drain.mul_f64(1.0 - DRAIN_TURNS);
+        ending.min(LONGEST_ENDING)
+    }
+
+    /// Waits for a phase of the shutdown; false: the process is ending.
+    pub async fn reaches(&self, awaited: ShutdownPhase) -> bool {
+        let mut phase = self.phase.clone();
+        let reached = phase.wait_for(|phase| *phase >= awaited).await;
+        reached.is_ok()
+    }
+
+    /// Resolves after a random part of `shutdown.drain`.
+    pub async fn random_drain_delay(&self) {
+        let share = rand::thread_rng().gen_range(0.0..DRAIN_TURNS);
+        tokio::time::sleep(self.drain.mul_f64(share)).await;
+    }
+}
