@@ -1,80 +1,115 @@
-//! How metrics are registered; what there is to measure, each room knows itself.
+//! How metrics are declared; what there is to measure, each room knows itself.
 
-use prometheus::core::Collector;
+use prometheus::core::{Atomic, Collector, GenericGauge, GenericGaugeVec};
 use prometheus::{
-    Gauge, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder,
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+    Result, TextEncoder,
 };
 
+/// Structs of metrics, each metric in one place: its help, its field, what makes it (a function below), its name, and
+/// what this function takes besides. The comment of a field is the help. A field that nothing makes is such a struct, too.
+macro_rules! metrics {
+    (@make $registry:ident, $type:ty, $($help:literal)+, $new:ident($name:literal $(, $argument:expr)*)) => {{
+        let about = prometheus::Opts::new($name, concat!($($help),+).trim_start());
+        $crate::metrics::$new($registry, about $(, $argument)*)
+    }};
+    (@make $registry:ident, $type:ty, $($help:literal)+,) => {
+        <$type>::new($registry)
+    };
+    ($(
+        $(#[$attribute:meta])*
+        $public:vis struct $struct:ident {
+            $(
+                $(#[doc = $help:literal])+
+                $visible:vis $field:ident: $type:ty
+                    $(= $new:ident($name:literal $(, $argument:expr)* $(,)?))?,
+            )+
+        }
+    )+) => {$(
+        $(#[$attribute])*
+        $public struct $struct {
+            $($(#[doc = $help])+ $visible $field: $type,)+
+        }
+
+        impl $struct {
+            /// Registers them. Fails only if two metrics have one name.
+            $public fn new(registry: &prometheus::Registry) -> prometheus::Result<Self> {
+                Ok(Self {
+                    $($field: $crate::metrics::metrics!(
+                        @make registry, $type, $($help)+, $($new($name $(, $argument)*))?
+                    )?,)+
+                })
+            }
+        }
+    )+};
+}
+
+pub(crate) use metrics;
+
 /// Every metric passes here: tests read their descriptions.
-pub fn register<C: Collector + Clone + 'static>(
-    registry: &Registry,
-    collector: &C,
-) -> Result<(), prometheus::Error> {
+fn registered<C: Collector + Clone + 'static>(registry: &Registry, made: Result<C>) -> Result<C> {
+    let collector = made?;
     #[cfg(test)]
-    crate::reference::note(collector);
-    registry.register(Box::new(collector.clone()))
+    crate::reference::note(&collector);
+    registry.register(Box::new(collector.clone()))?;
+    Ok(collector)
 }
 
-pub fn counter(
-    registry: &Registry,
-    name: &str,
-    help: &str,
-) -> Result<IntCounter, prometheus::Error> {
-    let counter = IntCounter::new(name, help)?;
-    register(registry, &counter)?;
-    Ok(counter)
+pub fn counter(registry: &Registry, about: Opts) -> Result<IntCounter> {
+    registered(registry, IntCounter::with_opts(about))
 }
 
-pub fn counter_vec(
+pub fn counter_vec(registry: &Registry, about: Opts, labels: &[&str]) -> Result<IntCounterVec> {
+    registered(registry, IntCounterVec::new(about, labels))
+}
+
+/// One for each value of a label, all of them from the start: to Prometheus an increase from nothing is none.
+pub fn counters<const N: usize>(
     registry: &Registry,
-    name: &str,
-    help: &str,
+    about: Opts,
+    label: &str,
+    values: [&str; N],
+) -> Result<[IntCounter; N]> {
+    let counters = counter_vec(registry, about, &[label])?;
+    Ok(values.map(|value| counters.with_label_values(&[value])))
+}
+
+pub fn gauge<P: Atomic + 'static>(registry: &Registry, about: Opts) -> Result<GenericGauge<P>> {
+    registered(registry, GenericGauge::with_opts(about))
+}
+
+pub fn gauge_vec<P: Atomic + 'static>(
+    registry: &Registry,
+    about: Opts,
     labels: &[&str],
-) -> Result<IntCounterVec, prometheus::Error> {
-    let counter = IntCounterVec::new(Opts::new(name, help), labels)?;
-    register(registry, &counter)?;
-    Ok(counter)
+) -> Result<GenericGaugeVec<P>> {
+    registered(registry, GenericGaugeVec::new(about, labels))
 }
 
-pub fn gauge(registry: &Registry, name: &str, help: &str) -> Result<Gauge, prometheus::Error> {
-    let gauge = Gauge::new(name, help)?;
-    register(registry, &gauge)?;
-    Ok(gauge)
-}
-
-pub fn int_gauge(
+/// One for each value of a label.
+pub fn gauges<P: Atomic + 'static, const N: usize>(
     registry: &Registry,
-    name: &str,
-    help: &str,
-) -> Result<IntGauge, prometheus::Error> {
-    let gauge = IntGauge::new(name, help)?;
-    register(registry, &gauge)?;
-    Ok(gauge)
+    about: Opts,
+    label: &str,
+    values: [&str; N],
+) -> Result<[GenericGauge<P>; N]> {
+    let gauges = gauge_vec(registry, about, &[label])?;
+    Ok(values.map(|value| gauges.with_label_values(&[value])))
 }
 
-pub fn gauge_vec(
-    registry: &Registry,
-    name: &str,
-    help: &str,
-    labels: &[&str],
-) -> Result<IntGaugeVec, prometheus::Error> {
-    let gauge = IntGaugeVec::new(Opts::new(name, help), labels)?;
-    register(registry, &gauge)?;
-    Ok(gauge)
+pub fn histogram(registry: &Registry, about: Opts, buckets: &[f64]) -> Result<Histogram> {
+    let about = HistogramOpts::from(about).buckets(buckets.to_vec());
+    registered(registry, Histogram::with_opts(about))
 }
 
 pub fn histogram_vec(
     registry: &Registry,
-    name: &str,
-    help: &str,
+    about: Opts,
     labels: &[&str],
     buckets: &[f64],
-) -> Result<HistogramVec, prometheus::Error> {
-    let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
-    let histogram = HistogramVec::new(options, labels)?;
-    register(registry, &histogram)?;
-    Ok(histogram)
+) -> Result<HistogramVec> {
+    let about = HistogramOpts::from(about).buckets(buckets.to_vec());
+    registered(registry, HistogramVec::new(about, labels))
 }
 
 /// A count as the value of a gauge.
@@ -83,7 +118,7 @@ pub fn saturating(count: impl TryInto<i64>) -> i64 {
 }
 
 /// All of them as Prometheus' text.
-pub fn text(registry: &Registry) -> Result<String, prometheus::Error> {
+pub fn text(registry: &Registry) -> Result<String> {
     TextEncoder::new().encode_to_string(&registry.gather())
 }
 

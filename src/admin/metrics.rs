@@ -1,156 +1,84 @@
 //! Gauges that are set from the state each time somebody reads `/metrics`.
 
-use std::time::Duration;
+use std::sync::atomic::Ordering::Relaxed;
 
-use prometheus::{Gauge, IntCounter, IntGauge, IntGaugeVec, Registry};
+use prometheus::{Gauge, IntCounter, IntGauge, IntGaugeVec};
 
 use super::document::CheckStatus;
 use crate::log_queue;
-use crate::metrics::{counter, gauge, gauge_vec, int_gauge, saturating};
+use crate::metrics::{metrics, saturating};
+use crate::relay::shared::Shared;
+use crate::routing::table::{PeerKind, Server};
 
-/// Current values of the gauges.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct GaugeValues {
-    /// Time since etcd last sent anything.
-    pub etcd_age: Duration,
-    pub etcd_revision: i64,
-    /// Complete lists since start.
-    pub etcd_lists: u64,
-    /// Values that could not be decoded since start.
-    pub etcd_undecodable: u64,
-    /// Watches that found etcd restored or replaced, since start.
-    pub etcd_restores: u64,
-    /// Everything was listed at least once.
-    pub etcd_synced: bool,
-    /// Peers that requests may be sent to, without bare ones.
-    pub targets: usize,
-    /// Peers with a live key that are no targets.
-    pub live: usize,
-    /// Live apiservers without a proxy.
-    pub bare: usize,
-    /// Known servers without a live key.
-    pub absent: usize,
-    pub initialized: bool,
-    /// Resources that would be answered 503 if this server stopped.
-    pub only_here: usize,
-    /// A background task has panicked.
-    pub control_panicked: bool,
-}
-
-pub struct Gauges {
-    etcd_age: Gauge,
-    etcd_revision: IntGauge,
-    etcd_lists: IntGauge,
-    etcd_undecodable: IntGauge,
-    etcd_restores: IntGauge,
-    etcd_synced: IntGauge,
-    peers: IntGaugeVec,
-    initialized: IntGauge,
-    only_here: IntGauge,
-    control_panicked: IntGauge,
-    readyz_checks: IntGaugeVec,
-    dropped_log_lines: IntCounter,
+metrics! {
+    pub struct Gauges {
+        /// Always 1; the version is a label.
+        build: [IntGauge; 1] =
+            gauges("kube_interop_proxy_build_info", "version", [env!("CARGO_PKG_VERSION")]),
+        /// Time since etcd was last heard of.
+        etcd_age: Gauge = gauge("kube_interop_proxy_etcd_state_age_seconds"),
+        /// Newest etcd revision known.
+        etcd_revision: IntGauge = gauge("kube_interop_proxy_etcd_revision"),
+        /// Complete lists asked of etcd since start.
+        etcd_lists: IntGauge = gauge("kube_interop_proxy_etcd_lists"),
+        /// Values in etcd that could not be decoded since start.
+        etcd_undecodable: IntGauge = gauge("kube_interop_proxy_etcd_undecodable"),
+        /// Watches that found etcd restored or replaced since start.
+        etcd_restores: IntGauge = gauge("kube_interop_proxy_etcd_restores"),
+        /// 1 once everything was listed since start.
+        etcd_synced: IntGauge = gauge("kube_interop_proxy_etcd_synced"),
+        /// Other servers by state: target, live, bare, absent.
+        peers: [IntGauge; 4] =
+            gauges("kube_interop_proxy_peers", "state", ["target", "live", "bare", "absent"]),
+        /// 1 while the local apiserver is initialized (KEP-3028).
+        initialized: IntGauge = gauge("kube_interop_proxy_apiserver_initialized"),
+        /// Resources that no other server lists that can be asked: they would be answered 503 if this server stopped.
+        only_here: IntGauge = gauge("kube_interop_proxy_only_here_resources"),
+        /// 1 once a background task has panicked: restart the proxy.
+        control_panicked: IntGauge = gauge("kube_interop_proxy_control_panicked"),
+        /// 1 while this check of /readyz passes, else 0.
+        readyz_checks: IntGaugeVec = gauge_vec("kube_interop_proxy_readyz_check", &["check"]),
+        /// Log lines that were dropped, because whoever reads them is slow or gone, or the disk is full.
+        dropped_log_lines: IntCounter = counter("kube_interop_proxy_dropped_log_lines_total"),
+    }
 }
 
 impl Gauges {
-    /// Registers the gauges, and the version of this build.
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let build = gauge_vec(
-            registry,
-            "kube_interop_proxy_build_info",
-            "Always 1; the version is a label.",
-            &["version"],
-        )?;
-        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        let etcd_age = gauge(
-            registry,
-            "kube_interop_proxy_etcd_state_age_seconds",
-            "Time since etcd was last heard of.",
-        )?;
-        let peers = gauge_vec(
-            registry,
-            "kube_interop_proxy_peers",
-            "Other servers by state: target, live, bare, absent.",
-            &["state"],
-        )?;
-        let readyz_checks = gauge_vec(
-            registry,
-            "kube_interop_proxy_readyz_check",
-            "1 while this check of /readyz passes, else 0.",
-            &["check"],
-        )?;
-        let dropped_log_lines = counter(
-            registry,
-            "kube_interop_proxy_dropped_log_lines_total",
-            "Log lines that were dropped, because whoever reads them is slow or gone, or the disk is full.",
-        )?;
-        let gauge = |name: &str, help: &str| int_gauge(registry, name, help);
-        Ok(Self {
-            etcd_age,
-            etcd_revision: gauge(
-                "kube_interop_proxy_etcd_revision",
-                "Newest etcd revision known.",
-            )?,
-            etcd_lists: gauge(
-                "kube_interop_proxy_etcd_lists",
-                "Complete lists asked of etcd since start.",
-            )?,
-            etcd_undecodable: gauge(
-                "kube_interop_proxy_etcd_undecodable",
-                "Values in etcd that could not be decoded since start.",
-            )?,
-            etcd_restores: gauge(
-                "kube_interop_proxy_etcd_restores",
-                "Watches that found etcd restored or replaced since start.",
-            )?,
-            etcd_synced: gauge(
-                "kube_interop_proxy_etcd_synced",
-                "1 once everything was listed since start.",
-            )?,
-            peers,
-            initialized: gauge(
-                "kube_interop_proxy_apiserver_initialized",
-                "1 while the local apiserver is initialized (KEP-3028).",
-            )?,
-            only_here: gauge(
-                "kube_interop_proxy_only_here_resources",
-                "Resources that no other server lists that can be asked: they would be answered 503 if this server stopped.",
-            )?,
-            control_panicked: gauge(
-                "kube_interop_proxy_control_panicked",
-                "1 once a background task has panicked: restart the proxy.",
-            )?,
-            readyz_checks,
-            dropped_log_lines,
-        })
-    }
-
-    pub fn set(&self, values: GaugeValues, checks: &[CheckStatus]) {
+    pub fn set(&self, shared: &Shared, checks: &[CheckStatus]) {
+        let [build] = &self.build;
+        build.set(1);
         for check in checks {
-            let passes = check.missing.is_none();
             let gauge = self.readyz_checks.with_label_values(&[&check.name]);
-            gauge.set(passes.into());
+            gauge.set(check.missing.is_none().into());
         }
-        self.etcd_age.set(values.etcd_age.as_secs_f64());
-        self.etcd_revision.set(values.etcd_revision);
-        self.etcd_lists.set(saturating(values.etcd_lists));
-        self.etcd_undecodable
-            .set(saturating(values.etcd_undecodable));
-        self.etcd_restores.set(saturating(values.etcd_restores));
-        self.etcd_synced.set(values.etcd_synced.into());
-        self.initialized.set(values.initialized.into());
-        self.only_here.set(saturating(values.only_here));
-        self.control_panicked.set(values.control_panicked.into());
-        self.dropped_log_lines.inc_by(log_queue::take_dropped());
-        for (state, count) in [
-            ("target", values.targets),
-            ("live", values.live),
-            ("bare", values.bare),
-            ("absent", values.absent),
+        let published = &shared.published;
+        let counters = &published.counters;
+        self.etcd_age.set(published.freshness.age().as_secs_f64());
+        self.etcd_revision.set(counters.revision.load(Relaxed));
+        for (gauge, count) in [
+            (&self.etcd_lists, &counters.lists),
+            (&self.etcd_undecodable, &counters.undecodable),
+            (&self.etcd_restores, &counters.restores),
         ] {
-            self.peers
-                .with_label_values(&[state])
-                .set(saturating(count));
+            gauge.set(saturating(count.load(Relaxed)));
         }
+        let snapshot = published.snapshot.load();
+        self.etcd_synced.set(snapshot.synced.into());
+        self.only_here.set(saturating(snapshot.only_local()));
+        let has_proxy = |server: &Server| server.kind != PeerKind::Bare;
+        let states: [&dyn Fn(&Server) -> bool; 4] = [
+            &|server| server.target && has_proxy(server),
+            &|server| server.live && !server.target && has_proxy(server),
+            &|server| server.live && !has_proxy(server),
+            &|server| !server.live,
+        ];
+        for (gauge, is_so) in self.peers.iter().zip(states) {
+            let servers = snapshot.servers.iter().filter(|server| is_so(server));
+            gauge.set(saturating(servers.count()));
+        }
+        self.initialized.set(shared.local.is_initialized().into());
+        let panicked = shared.control_panicked.load(Relaxed);
+        self.control_panicked.set(panicked.into());
+        self.dropped_log_lines.inc_by(log_queue::take_dropped());
     }
 }

@@ -82,7 +82,7 @@ impl Pages {
 
     pub(super) fn metrics(&self) -> AdminResponse {
         let checks = self.status.checks();
-        self.gauges.set(self.status.gauge_values(), &checks);
+        self.gauges.set(&self.shared, &checks);
         match metrics::text(&self.registry) {
             Ok(text) => (StatusCode::OK, PROMETHEUS, text),
             Err(error) => internal_error(error),

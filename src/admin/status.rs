@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::SystemTime;
 
 use serde_json::Value;
@@ -13,7 +14,7 @@ use super::document::{
     DiscoverySourceStatus, DiscoveryStatus, EtcdStatus, PeerStatus, RecentStatus, ResourceStatus,
     ServerStatus, StatusDocument, WatchesStatus,
 };
-use super::metrics::GaugeValues;
+use crate::cluster::catalog::Published;
 use crate::discovery::peer_discovery::SourceStatus;
 use crate::kube::gvr::{Custom, Gvr, Pair, api_version};
 use crate::publish::metrics::LeaseMetrics;
@@ -93,35 +94,6 @@ impl StatusReader {
         ]
     }
 
-    /// The current values of the gauges.
-    pub fn gauge_values(&self) -> GaugeValues {
-        use std::sync::atomic::Ordering::Relaxed;
-        let published = &self.shared.published;
-        let snapshot = published.snapshot.load();
-        let count = |wanted: fn(&Server) -> bool| {
-            snapshot
-                .servers
-                .iter()
-                .filter(|server| wanted(server))
-                .count()
-        };
-        GaugeValues {
-            etcd_age: published.freshness.age(),
-            etcd_revision: published.counters.revision.load(Relaxed),
-            etcd_lists: published.counters.lists.load(Relaxed),
-            etcd_undecodable: published.counters.undecodable.load(Relaxed),
-            etcd_restores: published.counters.restores.load(Relaxed),
-            etcd_synced: snapshot.synced,
-            targets: count(|server| server.target && server.kind != PeerKind::Bare),
-            live: count(|server| server.live && !server.target && server.kind != PeerKind::Bare),
-            bare: count(|server| server.live && server.kind == PeerKind::Bare),
-            absent: count(|server| !server.live),
-            initialized: self.shared.local.is_initialized(),
-            only_here: snapshot.only_local(),
-            control_panicked: self.shared.control_panicked.load(Relaxed),
-        }
-    }
-
     /// What the catalog knows, server by server; null where its task has ended.
     async fn facts(&self) -> Value {
         let (reply, facts) = oneshot::channel();
@@ -137,7 +109,6 @@ impl StatusReader {
         let facts = self.facts().await;
         let shared = &self.shared;
         let snapshot = shared.published.snapshot.load();
-        let values = self.gauge_values();
         let peers = snapshot.servers.iter();
         let resources = snapshot.resources().into_iter();
         StatusDocument {
@@ -145,7 +116,7 @@ impl StatusReader {
             config: config(self.reload.status()),
             custom: custom(&snapshot.custom),
             discovery: discovery(shared),
-            etcd: etcd(&values),
+            etcd: etcd(&shared.published, snapshot.synced),
             facts,
             peers: peers
                 .map(|server| peer(server, &shared.servers.health))
@@ -154,13 +125,13 @@ impl StatusReader {
             resources: resources
                 .map(|(gvr, holders)| resource(gvr, holders, &snapshot))
                 .collect(),
-            server: self.server(&snapshot, &values),
+            server: self.server(&snapshot),
             time: rfc3339(unix(SystemTime::now())),
             watches: watches(shared),
         }
     }
 
-    fn server(&self, snapshot: &Snapshot, values: &GaugeValues) -> ServerStatus {
+    fn server(&self, snapshot: &Snapshot) -> ServerStatus {
         let shared = &self.shared;
         let checks = self.checks();
         let missing: Vec<_> = checks
@@ -179,7 +150,7 @@ impl StatusReader {
             history_start,
             id: text(&shared.own.id),
             identity_lease_kept_by: self.lease.owner().map(|owner| owner.name().to_owned()),
-            initialized: values.initialized,
+            initialized: shared.local.is_initialized(),
             ready: missing.is_empty(),
             missing,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -187,14 +158,15 @@ impl StatusReader {
     }
 }
 
-fn etcd(values: &GaugeValues) -> EtcdStatus {
+fn etcd(published: &Published, synced: bool) -> EtcdStatus {
+    let counters = &published.counters;
     EtcdStatus {
-        age_seconds: Some(values.etcd_age.as_secs_f64()),
-        lists: values.etcd_lists,
-        restores: values.etcd_restores,
-        revision: Some(values.etcd_revision),
-        synced: values.etcd_synced,
-        undecodable: values.etcd_undecodable,
+        age_seconds: Some(published.freshness.age().as_secs_f64()),
+        lists: counters.lists.load(Relaxed),
+        restores: counters.restores.load(Relaxed),
+        revision: Some(counters.revision.load(Relaxed)),
+        synced,
+        undecodable: counters.undecodable.load(Relaxed),
     }
 }
 

@@ -1,46 +1,26 @@
 //! Metrics of reading peers' discovery, written by its task.
 
-use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Registry};
+use prometheus::{IntCounterVec, IntGauge, IntGaugeVec};
 
 use crate::discovery::peer_discovery::SourceStatus;
-use crate::metrics::{counter_vec, gauge_vec, int_gauge, saturating};
+use crate::metrics::{metrics, saturating};
 
-#[derive(Debug, Clone)]
-pub struct PeerDiscoveryMetrics {
-    sources: IntGaugeVec,
-    reads: IntCounterVec,
-    by_name: IntGauge,
-    openapi: IntGauge,
+metrics! {
+    #[derive(Debug, Clone)]
+    pub struct PeerDiscoveryMetrics {
+        /// Peers, those of one version that list the same as one, whose documents add something to the local apiserver's,
+        /// by state: read, failing, unreachable.
+        sources: IntGaugeVec = gauge_vec("kube_interop_proxy_discovery_sources", &["state"]),
+        /// Times that a peer was asked for its documents, by result: ok, failed.
+        reads: IntCounterVec = counter_vec("kube_interop_proxy_discovery_reads_total", &["result"]),
+        /// Group versions that only others list and whose document could not be read: listed as stale.
+        by_name: IntGauge = gauge("kube_interop_proxy_discovery_undescribed_group_versions"),
+        /// Size of the OpenAPI documents of peers that are kept.
+        openapi: IntGauge = gauge("kube_interop_proxy_discovery_openapi_bytes"),
+    }
 }
 
 impl PeerDiscoveryMetrics {
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        Ok(Self {
-            sources: gauge_vec(
-                registry,
-                "kube_interop_proxy_discovery_sources",
-                "Peers, those of one version that list the same as one, whose documents add something to the local apiserver's, by state: read, failing, unreachable.",
-                &["state"],
-            )?,
-            reads: counter_vec(
-                registry,
-                "kube_interop_proxy_discovery_reads_total",
-                "Times that a peer was asked for its documents, by result: ok, failed.",
-                &["result"],
-            )?,
-            by_name: int_gauge(
-                registry,
-                "kube_interop_proxy_discovery_undescribed_group_versions",
-                "Group versions that only others list and whose document could not be read: listed as stale.",
-            )?,
-            openapi: int_gauge(
-                registry,
-                "kube_interop_proxy_discovery_openapi_bytes",
-                "Size of the OpenAPI documents of peers that are kept.",
-            )?,
-        })
-    }
-
     /// The documents of a peer were read, or could not be read.
     pub fn read(&self, ok: bool) {
         let result = if ok { "ok" } else { "failed" };

@@ -2,7 +2,16 @@
 
 use prometheus::{IntCounter, Registry};
 
-use crate::metrics::counter_vec;
+use crate::metrics::metrics;
+
+metrics! {
+    struct Spans {
+        /// Spans of sampled requests, by what became of them: the receiver of tracing.endpoint took them (exported), it
+        /// did not (failed), or too many waited for it (dropped).
+        by_result: [IntCounter; 3] =
+            counters("kube_interop_proxy_spans_total", "result", ["exported", "dropped", "failed"]),
+    }
+}
 
 #[derive(Debug, Clone)]
 pub struct SpanMetrics {
@@ -14,17 +23,12 @@ pub struct SpanMetrics {
 }
 
 impl SpanMetrics {
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let spans = counter_vec(
-            registry,
-            "kube_interop_proxy_spans_total",
-            "Spans of sampled requests, by what became of them: the receiver of tracing.endpoint took them (exported), it did not (failed), or too many waited for it (dropped).",
-            &["result"],
-        )?;
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let [exported, dropped, failed] = Spans::new(registry)?.by_result;
         Ok(Self {
-            exported: spans.with_label_values(&["exported"]),
-            dropped: spans.with_label_values(&["dropped"]),
-            failed: spans.with_label_values(&["failed"]),
+            exported,
+            dropped,
+            failed,
         })
     }
 }

@@ -1,33 +1,36 @@
 //! Metrics of the server's identity and of its Lease.
 
-use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec};
 use time::OffsetDateTime;
 
-use crate::metrics::{counter_vec, gauge_vec, int_gauge, register};
+use crate::metrics::metrics;
 
-#[derive(Debug, Clone)]
-pub struct IdentityMetrics {
-    identity: IntGaugeVec,
-    pub duplicate_id: IntGauge,
+metrics! {
+    #[derive(Debug, Clone)]
+    pub struct IdentityMetrics {
+        /// Always 1; the apiserver's ID, the name of its identity Lease, is a label (KEP-1965).
+        identity: IntGaugeVec = gauge_vec("apiserver_identity", &["id"]),
+        /// 1 while another live proxy claims this server ID.
+        pub duplicate_id: IntGauge = gauge("kube_interop_proxy_duplicate_server_id"),
+    }
+
+    /// The identity Lease (KEP-1965). All but one metric have its name as label `id`.
+    #[derive(Debug, Clone)]
+    pub struct LeaseMetrics {
+        /// 1 for who keeps the identity Lease, where the proxy should: proxy, or other.
+        kept: IntGaugeVec = gauge_vec("kube_interop_proxy_identity_lease", &["kept_by"]),
+        /// When this process acquired the identity Lease of this ID, in Unix time.
+        start_time: GaugeVec = gauge_vec("apiserver_identity_lease_start_time_seconds", &["id"]),
+        /// When this process renewed the identity Lease of this ID last, in Unix time.
+        renew_time: GaugeVec = gauge_vec("apiserver_identity_lease_renew_time_seconds", &["id"]),
+        /// Creations and renewals of the identity Lease of this ID by this process.
+        successes: IntCounterVec = counter_vec("apiserver_identity_lease_success_count", &["id"]),
+        /// Creations and renewals of the identity Lease of this ID by this process that failed.
+        failures: IntCounterVec = counter_vec("apiserver_identity_lease_failure_count", &["id"]),
+    }
 }
 
 impl IdentityMetrics {
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        Ok(Self {
-            identity: gauge_vec(
-                registry,
-                "apiserver_identity",
-                "Always 1; the apiserver's ID, the name of its identity Lease, is a label (KEP-1965).",
-                &["id"],
-            )?,
-            duplicate_id: int_gauge(
-                registry,
-                "kube_interop_proxy_duplicate_server_id",
-                "1 while another live proxy claims this server ID.",
-            )?,
-        })
-    }
-
     /// The apiserver's ID is now `id`.
     pub fn identity(&self, id: &str) {
         self.identity.reset();
@@ -55,50 +58,7 @@ impl LeaseOwner {
     }
 }
 
-/// The identity Lease (KEP-1965). All but one metric have its name as label `id`.
-#[derive(Debug, Clone)]
-pub struct LeaseMetrics {
-    start_time: GaugeVec,
-    renew_time: GaugeVec,
-    successes: IntCounterVec,
-    failures: IntCounterVec,
-    kept: IntGaugeVec,
-}
-
 impl LeaseMetrics {
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let times = |name, help| {
-            let gauge = GaugeVec::new(Opts::new(name, help), &["id"])?;
-            register(registry, &gauge)?;
-            Ok::<_, prometheus::Error>(gauge)
-        };
-        let counts = |name, help| counter_vec(registry, name, help, &["id"]);
-        Ok(Self {
-            kept: gauge_vec(
-                registry,
-                "kube_interop_proxy_identity_lease",
-                "1 for who keeps the identity Lease, where the proxy should: proxy, or other.",
-                &["kept_by"],
-            )?,
-            start_time: times(
-                "apiserver_identity_lease_start_time_seconds",
-                "When this process acquired the identity Lease of this ID, in Unix time.",
-            )?,
-            renew_time: times(
-                "apiserver_identity_lease_renew_time_seconds",
-                "When this process renewed the identity Lease of this ID last, in Unix time.",
-            )?,
-            successes: counts(
-                "apiserver_identity_lease_success_count",
-                "Creations and renewals of the identity Lease of this ID by this process.",
-            )?,
-            failures: counts(
-                "apiserver_identity_lease_failure_count",
-                "Creations and renewals of the identity Lease of this ID by this process that failed.",
-            )?,
-        })
-    }
-
     /// The Lease to keep is that of `id`; `None`: there is none to keep.
     pub fn is_of(&self, id: Option<&str>) {
         self.start_time.reset();
@@ -149,6 +109,8 @@ fn unix(time: OffsetDateTime) -> f64 {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use prometheus::Registry;
 
     use super::*;
     use crate::metrics::text;

@@ -4,17 +4,28 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
-use prometheus::{IntCounterVec, IntGauge, Registry};
+use prometheus::{IntCounter, IntGauge, Registry};
 
 use crate::config::effective::EffectiveValues;
 use crate::config::settings::is_reloaded;
-use crate::metrics::{counter_vec, int_gauge, saturating};
+use crate::metrics::{metrics, saturating};
+
+metrics! {
+    #[derive(Debug)]
+    struct ReloadSeries {
+        /// Times that the configuration file had changed, by what became of it: applied, failed.
+        reloads: [IntCounter; 2] =
+            counters("kube_interop_proxy_config_reloads_total", "result", ["applied", "failed"]),
+        /// 1 while the configuration file cannot be used, and what was before stays in use.
+        broken: IntGauge = gauge("kube_interop_proxy_config_broken"),
+        /// Keys of the configuration file whose change takes effect at the next start.
+        needs_restart: IntGauge = gauge("kube_interop_proxy_config_needs_restart"),
+    }
+}
 
 #[derive(Debug)]
 pub struct ReloadMetrics {
-    reloads: IntCounterVec,
-    broken: IntGauge,
-    needs_restart: IntGauge,
+    series: ReloadSeries,
     status: Mutex<ReloadStatus>,
 }
 
@@ -32,30 +43,11 @@ pub struct ReloadStatus {
 }
 
 impl ReloadMetrics {
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let metrics = Self {
-            reloads: counter_vec(
-                registry,
-                "kube_interop_proxy_config_reloads_total",
-                "Times that the configuration file had changed, by what became of it: applied, failed.",
-                &["result"],
-            )?,
-            broken: int_gauge(
-                registry,
-                "kube_interop_proxy_config_broken",
-                "1 while the configuration file cannot be used, and what was before stays in use.",
-            )?,
-            needs_restart: int_gauge(
-                registry,
-                "kube_interop_proxy_config_needs_restart",
-                "Keys of the configuration file whose change takes effect at the next start.",
-            )?,
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        Ok(Self {
+            series: ReloadSeries::new(registry)?,
             status: Mutex::default(),
-        };
-        for result in ["applied", "failed"] {
-            metrics.reloads.with_label_values(&[result]);
-        }
-        Ok(metrics)
+        })
     }
 
     pub fn status(&self) -> ReloadStatus {
@@ -64,7 +56,9 @@ impl ReloadMetrics {
 
     /// These values are in use; `needs_restart`: changes that are not.
     pub(super) fn in_use(&self, values: &EffectiveValues, needs_restart: Vec<String>) {
-        self.needs_restart.set(saturating(needs_restart.len()));
+        self.series
+            .needs_restart
+            .set(saturating(needs_restart.len()));
         let reloaded = values.iter().filter(|(key, _)| is_reloaded(key));
         let mut status = self.lock();
         status.settings = reloaded
@@ -75,19 +69,21 @@ impl ReloadMetrics {
 
     /// New contents were put into use.
     pub(super) fn applied(&self) {
-        self.reloads.with_label_values(&["applied"]).inc();
+        let [applied, _] = &self.series.reloads;
+        applied.inc();
         self.lock().reloaded = Some(SystemTime::now());
         self.broken(Vec::new());
     }
 
     /// New contents cannot be used.
     pub(super) fn failed(&self) {
-        self.reloads.with_label_values(&["failed"]).inc();
+        let [_, failed] = &self.series.reloads;
+        failed.inc();
     }
 
     /// What is wrong with the file; empty: nothing.
     pub(super) fn broken(&self, problems: Vec<String>) {
-        self.broken.set((!problems.is_empty()).into());
+        self.series.broken.set((!problems.is_empty()).into());
         self.lock().problems = problems;
     }
 

@@ -7,14 +7,25 @@ use prometheus::{IntCounterVec, IntGaugeVec, Registry};
 use time::OffsetDateTime;
 
 use super::files::Key;
-use crate::metrics::{counter_vec, gauge_vec};
+use crate::metrics::metrics;
+
+metrics! {
+    #[derive(Debug)]
+    struct CertificateSeries {
+        /// Times that new certificate files were put into use, by what they are for.
+        loaded: IntCounterVec = counter_vec("kube_interop_proxy_certificates_loaded_total", &["files"]),
+        /// 1 while new certificate files cannot be used, and those before stay in use, by what they are for.
+        broken: IntGaugeVec = gauge_vec("kube_interop_proxy_certificates_broken", &["files"]),
+        /// When the first certificate in use of a file expires, in Unix time; by the configuration's key.
+        expiration: IntGaugeVec =
+            gauge_vec("kube_interop_proxy_certificate_expiration_timestamp_seconds", &["file"]),
+    }
+}
 
 /// State of the certificate files that the configuration names.
 #[derive(Debug)]
 pub struct CertificateMetrics {
-    loaded: IntCounterVec,
-    broken: IntGaugeVec,
-    expiration: IntGaugeVec,
+    series: CertificateSeries,
     files: Mutex<CertificateFiles>,
 }
 
@@ -28,36 +39,16 @@ pub struct CertificateFiles {
 }
 
 impl CertificateMetrics {
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let loaded = counter_vec(
-            registry,
-            "kube_interop_proxy_certificates_loaded_total",
-            "Times that new certificate files were put into use, by what they are for.",
-            &["files"],
-        )?;
-        let broken = gauge_vec(
-            registry,
-            "kube_interop_proxy_certificates_broken",
-            "1 while new certificate files cannot be used, and those before stay in use, by what they are for.",
-            &["files"],
-        )?;
-        let expiration = gauge_vec(
-            registry,
-            "kube_interop_proxy_certificate_expiration_timestamp_seconds",
-            "When the first certificate in use of a file expires, in Unix time; by the configuration's key.",
-            &["file"],
-        )?;
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         Ok(Self {
-            loaded,
-            broken,
-            expiration,
+            series: CertificateSeries::new(registry)?,
             files: Mutex::default(),
         })
     }
 
     /// Files of a group came into use; `new`: they replace others.
     pub fn in_use(&self, group: &'static str, new: bool, expirations: &[(Key, i64)]) {
-        let loaded = self.loaded.with_label_values(&[group]);
+        let loaded = self.series.loaded.with_label_values(&[group]);
         loaded.inc_by(new.into());
         self.broken(group, false);
         self.expire(expirations);
@@ -65,7 +56,10 @@ impl CertificateMetrics {
 
     /// Says whether the new files of a group cannot be used.
     pub fn broken(&self, group: &'static str, broken: bool) {
-        self.broken.with_label_values(&[group]).set(broken.into());
+        self.series
+            .broken
+            .with_label_values(&[group])
+            .set(broken.into());
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         match broken {
             true => files.broken.insert(group),
@@ -77,7 +71,10 @@ impl CertificateMetrics {
     fn expire(&self, expirations: &[(Key, i64)]) {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         for (key, end) in expirations {
-            self.expiration.with_label_values(&[&**key]).set(*end);
+            self.series
+                .expiration
+                .with_label_values(&[&**key])
+                .set(*end);
             files.expirations.insert(key.clone(), *end);
         }
     }

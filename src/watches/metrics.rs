@@ -1,62 +1,31 @@
 //! Metrics of watches and of draining.
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
+use prometheus::{IntCounter, IntGauge};
 
-use crate::metrics::{Open, counter, counter_vec, gauge_vec, int_gauge};
+use crate::metrics::{Open, metrics};
 use crate::watches::proof::Withheld;
 
-#[derive(Debug)]
-pub struct WatchMetrics {
-    open: [IntGauge; 2],
-    given: IntCounter,
-    withheld: IntCounterVec,
-    expired: [IntCounter; 2],
-    /// Long-running requests that the drain has not ended yet.
-    pub left: IntGauge,
+metrics! {
+    #[derive(Debug)]
+    pub struct WatchMetrics {
+        /// Watches that are open, by whether a bookmark is looked for when the proxy stops.
+        open: [IntGauge; 2] =
+            gauges("kube_interop_proxy_watches", "bookmarks", ["false", "true"]),
+        /// Watches that ended with a bookmark of the proxy's.
+        given: IntCounter = counter("kube_interop_proxy_last_bookmarks_total"),
+        /// Watches that ended without a bookmark although they had asked for some, by reason.
+        withheld: [IntCounter; Withheld::ALL.len()] =
+            counters("kube_interop_proxy_last_bookmarks_withheld_total", "reason", Withheld::ALL.map(Withheld::name)),
+        /// Watches from a revision that an apiserver has answered with 410 (its history does not reach back), by whether
+        /// another apiserver served them. Each is counted by the proxy that its client asked.
+        expired: [IntCounter; 2] =
+            counters("kube_interop_proxy_expired_watches_total", "result", ExpiredResult::ALL.map(ExpiredResult::name)),
+        /// Long-running requests that the drain has not ended yet.
+        pub left: IntGauge = gauge("kube_interop_proxy_drain_left"),
+    }
 }
 
 impl WatchMetrics {
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let open = gauge_vec(
-            registry,
-            "kube_interop_proxy_watches",
-            "Watches that are open, by whether a bookmark is looked for when the proxy stops.",
-            &["bookmarks"],
-        )?;
-        let given = counter(
-            registry,
-            "kube_interop_proxy_last_bookmarks_total",
-            "Watches that ended with a bookmark of the proxy's.",
-        )?;
-        let withheld = counter_vec(
-            registry,
-            "kube_interop_proxy_last_bookmarks_withheld_total",
-            "Watches that ended without a bookmark although they had asked for some, by reason.",
-            &["reason"],
-        )?;
-        let expired = counter_vec(
-            registry,
-            "kube_interop_proxy_expired_watches_total",
-            "Watches from a revision that an apiserver has answered with 410 (its history does not reach back), by whether another apiserver served them. Each is counted by the proxy that its client asked.",
-            &["result"],
-        )?;
-        let left = int_gauge(
-            registry,
-            "kube_interop_proxy_drain_left",
-            "Long-running requests that the drain has not ended yet.",
-        )?;
-        for reason in Withheld::ALL {
-            withheld.with_label_values(&[reason.name()]);
-        }
-        Ok(Self {
-            open: ["false", "true"].map(|followed| open.with_label_values(&[followed])),
-            given,
-            withheld,
-            expired: ExpiredResult::ALL.map(|result| expired.with_label_values(&[result.name()])),
-            left,
-        })
-    }
-
     /// Counts an open watch until the result is dropped. `followed`: a final bookmark is prepared for it.
     pub fn open(&self, followed: bool) -> Open<'_> {
         let [other, bookmarks] = &self.open;
@@ -80,17 +49,15 @@ impl WatchMetrics {
 
     /// How many ended with one, and how many without one, by reason, where there are any.
     pub fn last_bookmarks(&self) -> (u64, impl Iterator<Item = (&'static str, u64)>) {
-        let withheld = Withheld::ALL.map(|reason| {
-            let counter = self.withheld.with_label_values(&[reason.name()]);
-            (reason.name(), counter.get())
-        });
-        let withheld = withheld.into_iter().filter(|(_, count)| *count > 0);
+        let counts = self.withheld.each_ref().map(IntCounter::get);
+        let withheld = Withheld::ALL.map(Withheld::name).into_iter().zip(counts);
+        let withheld = withheld.filter(|(_, count)| *count > 0);
         (self.given.get(), withheld)
     }
 
     /// A watch ended without one.
     pub fn withheld(&self, withheld: Withheld) {
-        self.withheld.with_label_values(&[withheld.name()]).inc();
+        self.withheld[withheld as usize].inc();
     }
 }
 
@@ -118,6 +85,8 @@ impl ExpiredResult {
 
 #[cfg(test)]
 mod tests {
+    use prometheus::Registry;
+
     use super::*;
 
     #[test]

@@ -1,8 +1,8 @@
 //! Metrics of discovery documents.
 
-use prometheus::{IntCounter, Registry};
+use prometheus::IntCounter;
 
-use crate::metrics::{counter, counter_vec};
+use crate::metrics::metrics;
 
 /// How a request for a discovery document was served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,32 +30,17 @@ impl DocumentOutcome {
     ];
 }
 
-pub struct DocumentMetrics {
-    served: [IntCounter; DocumentOutcome::ALL.len()],
-    /// Documents that were merged. Others came from the cache.
-    pub merges: IntCounter,
+metrics! {
+    pub struct DocumentMetrics {
+        /// Requests for discovery and OpenAPI documents by how they were served.
+        served: [IntCounter; DocumentOutcome::ALL.len()] =
+            counters("kube_interop_proxy_discovery_total", "how", DocumentOutcome::ALL.map(|(_, name)| name)),
+        /// Discovery and OpenAPI documents that were put together, each once for many requests.
+        pub merges: IntCounter = counter("kube_interop_proxy_discovery_merges_total"),
+    }
 }
 
 impl DocumentMetrics {
-    /// Registers them.
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let served = counter_vec(
-            registry,
-            "kube_interop_proxy_discovery_total",
-            "Requests for discovery and OpenAPI documents by how they were served.",
-            &["how"],
-        )?;
-        let merges = counter(
-            registry,
-            "kube_interop_proxy_discovery_merges_total",
-            "Discovery and OpenAPI documents that were put together, each once for many requests.",
-        )?;
-        Ok(Self {
-            served: DocumentOutcome::ALL.map(|(_, name)| served.with_label_values(&[name])),
-            merges,
-        })
-    }
-
     pub fn count(&self, how: DocumentOutcome) {
         if let Some(counter) = self.served.get(how as usize) {
             counter.inc();

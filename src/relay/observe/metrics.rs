@@ -1,123 +1,62 @@
 //! Metrics of requests. Label values come from known state, never from a request's path.
 
-use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Registry};
+use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge};
 
 use super::request_metrics::RequestMetrics;
 use crate::kube::gvr::Gvr;
-use crate::metrics::{counter, counter_vec, int_gauge, register};
+use crate::metrics::metrics;
 use crate::relay::answer::Refusal;
 use crate::relay::client::unread::metrics::UnreadMetrics;
 use crate::relay::documents::DocumentMetrics;
 use crate::relay::outcome::ExchangeFailure;
 use crate::watches::metrics::WatchMetrics;
 
-/// Counters of requests. Handles for the request path are made once.
-pub struct Metrics {
-    rerouted: IntCounterVec,
-    refusals: IntCounterVec,
-    failovers: IntCounterVec,
-    /// Requests that a peer was asked for in vain, by who answered them: the proxy, another server.
-    failed_reroutes: [IntCounter; 2],
-    /// By the value of `X-Kubernetes-Ready`: false, true.
-    if_ready: [IntCounter; 2],
-    /// Requests and the time until their answers begin.
-    pub requests: RequestMetrics,
-    /// Requests that were sent to an apiserver and are not answered completely, without long-running ones.
-    pub in_flight: IntGauge,
-    /// Requests that had headers which only peers may send.
-    pub rejected_headers: IntCounter,
-    /// Time that the proxy itself took for a request.
-    pub own_time: Histogram,
-    /// Long-running requests that are open.
-    pub long_running: IntGauge,
-    /// Those of them that began during the drain.
-    pub late_long_running: IntGauge,
-    /// Discovery documents.
-    pub documents: DocumentMetrics,
-    /// What clients leave unread.
-    pub unread: UnreadMetrics,
-    /// Watches and the drain.
-    pub watches: WatchMetrics,
+/// Buckets of the time that the proxy itself takes, in seconds.
+const OWN_TIME: [f64; 10] = [
+    10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 1e-3, 5e-3, 25e-3, 100e-3, 1.0,
+];
+
+metrics! {
+    /// Counters of requests. Handles for the request path are made once.
+    pub struct Metrics {
+        /// Requests rerouted to a peer because the local apiserver cannot serve the resource, or not in the version asked
+        /// for, by the status code that the client got; 503 also if no server could be reached (KEP-4020).
+        rerouted: IntCounterVec =
+            counter_vec("kubernetes_apiserver_rerouted_request_total", &["code", "group", "version", "resource"]),
+        /// Answers that the proxy gave itself, by reason.
+        refusals: [IntCounter; Refusal::ALL.len()] =
+            counters("kube_interop_proxy_refusals_total", "reason", Refusal::ALL.map(Refusal::name)),
+        /// Times that a request went on to another server, by what was wrong with the one before.
+        failovers: IntCounterVec = counter_vec("kube_interop_proxy_failovers_total", &["reason"]),
+        /// Requests that a peer was asked for and could not answer, by how they ended: another server answered (answered),
+        /// or the proxy did (refused).
+        failed_reroutes: [IntCounter; 2] =
+            counters("kube_interop_proxy_failed_reroutes_total", "result", ["refused", "answered"]),
+        /// Answers to requests with X-Kubernetes-If-Ready, by the value of X-Kubernetes-Ready (KEP-3028).
+        if_ready: [IntCounter; 2] =
+            counters("kube_interop_proxy_if_ready_answers_total", "ready", ["false", "true"]),
+        /// Requests and the time until their answers begin.
+        pub requests: RequestMetrics,
+        /// Requests that were sent to an apiserver and are not answered completely, without long-running ones.
+        pub in_flight: IntGauge = gauge("kube_interop_proxy_requests_in_flight"),
+        /// Headers removed because only peers may send them.
+        pub rejected_headers: IntCounter = counter("kube_interop_proxy_rejected_headers_total"),
+        /// Time that the proxy itself took for a request: waiting for apiservers, clients and bodies left out.
+        pub own_time: Histogram = histogram("kube_interop_proxy_own_duration_seconds", &OWN_TIME),
+        /// Long-running requests that are open.
+        pub long_running: IntGauge = gauge("kube_interop_proxy_long_running_requests"),
+        /// Open long-running requests that began during the drain. They end last.
+        pub late_long_running: IntGauge = gauge("kube_interop_proxy_drain_late_requests"),
+        /// Discovery documents.
+        pub documents: DocumentMetrics,
+        /// What clients leave unread.
+        pub unread: UnreadMetrics,
+        /// Watches and the drain.
+        pub watches: WatchMetrics,
+    }
 }
 
 impl Metrics {
-    /// Registers them. Fails only if two metrics have one name.
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let if_ready = counter_vec(
-            registry,
-            "kube_interop_proxy_if_ready_answers_total",
-            "Answers to requests with X-Kubernetes-If-Ready, by the value of X-Kubernetes-Ready (KEP-3028).",
-            &["ready"],
-        )?;
-        let failed_reroutes = counter_vec(
-            registry,
-            "kube_interop_proxy_failed_reroutes_total",
-            "Requests that a peer was asked for and could not answer, by how they ended: another server answered (answered), or the proxy did (refused).",
-            &["result"],
-        )?;
-        let refusals = counter_vec(
-            registry,
-            "kube_interop_proxy_refusals_total",
-            "Answers that the proxy gave itself, by reason.",
-            &["reason"],
-        )?;
-        // An increase from nothing is no increase to Prometheus.
-        for refusal in Refusal::ALL {
-            refusals.with_label_values(&[refusal.name()]);
-        }
-        let own_time = Histogram::with_opts(
-            HistogramOpts::new(
-                "kube_interop_proxy_own_duration_seconds",
-                "Time that the proxy itself took for a request: waiting for apiservers, clients and bodies left out.",
-            )
-            .buckets(vec![10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 1e-3, 5e-3, 25e-3, 100e-3, 1.0]),
-        )?;
-        register(registry, &own_time)?;
-        Ok(Self {
-            rerouted: counter_vec(
-                registry,
-                "kubernetes_apiserver_rerouted_request_total",
-                "Requests rerouted to a peer because the local apiserver cannot serve the resource, or not in the version asked for, by the status code that the client got; 503 also if no server could be reached (KEP-4020).",
-                &["code", "group", "version", "resource"],
-            )?,
-            refusals,
-            failovers: counter_vec(
-                registry,
-                "kube_interop_proxy_failovers_total",
-                "Times that a request went on to another server, by what was wrong with the one before.",
-                &["reason"],
-            )?,
-            failed_reroutes: ["refused", "answered"]
-                .map(|result| failed_reroutes.with_label_values(&[result])),
-            if_ready: ["false", "true"].map(|ready| if_ready.with_label_values(&[ready])),
-            requests: RequestMetrics::new(registry)?,
-            in_flight: int_gauge(
-                registry,
-                "kube_interop_proxy_requests_in_flight",
-                "Requests that were sent to an apiserver and are not answered completely, without long-running ones.",
-            )?,
-            rejected_headers: counter(
-                registry,
-                "kube_interop_proxy_rejected_headers_total",
-                "Headers removed because only peers may send them.",
-            )?,
-            own_time,
-            long_running: int_gauge(
-                registry,
-                "kube_interop_proxy_long_running_requests",
-                "Long-running requests that are open.",
-            )?,
-            late_long_running: int_gauge(
-                registry,
-                "kube_interop_proxy_drain_late_requests",
-                "Open long-running requests that began during the drain. They end last.",
-            )?,
-            documents: DocumentMetrics::new(registry)?,
-            unread: UnreadMetrics::new(registry)?,
-            watches: WatchMetrics::new(registry)?,
-        })
-    }
-
     /// An answer with this `X-Kubernetes-Ready` begins.
     pub fn ready_answered(&self, ready: bool) {
         self.if_ready[usize::from(ready)].inc();
@@ -130,7 +69,10 @@ impl Metrics {
 
     /// The proxy answered by itself.
     pub fn refused(&self, refusal: Refusal) {
-        self.refusals.with_label_values(&[refusal.name()]).inc();
+        let mut counters = Refusal::ALL.iter().zip(&self.refusals);
+        if let Some((_, counter)) = counters.find(|(other, _)| **other == refusal) {
+            counter.inc();
+        }
     }
 
     /// A request goes on to another server. `custom`: it is about a custom resource.
@@ -161,6 +103,8 @@ fn decimal(code: u16, digits: &mut [u8; 3]) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use prometheus::Registry;
+
     use super::*;
     use crate::kube::gvr::GvrRef;
     use crate::metrics::text;

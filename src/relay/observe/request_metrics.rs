@@ -13,7 +13,7 @@ use http::Method;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, Registry};
 
 use super::request_span::RequestSpan;
-use crate::metrics::{counter_vec, histogram_vec};
+use crate::metrics::metrics;
 use crate::relay::outcome::ExchangeFailure;
 use crate::relay::upstream::RequestKind;
 use crate::request::info::{RequestInfo, Verb};
@@ -128,9 +128,20 @@ fn decision(row: Option<Row>) -> &'static str {
     row.map_or(NO_DECISION, Row::name)
 }
 
+metrics! {
+    struct Families {
+        /// Requests by the row of the routing table that decided, by status code, and by whether they read something,
+        /// list, write, or may stay open as watches do. Counted when the answer begins.
+        requests: IntCounterVec =
+            counter_vec("kube_interop_proxy_requests_total", &["decision", "code", "verb_class"]),
+        /// Time from a request's header to the first byte of its answer, waiting for apiservers included.
+        first_byte: HistogramVec =
+            histogram_vec("kube_interop_proxy_time_to_first_byte_seconds", &["decision", "verb_class"], &BUCKETS),
+    }
+}
+
 pub struct RequestMetrics {
-    requests: IntCounterVec,
-    first_byte: HistogramVec,
+    families: Families,
     /// By decision, verb class and code.
     counters: Box<[OnceLock<IntCounter>]>,
     /// By decision and verb class.
@@ -138,28 +149,14 @@ pub struct RequestMetrics {
 }
 
 impl RequestMetrics {
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let classes = DECISIONS * VerbClass::ALL.len();
         Ok(Self {
-            requests: counter_vec(
-                registry,
-                "kube_interop_proxy_requests_total",
-                "Requests by the row of the routing table that decided, by status code, and by whether they read something, list, write, or may stay open as watches do. Counted when the answer begins.",
-                &["decision", "code", "verb_class"],
-            )?,
-            first_byte: histogram_vec(
-                registry,
-                "kube_interop_proxy_time_to_first_byte_seconds",
-                "Time from a request's header to the first byte of its answer, waiting for apiservers included.",
-                &["decision", "verb_class"],
-                &BUCKETS,
-            )?,
-            counters: std::iter::repeat_with(OnceLock::new)
-                .take(classes * CODE_VALUES)
+            families: Families::new(registry)?,
+            counters: (0..classes * CODE_VALUES)
+                .map(|_| OnceLock::new())
                 .collect(),
-            histograms: std::iter::repeat_with(OnceLock::new)
-                .take(classes)
-                .collect(),
+            histograms: (0..classes).map(|_| OnceLock::new()).collect(),
         })
     }
 
@@ -171,7 +168,7 @@ impl RequestMetrics {
             return;
         };
         let labels = [decision(row), code_value(code), class.name()];
-        slot.get_or_init(|| self.requests.with_label_values(&labels))
+        slot.get_or_init(|| self.families.requests.with_label_values(&labels))
             .inc();
     }
 
@@ -180,7 +177,7 @@ impl RequestMetrics {
             return;
         };
         let labels = [decision(row), class.name()];
-        slot.get_or_init(|| self.first_byte.with_label_values(&labels))
+        slot.get_or_init(|| self.families.first_byte.with_label_values(&labels))
             .observe(seconds);
     }
 }
@@ -356,13 +353,14 @@ mod tests {
         meter(VerbClass::Write).ended(None);
         let counted = |class, code| {
             let labels = [Row::Local.name(), code, class];
-            metrics.requests.with_label_values(&labels).get()
+            metrics.families.requests.with_label_values(&labels).get()
         };
         assert_eq!(counted("read", "200"), 1);
         assert_eq!(counted("read", "410"), 0);
         assert_eq!(counted("write", "none"), 1);
         let timed = |class| {
             metrics
+                .families
                 .first_byte
                 .with_label_values(&[Row::Local.name(), class])
         };
