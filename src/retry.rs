@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rand::Rng;
+use tokio::time::Instant;
 
 /// Exponential backoff: the pause doubles with each failure in a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,6 +33,14 @@ impl Backoff {
 /// Between half of `pause` and all of it.
 pub fn jittered(pause: Duration) -> Duration {
     shortened(pause, 0.5, random())
+}
+
+/// Resolves at this time; never if there is none.
+pub async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
 }
 
 fn random() -> f64 {

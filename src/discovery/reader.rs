@@ -11,7 +11,7 @@ use std::time::Duration;
 use rand::Rng;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::clients::Clients;
 use super::newest::Rank;
@@ -27,6 +27,7 @@ use crate::local::discovery::LocalView;
 use crate::local::groups::ServedGroups;
 use crate::local::reader::ReadError;
 use crate::log_throttle::{LogThrottle, chain};
+use crate::retry::sleep_until;
 
 /// Peers that are read at the same time.
 const AT_ONCE: usize = 4;
@@ -91,14 +92,8 @@ impl PeerDiscoveryReader {
                 self.publish(&sources, &view, merges, &wanted);
             }
             let due = sources.next_due().filter(|_| running.len() < AT_ONCE);
-            let due = async {
-                match due {
-                    Some(due) => sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
-                () = due => {}
+                () = sleep_until(due) => {}
                 Ok(()) = snapshots.changed() => {}
                 Ok(()) = settings.changed() => {}
                 Ok(()) = self.view.changed() => {}

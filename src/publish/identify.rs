@@ -25,6 +25,7 @@ use crate::cluster::others_ids::OthersIds;
 use crate::config::{IdentityConfig, PublishLease};
 use crate::local::discovery::LocalView;
 use crate::local::state::LocalState;
+use crate::retry::sleep_until;
 
 /// An apiserver publishes its Lease when it starts, sometimes shortly after it is ready.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -76,18 +77,12 @@ impl Identify {
                 let observed = leases.iter().filter_map(|lease| self.observe(lease));
                 self.observed.send_replace(Arc::new(observed.collect()));
             }
-            let patience = async {
-                match patience.filter(|_| !waited) {
-                    Some(end) => tokio::time::sleep_until(end).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 changed = self.leases.changed() => if changed.is_err() { return },
                 changed = self.others.changed() => if changed.is_err() { return },
                 Ok(()) = changes.changed() => {}
                 Ok(()) = self.view.changed() => {}
-                () = patience => {}
+                () = sleep_until(patience.filter(|_| !waited)) => {}
             }
         }
     }

@@ -17,6 +17,7 @@ use crate::cluster::connector::{Connector, REQUEST_TIMEOUT};
 use crate::cluster::keys::{EtcdKeys, Topic};
 use crate::cluster::source::SourceError;
 use crate::log_throttle::{LogThrottle, chain};
+use crate::retry::sleep_until;
 
 /// A record that was just written is prolonged after this part of its lifetime.
 const ROUNDS_PER_LIFE: u32 = 3;
@@ -103,14 +104,8 @@ impl RecordKeeper {
                     }
                 }
             }
-            let due = async {
-                match rounds.next() {
-                    Some(due) => tokio::time::sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
-                () = due => {}
+                () = sleep_until(rounds.next()) => {}
                 changed = self.records.changed() => {
                     if changed.is_err() {
                         return;
