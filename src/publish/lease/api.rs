@@ -31,44 +31,37 @@ pub(super) enum LeaseError {
     Restless(String),
 }
 
-/// The Leases of any namespace.
-pub(super) struct LeaseApi<'a>(pub(super) &'a mut Client);
-
-/// The result of a write.
-pub(super) enum WriteResult {
-    /// Written, or deleted; the object in the response.
+/// The answer to a request.
+pub(super) enum Answer {
+    /// The Lease as read or written, or what is said of its deletion.
     Done(Value),
-    /// The object has changed since, or exists already.
+    /// The Lease has changed since, or exists already.
     Conflict,
-    /// There is no such object.
+    /// There is no such Lease.
     Gone,
 }
 
+/// The Leases of any namespace.
+pub(super) struct LeaseApi<'a>(pub(super) &'a mut Client);
+
 impl LeaseApi<'_> {
-    pub(super) async fn get(
-        &mut self,
-        namespace: &str,
-        name: &str,
-    ) -> Result<Option<Value>, LeaseError> {
-        let path = path(namespace, name);
-        let answer = self.ask(Method::GET, &path, None).await?;
-        match answer.status {
-            StatusCode::NOT_FOUND => Ok(None),
-            StatusCode::OK => Ok(Some(parse(path, &answer)?)),
-            status => Err(failed(Method::GET, path, status)),
-        }
+    pub(super) async fn get(&mut self, namespace: &str, name: &str) -> Result<Answer, LeaseError> {
+        self.ask(Method::GET, path(namespace, name), None).await
     }
 
     pub(super) async fn create(
         &mut self,
         namespace: &str,
         lease: &Value,
-    ) -> Result<WriteResult, LeaseError> {
-        let path = collection(namespace);
-        let answer = self.ask(Method::POST, &path, Some(lease)).await?;
-        match written(Method::POST, path.clone(), &answer)? {
+    ) -> Result<Answer, LeaseError> {
+        let (method, path) = (Method::POST, collection(namespace));
+        match self.ask(method.clone(), path.clone(), Some(lease)).await? {
             // Of the collection: the namespace is missing.
-            WriteResult::Gone => Err(failed(Method::POST, path, answer.status)),
+            Answer::Gone => Err(LeaseError::Status {
+                method,
+                path,
+                status: StatusCode::NOT_FOUND,
+            }),
             other => Ok(other),
         }
     }
@@ -79,10 +72,9 @@ impl LeaseApi<'_> {
         namespace: &str,
         name: &str,
         lease: &Value,
-    ) -> Result<WriteResult, LeaseError> {
+    ) -> Result<Answer, LeaseError> {
         let path = path(namespace, name);
-        let answer = self.ask(Method::PUT, &path, Some(lease)).await?;
-        written(Method::PUT, path, &answer)
+        self.ask(Method::PUT, path, Some(lease)).await
     }
 
     /// Only if UID and resourceVersion still match.
@@ -92,22 +84,35 @@ impl LeaseApi<'_> {
         name: &str,
         uid: &str,
         revision: &str,
-    ) -> Result<WriteResult, LeaseError> {
+    ) -> Result<Answer, LeaseError> {
         let path = path(namespace, name);
         let options = object::delete_options(uid, revision);
-        let answer = self.ask(Method::DELETE, &path, Some(&options)).await?;
-        written(Method::DELETE, path, &answer)
+        self.ask(Method::DELETE, path, Some(&options)).await
     }
 
     async fn ask(
         &mut self,
         method: Method,
-        path: &str,
+        path: String,
         body: Option<&Value>,
-    ) -> Result<ClientResponse, ClientError> {
+    ) -> Result<Answer, LeaseError> {
         let deadline = Instant::now() + PATIENCE;
         let body = body.map(|value| Bytes::from(value.to_string()));
-        self.0.call(method, path, &[], body, deadline).await
+        let answer = self.0.call(method.clone(), &path, &[], body, deadline);
+        let ClientResponse { status, body, .. } = answer.await?;
+        match status {
+            StatusCode::CONFLICT => Ok(Answer::Conflict),
+            StatusCode::NOT_FOUND => Ok(Answer::Gone),
+            status if status.is_success() => match serde_json::from_slice(&body) {
+                Ok(value) => Ok(Answer::Done(value)),
+                Err(source) => Err(LeaseError::Parse(path, source)),
+            },
+            status => Err(LeaseError::Status {
+                method,
+                path,
+                status,
+            }),
+        }
     }
 }
 
@@ -117,29 +122,4 @@ fn collection(namespace: &str) -> String {
 
 fn path(namespace: &str, name: &str) -> String {
     format!("{}/{name}", collection(namespace))
-}
-
-fn written(
-    method: Method,
-    path: String,
-    answer: &ClientResponse,
-) -> Result<WriteResult, LeaseError> {
-    match answer.status {
-        StatusCode::CONFLICT => Ok(WriteResult::Conflict),
-        StatusCode::NOT_FOUND => Ok(WriteResult::Gone),
-        status if status.is_success() => Ok(WriteResult::Done(parse(path, answer)?)),
-        status => Err(failed(method, path, status)),
-    }
-}
-
-fn parse(path: String, answer: &ClientResponse) -> Result<Value, LeaseError> {
-    serde_json::from_slice(&answer.body).map_err(|source| LeaseError::Parse(path, source))
-}
-
-fn failed(method: Method, path: String, status: StatusCode) -> LeaseError {
-    LeaseError::Status {
-        method,
-        path,
-        status,
-    }
 }

@@ -9,7 +9,7 @@ use time::OffsetDateTime;
 use tokio::time::Instant;
 
 use super::LeaseKeeper;
-use super::api::{LeaseApi, LeaseError, WriteResult};
+use super::api::{Answer, LeaseApi, LeaseError};
 use super::expiry::LeaseTracker;
 use super::object::{self, Contents};
 use crate::client::ClientError;
@@ -180,26 +180,26 @@ impl LeaseWorker {
         for _ in 0..MOST_STEPS {
             let now = OffsetDateTime::now_utc();
             let (written, acquired) = match step {
-                WriteStep::Read => {
-                    step = match self.api().get(&namespace, id).await? {
-                        None => WriteStep::Create,
-                        Some(lease) if self.may_renew(id, &lease) => WriteStep::Renew(lease),
-                        Some(lease) => {
-                            if log_owner {
-                                let holder = object::holder(&lease);
-                                tracing::warn!(
-                                    id = &**id,
-                                    holder,
-                                    "the Lease of our name is kept by somebody else, most likely the \
-                                     apiserver: it is left alone"
-                                );
-                            }
-                            self.known = KnownLease::Foreign;
-                            return Ok(None);
+                WriteStep::Read => match self.api().get(&namespace, id).await? {
+                    Answer::Done(lease) if self.may_renew(id, &lease) => {
+                        step = WriteStep::Renew(lease);
+                        continue;
+                    }
+                    Answer::Done(lease) => {
+                        if log_owner {
+                            let holder = object::holder(&lease);
+                            tracing::warn!(
+                                id = &**id,
+                                holder,
+                                "the Lease of our name is kept by somebody else, most likely the \
+                                 apiserver: it is left alone"
+                            );
                         }
-                    };
-                    continue;
-                }
+                        self.known = KnownLease::Foreign;
+                        return Ok(None);
+                    }
+                    missing => (missing, true),
+                },
                 WriteStep::Create => {
                     let lease = self.contents(id, |contents| contents.create(now));
                     self.ours.insert(id.clone());
@@ -214,7 +214,7 @@ impl LeaseWorker {
                 }
             };
             step = match written {
-                WriteResult::Done(lease) => {
+                Answer::Done(lease) => {
                     if acquired {
                         tracing::info!(id = &**id, "own Lease acquired");
                         self.keeper.metrics.acquired(id, now);
@@ -223,8 +223,8 @@ impl LeaseWorker {
                     self.known = KnownLease::Ours(lease);
                     return Ok(Some(now));
                 }
-                WriteResult::Conflict => WriteStep::Read,
-                WriteResult::Gone => WriteStep::Create,
+                Answer::Conflict => WriteStep::Read,
+                Answer::Gone => WriteStep::Create,
             };
         }
         Err(LeaseError::Restless(id.to_string()))
@@ -276,7 +276,7 @@ impl LeaseWorker {
         let namespace = self.keeper.namespace.clone();
         let holder = self.holder(id);
         for _ in 0..MOST_STEPS {
-            let Some(lease) = self.api().get(&namespace, id).await? else {
+            let Answer::Done(lease) = self.api().get(&namespace, id).await? else {
                 return Ok(());
             };
             if !object::is_published(&lease) || object::holder(&lease) != Some(&holder) {
@@ -286,7 +286,7 @@ impl LeaseWorker {
                 return Err(LeaseError::Versionless(id.to_owned()));
             };
             let written = self.api().delete(&namespace, id, uid, revision).await?;
-            if !matches!(written, WriteResult::Conflict) {
+            if !matches!(written, Answer::Conflict) {
                 tracing::info!(id, "own Lease deleted");
                 return Ok(());
             }
@@ -308,11 +308,11 @@ impl LeaseWorker {
             let revision = lease.revision.to_string();
             let mut api = LeaseApi(&mut self.keeper.client);
             match api.delete(namespace, name, &lease.uid, &revision).await {
-                Ok(WriteResult::Done(_)) => {
+                Ok(Answer::Done(_)) => {
                     tracing::info!(namespace, name, "expired Lease deleted")
                 }
                 // It was renewed or deleted meanwhile.
-                Ok(WriteResult::Conflict | WriteResult::Gone) => {}
+                Ok(Answer::Conflict | Answer::Gone) => {}
                 Err(error) => {
                     static LOG_RATE: LogRateLimit = LogRateLimit::new();
                     if let Some(left_out) = LOG_RATE.admit() {
