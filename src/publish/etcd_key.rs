@@ -119,32 +119,33 @@ impl EtcdKey {
         value: Vec<u8>,
         ttl: Duration,
     ) -> Result<bool, SourceError> {
-        match self.write(session, &value, ttl).await {
-            Err(error @ SourceError::Failed(_)) => {
-                let same = self.written.as_ref().filter(|(before, _)| *before == value);
-                let Some((_, lease)) = same else {
-                    return Err(error);
-                };
-                if !session.keep_alive(*lease).await.unwrap_or(false) {
-                    return Err(error);
-                }
-                if self.refused.should_log((), chain(&error)) {
-                    tracing::warn!(
-                        key = self.key,
-                        error = &error as &dyn std::error::Error,
-                        "etcd refuses to write: the key is kept alive as it is"
-                    );
-                }
-                Ok(true)
-            }
-            Ok(written) => {
-                if let Some(after) = self.refused.recovered(&()) {
+        let error = match self.write(session, &value, ttl).await {
+            Err(error @ SourceError::Failed(_)) => error,
+            result => {
+                if result.is_ok()
+                    && let Some(after) = self.refused.recovered(&())
+                {
                     tracing::info!(key = self.key, ?after, "etcd writes again");
                 }
-                Ok(written)
+                return result;
             }
-            Err(error) => Err(error),
+        };
+        let kept = match &self.written {
+            Some((before, lease)) if *before == value => session.keep_alive(*lease).await,
+            _ => Ok(false),
+        };
+        if !kept.unwrap_or(false) {
+            return Err(error);
         }
+        if self.refused.should_log((), chain(&error)) {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(
+                key = self.key,
+                error,
+                "etcd refuses to write: the key is kept alive as it is"
+            );
+        }
+        Ok(true)
     }
 
     async fn write(
@@ -159,11 +160,11 @@ impl EtcdKey {
         let options = PutOptions::new().with_lease(lease);
         let put = TxnOp::put(self.key.as_str(), value, Some(options));
         let before = self.unanswered.replace(lease);
-        let written = self.exchange(session, put, before, |revision| revision);
-        let written = written.await?;
+        let revision = self.exchange(session, put, before).await?;
+        self.revision = revision.unwrap_or(self.revision);
         self.unanswered = None;
-        self.written = written.then(|| (value.to_vec(), lease));
-        Ok(written)
+        self.written = revision.map(|_| (value.to_vec(), lease));
+        Ok(revision.is_some())
     }
 
     /// Deletes the key, unless its revision is not the known one.
@@ -172,42 +173,40 @@ impl EtcdKey {
             return Ok(true);
         }
         let delete = TxnOp::delete(self.key.as_str(), None);
-        let before = self.unanswered;
-        let deleted = self.exchange(session, delete, before, |_| 0).await?;
+        let deleted = self.exchange(session, delete, self.unanswered).await?;
+        self.revision = deleted.map_or(self.revision, |_| 0);
         (self.unanswered, self.written) = (None, None);
-        Ok(deleted)
+        Ok(deleted.is_some())
     }
 
-    /// `unanswered`: lease of an earlier write that may have succeeded.
+    /// Does it if the key has the known revision. Returns the revision of that, if it was done. `unanswered`: lease of an
+    /// earlier write that may have succeeded.
     async fn exchange(
         &mut self,
         session: &mut EtcdSession,
         operation: TxnOp,
         unanswered: Option<i64>,
-        becomes: impl Fn(i64) -> i64,
-    ) -> Result<bool, SourceError> {
-        let there = match self.attempt(session, operation.clone(), &becomes).await? {
-            Attempt::Done => return Ok(true),
-            Attempt::Found(there) => there,
-        };
-        match there {
-            None => self.revision = 0,
-            Some(kv) if unanswered == Some(kv.lease()) => {
-                self.revision = kv.mod_revision();
-                let again = self.attempt(session, operation, &becomes).await?;
-                return Ok(matches!(again, Attempt::Done));
+    ) -> Result<Option<i64>, SourceError> {
+        match self.attempt(session, operation.clone()).await? {
+            Ok(revision) => Ok(Some(revision)),
+            Err(None) => {
+                self.revision = 0;
+                Ok(None)
             }
-            Some(_) => {}
+            Err(Some(there)) if unanswered == Some(there.lease()) => {
+                self.revision = there.mod_revision();
+                Ok(self.attempt(session, operation).await?.ok())
+            }
+            Err(Some(_)) => Ok(None),
         }
-        Ok(false)
     }
 
+    /// The revision at which it was done; else what is there: the key has another revision, or is absent.
     async fn attempt(
-        &mut self,
+        &self,
         session: &mut EtcdSession,
         operation: TxnOp,
-        becomes: &impl Fn(i64) -> i64,
-    ) -> Result<Attempt, SourceError> {
+    ) -> Result<Result<i64, Option<KeyValue>>, SourceError> {
         let key = self.key.as_str();
         let txn = Txn::new()
             .when([Compare::mod_revision(key, CompareOp::Equal, self.revision)])
@@ -215,22 +214,13 @@ impl EtcdKey {
             .or_else([TxnOp::get(key, None)]);
         let answer = bounded(session.limit, session.client.txn(txn)).await?;
         if answer.succeeded() {
-            self.revision = becomes(answer.header().map_or(0, |header| header.revision()));
-            return Ok(Attempt::Done);
+            return Ok(Ok(answer.header().map_or(0, |header| header.revision())));
         }
-        let there = answer
-            .op_responses()
-            .into_iter()
-            .find_map(|response| match response {
-                TxnOpResponse::Get(get) => get.kvs().first().cloned(),
-                _ => None,
-            });
-        Ok(Attempt::Found(there))
+        let mut responses = answer.op_responses().into_iter();
+        let there = responses.find_map(|response| match response {
+            TxnOpResponse::Get(get) => get.kvs().first().cloned(),
+            _ => None,
+        });
+        Ok(Err(there))
     }
-}
-
-enum Attempt {
-    Done,
-    /// The key has another revision, or is absent.
-    Found(Option<KeyValue>),
 }
