@@ -34,6 +34,10 @@ pub enum Topic {
     Leases(u8),
 }
 
+/// Before the cluster's prefix in our keys, so that two clusters in one etcd stay apart.
+const OURS: &str = "/kube-interop-proxy";
+const HEADER_NAMES: &str = "/configmaps/kube-system/extension-apiserver-authentication";
+
 /// In place of the server ID in the claim of a proxy that has none yet. No server has this ID.
 const UNNAMED: &str = "-";
 
@@ -60,33 +64,33 @@ impl Topic {
     /// Its place in [`Topic::all`].
     pub fn index(self) -> usize {
         match self {
-            Topic::Servers => 0,
-            Topic::Live => 1,
-            Topic::PeerEndpoints => 2,
-            Topic::StorageVersions => 3,
-            Topic::Definitions => 4,
-            Topic::ApiServices => 5,
-            Topic::Claims => 6,
-            Topic::MasterLeases => 7,
-            Topic::HeaderNames => 8,
             Topic::Leases(namespace) => FIXED.len() + usize::from(namespace),
+            fixed => FIXED.iter().take_while(|topic| **topic != fixed).count(),
         }
     }
 
-    /// Name for logs and metrics.
-    pub fn name(self) -> &'static str {
+    /// What comes before the cluster's prefix in its keys, and what after it.
+    fn place(self) -> (&'static str, &'static str) {
         match self {
-            Topic::Servers => "servers",
-            Topic::Live => "live",
-            Topic::PeerEndpoints => "peerserverleases",
-            Topic::StorageVersions => "storageversions",
-            Topic::Definitions => "customresourcedefinitions",
-            Topic::ApiServices => "apiservices",
-            Topic::Claims => "claims",
-            Topic::MasterLeases => "masterleases",
-            Topic::HeaderNames => "extension-apiserver-authentication",
-            Topic::Leases(_) => "leases",
+            Topic::Servers => (OURS, "/servers/"),
+            Topic::Live => (OURS, "/live/"),
+            Topic::PeerEndpoints => ("", "/peerserverleases/"),
+            Topic::StorageVersions => ("", "/storageversions/"),
+            Topic::Definitions => ("", "/apiextensions.k8s.io/customresourcedefinitions/"),
+            Topic::ApiServices => ("", "/apiregistration.k8s.io/apiservices/"),
+            Topic::Claims => (OURS, "/claims/"),
+            Topic::MasterLeases => ("", "/masterleases/"),
+            Topic::HeaderNames => ("", HEADER_NAMES),
+            Topic::Leases(_) => ("", "/leases/"),
         }
+    }
+
+    /// Name for logs and metrics: the end of its prefix.
+    pub fn name(self) -> &'static str {
+        let (_, path) = self.place();
+        path.rsplit('/')
+            .find(|part| !part.is_empty())
+            .unwrap_or(path)
     }
 
     /// Whether it is not followed if etcd's role does not permit to read it: a role from before may not include it.
@@ -114,28 +118,16 @@ impl EtcdKeys {
         Topic::all(self.namespaces.len())
     }
 
-    /// The key prefix of a topic, with a trailing slash; without one it is the only key of the topic. Ours have the cluster's prefix in them, so that two clusters in one
-    /// etcd stay apart.
+    /// The key prefix of a topic, with a trailing slash; without one it is the only key of the topic.
     pub fn of(&self, topic: Topic) -> String {
-        let prefix = &self.prefix;
+        let (before, path) = topic.place();
+        let keys = format!("{before}{}{path}", self.prefix);
         match topic {
-            Topic::Servers => format!("/kube-interop-proxy{prefix}/servers/"),
-            Topic::Live => format!("/kube-interop-proxy{prefix}/live/"),
-            Topic::PeerEndpoints => format!("{prefix}/peerserverleases/"),
-            Topic::StorageVersions => format!("{prefix}/storageversions/"),
-            Topic::Definitions => {
-                format!("{prefix}/apiextensions.k8s.io/customresourcedefinitions/")
-            }
-            Topic::ApiServices => format!("{prefix}/apiregistration.k8s.io/apiservices/"),
-            Topic::Claims => format!("/kube-interop-proxy{prefix}/claims/"),
-            Topic::MasterLeases => format!("{prefix}/masterleases/"),
-            Topic::HeaderNames => {
-                format!("{prefix}/configmaps/kube-system/extension-apiserver-authentication")
-            }
             Topic::Leases(namespace) => {
                 let namespace = self.namespaces.get(usize::from(namespace));
-                format!("{prefix}/leases/{}/", namespace.map_or("", String::as_str))
+                format!("{keys}{}/", namespace.map_or("", String::as_str))
             }
+            _ => keys,
         }
     }
 
