@@ -108,8 +108,6 @@ pub fn build(mut config: Config, reload: Option<ReloadInputs>) -> Result<Bound, 
     };
     let local_state = Arc::new(LocalState::default());
     let (published, ends) = Published::new(keys.topics().count());
-    let (custom_sender, custom) = watch::channel(None);
-    let (header_names_sender, header_names) = watch::channel(None);
     let (phase_sender, phase) = watch::channel(ShutdownPhase::Serving);
     let registry = Registry::new();
     let certificate_metrics = Arc::new(CertificateMetrics::new(&registry)?);
@@ -125,12 +123,12 @@ pub fn build(mut config: Config, reload: Option<ReloadInputs>) -> Result<Bound, 
         &maker,
         &local_state,
         local::EtcdFacts {
-            custom: custom.clone(),
-            header_names,
+            custom: published.custom.subscribe(),
+            header_names: published.header_names.subscribe(),
         },
         &mut control,
     );
-    let cluster = cluster::start(
+    cluster::start(
         &config,
         cluster::ClusterInputs {
             own: own.clone(),
@@ -140,8 +138,6 @@ pub fn build(mut config: Config, reload: Option<ReloadInputs>) -> Result<Bound, 
             local: view.clone(),
             published: published.clone(),
             ends,
-            custom: custom_sender,
-            header_names: header_names_sender,
             ignored_addresses: settings.ignored_addresses(),
         },
         &mut control,
@@ -169,11 +165,7 @@ pub fn build(mut config: Config, reload: Option<ReloadInputs>) -> Result<Bound, 
             maker: maker.clone(),
             local: local_state.clone(),
             view,
-            custom,
-            leases: cluster.leases,
-            unreachable_records: cluster.unreachable_records,
-            others_ids: cluster.others_ids,
-            own_keys: published.own_keys.subscribe(),
+            published: &published,
             announcement: announcement.clone(),
             identity_metrics: IdentityMetrics::new(&registry)?,
             lease_metrics: lease_metrics.clone(),

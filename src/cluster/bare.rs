@@ -1,4 +1,4 @@
-//! Bare apiservers: those that live without a proxy. Pure; [`super::bare_reader`] asks them.
+//! Bare apiservers: those that live without a proxy. Pure; [`super::unproxied`] asks them.
 //!
 //! Every kube-apiserver of every version keeps a key below `masterleases/` that is named by its advertised address; API
 //! users cannot write there. Its port is taken for that of our own advertised address: the apiservers of a cluster share
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use super::native_peer::NativePeer;
 use super::prefix::{PrefixState, Versioned};
 use super::source::EtcdItem;
-use super::suspended::{Gap, Suspended};
+use super::suspended::{Gap, LeasedKeys};
 use super::watch::Event;
 
 /// Most addresses that are asked, in their order. What the others serve counts as unknown.
@@ -26,11 +26,12 @@ pub const MAX_ASKED: usize = 64;
 /// Lifetime of a key below `masterleases/`, which its apiserver writes every 10 s.
 pub const MASTER_LEASE_TTL: Duration = Duration::from_secs(15);
 
-/// What an address answered.
-#[derive(Debug)]
-pub enum BareAnswer {
-    /// The discovery of a ready apiserver.
-    Read(NativePeer),
+/// What an address answered: the discovery of a ready apiserver, or why there is none.
+pub type BareAnswer = Result<NativePeer, NotRead>;
+
+/// Why an address gave no discovery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotRead {
     /// An apiserver's certificate, and no discovery: it is starting, or does not accept us.
     Unreadable,
     /// Nobody with an apiserver's certificate so far: it may be restarting.
@@ -41,38 +42,11 @@ pub enum BareAnswer {
     Proxy,
 }
 
-/// Which answer it was, without what was read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BareState {
-    Read,
-    Unreadable,
-    Silent,
-    Nobody,
-    Proxy,
-}
-
-impl BareState {
-    /// Whether a server without a proxy lives there.
-    pub fn is_bare(self) -> bool {
-        matches!(self, Self::Read | Self::Unreadable)
-    }
-
-    /// Name for the report and the log.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Read => "bare",
-            Self::Unreadable => "bare, its discovery cannot be read",
-            Self::Silent => "does not answer",
-            Self::Nobody => "no apiserver answers",
-            Self::Proxy => "leads to a proxy",
-        }
-    }
-}
-
 /// What is known of an address that was asked.
 #[derive(Debug)]
 pub struct AskedAddress {
-    pub state: BareState,
+    /// Why it could not be read last; `None`: it was read.
+    pub failure: Option<NotRead>,
     /// A proxy answered there, and no apiserver has taken its place.
     pub led_to_proxy: bool,
     /// The discovery that was read last.
@@ -81,19 +55,34 @@ pub struct AskedAddress {
     until: Instant,
 }
 
+impl AskedAddress {
+    /// Whether a server without a proxy lives there.
+    pub fn is_bare(&self) -> bool {
+        matches!(self.failure, None | Some(NotRead::Unreadable))
+    }
+
+    /// What is there, for the report.
+    pub fn name(&self) -> &'static str {
+        match self.failure {
+            None => "bare",
+            Some(NotRead::Unreadable) => "bare, its discovery cannot be read",
+            Some(NotRead::Silent) => "does not answer",
+            Some(NotRead::Nobody) => "no apiserver answers",
+            Some(NotRead::Proxy) => "leads to a proxy",
+        }
+    }
+}
+
 /// The addresses of living apiservers, and what those answered that were asked.
 #[derive(Debug)]
 pub struct BareServers {
     own: SocketAddr,
     grace: Duration,
-    leases: PrefixState<IpAddr>,
-    suspended: Suspended<IpAddr>,
+    leases: LeasedKeys<IpAddr>,
     /// `rerouting.bareServers` is `Ignore`.
     ignored: bool,
     /// `rerouting.ignoredAddresses`
     ignored_addresses: Arc<BTreeSet<IpAddr>>,
-    /// etcd's role does not permit to read the keys.
-    forbidden: bool,
     asked: BTreeMap<SocketAddr, AskedAddress>,
 }
 
@@ -103,11 +92,9 @@ impl BareServers {
         Self {
             own,
             grace,
-            leases: PrefixState::default(),
-            suspended: Suspended::new(ttl.max(MASTER_LEASE_TTL)),
+            leases: LeasedKeys::new(ttl.max(MASTER_LEASE_TTL)),
             ignored: false,
             ignored_addresses: Arc::default(),
-            forbidden: false,
             asked: BTreeMap::new(),
         }
     }
@@ -122,27 +109,9 @@ impl BareServers {
         self.ignored_addresses = addresses;
     }
 
-    /// The keys were listed, or cannot be.
+    /// The keys were listed, or are ignored.
     pub fn is_complete(&self) -> bool {
-        self.ignored || self.forbidden || self.leases.complete
-    }
-
-    /// Whether etcd's role does not permit to read the keys.
-    pub fn is_forbidden(&self) -> bool {
-        self.forbidden
-    }
-
-    /// An event of `masterleases/`: whether they may be read. Returns whether that changed.
-    fn permitted(&mut self, event: &Event) -> bool {
-        let forbidden = match event {
-            Event::Forbidden => {
-                self.leases = PrefixState::default();
-                true
-            }
-            Event::InitDone(_) => false,
-            _ => self.forbidden,
-        };
-        std::mem::replace(&mut self.forbidden, forbidden) != forbidden
+        self.ignored || self.leases.listed.complete
     }
 
     /// An event of `masterleases/`. `decode`: the address that a key names.
@@ -155,15 +124,15 @@ impl BareServers {
     ) -> bool {
         // This may be the end of some.
         self.remember_living(now);
-        let permitted = self.permitted(&event);
-        let effect = self.leases.take(event, now, decode);
-        let current = &self.leases.current;
-        self.suspended.take(effect, current, gap, now) || permitted
+        if event == Event::Forbidden {
+            self.leases.listed = PrefixState::default();
+        }
+        self.leases.take(event, now, gap, decode)
     }
 
     /// All living addresses, with their keys.
     pub fn leases(&self) -> impl Iterator<Item = (&String, &Versioned<IpAddr>)> {
-        self.leases.current.iter().chain(self.suspended.iter())
+        self.leases.iter()
     }
 
     /// Whether an apiserver that advertises this address lives.
@@ -184,35 +153,29 @@ impl BareServers {
 
     /// What an address answered. Returns whether readers see a change.
     pub fn answered(&mut self, address: SocketAddr, answer: BareAnswer, now: Instant) -> bool {
-        let (state, read) = match answer {
-            BareAnswer::Read(native) => (BareState::Read, Some(native)),
-            BareAnswer::Unreadable => (BareState::Unreadable, None),
-            BareAnswer::Silent => (BareState::Silent, None),
-            BareAnswer::Nobody => (BareState::Nobody, None),
-            BareAnswer::Proxy => (BareState::Proxy, None),
-        };
+        let failure = answer.as_ref().err().copied();
         let until = now + self.grace;
         let before = self.asked.remove(&address);
-        let changed = read.is_some() || before.as_ref().map(|it| it.state) != Some(state);
-        let led_to_proxy = match state {
-            BareState::Proxy => true,
-            BareState::Read => false,
-            _ => before.as_ref().is_some_and(|before| before.led_to_proxy),
+        let same = before.as_ref().is_some_and(|it| it.failure == failure);
+        let led_to_proxy = match failure {
+            Some(NotRead::Proxy) => true,
+            Some(_) => before.as_ref().is_some_and(|before| before.led_to_proxy),
+            None => false,
         };
-        let before = before.filter(|_| state != BareState::Proxy);
+        let before = before.filter(|_| failure != Some(NotRead::Proxy));
         let before = before.and_then(|before| before.read);
-        let read = match read {
-            Some(read) => Some(read.after(before.as_ref())),
-            None => before,
+        let read = match answer {
+            Ok(read) => Some(read.after(before.as_ref())),
+            Err(_) => before,
         };
         let asked = AskedAddress {
-            state,
+            failure,
             led_to_proxy,
             read,
             until,
         };
         self.asked.insert(address, asked);
-        changed
+        failure.is_none() || !same
     }
 
     pub fn asked(&self) -> impl Iterator<Item = (&SocketAddr, &AskedAddress)> {
@@ -227,13 +190,13 @@ impl BareServers {
     pub fn reads(&self, ip: IpAddr) -> bool {
         let mut asked = self.asked.iter();
         self.lives(ip)
-            && asked.any(|(address, asked)| address.ip() == ip && asked.state == BareState::Read)
+            && asked.any(|(address, asked)| address.ip() == ip && asked.failure.is_none())
     }
 
     /// A connection to `address` was refused. Returns whether readers see a change.
     pub fn refused(&mut self, address: SocketAddr) -> bool {
         let port = self.own.port();
-        self.suspended
+        self.leases
             .refused(address, |ip| SocketAddr::new(*ip, port))
     }
 
@@ -251,14 +214,14 @@ impl BareServers {
         let asked = self.asked.values().filter(|asked| asked.read.is_some());
         asked
             .map(|asked| asked.until)
-            .chain(self.suspended.next())
+            .chain(self.leases.next())
             .min()
     }
 
     /// Removes what is not needed any more: of addresses that are explained otherwise (`taken`) at once, of those that
     /// are gone after the grace. Returns whether readers see a change.
     pub fn expire(&mut self, now: Instant, taken: impl Fn(SocketAddr) -> bool) -> bool {
-        let suspended = self.suspended.expire(now);
+        let suspended = self.leases.expire(now);
         let current = self.remember_living(now);
         let before = self.asked.len();
         self.asked.retain(|address, asked| {

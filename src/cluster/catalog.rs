@@ -15,19 +15,19 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::absence::Absence;
 use super::bare::BareAnswer;
-use super::bare_reader::Candidates;
 use super::freshness::Freshness;
 use super::leases::NamedLease;
-use super::native_peer::NativePeer;
 use super::others_ids::OthersIds;
 use super::own_keys::OwnKeys;
 use super::queue::Queue;
 use super::state::ClusterState;
+use super::unproxied::{Candidates, Unproxied};
 use super::watch::{Event, Message};
 use crate::cluster::transitions;
 use crate::kube::gvr::Custom;
 use crate::kube::requestheader::PublishedNames;
 use crate::local::discovery::LocalView;
+use crate::retry::sleep_until;
 use crate::routing::table::Snapshot;
 
 /// Messages that are taken before a snapshot is published.
@@ -57,6 +57,16 @@ pub struct Published {
     pub counters: Arc<EtcdCounters>,
     /// This proxy's keys, as the watches show them.
     pub own_keys: watch::Sender<OwnKeys>,
+    /// CRDs and aggregated APIs; `None` until etcd was read.
+    pub custom: watch::Sender<Option<Arc<Custom>>>,
+    /// The header names by which apiservers recognise users; `None` while etcd has none.
+    pub header_names: watch::Sender<Option<Arc<PublishedNames>>>,
+    /// Identity Leases; `None` until they were listed.
+    pub leases: watch::Sender<Option<Arc<Vec<Arc<NamedLease>>>>>,
+    /// Records of other servers that must not end, with their revisions ([`ClusterState::unreachable_records`]).
+    pub unreachable_records: watch::Sender<BTreeMap<String, i64>>,
+    /// IDs that other servers have, and no Lease makes ours; `None` until etcd was read.
+    pub others_ids: watch::Sender<Option<OthersIds>>,
     /// Proves that no server is missing in the snapshot.
     pub absence: Arc<Absence>,
     /// To the catalog: connections to these peers were refused. Dropped if the channel is full.
@@ -80,10 +90,15 @@ impl Published {
         let (report_sender, reports) = mpsc::channel(16);
         let published = Self {
             snapshot: Arc::default(),
-            changed: watch::channel(()).0,
+            changed: watch::Sender::default(),
             freshness: Arc::new(Freshness::new(topics)),
             counters: Arc::default(),
             own_keys: watch::Sender::default(),
+            custom: watch::Sender::default(),
+            header_names: watch::Sender::default(),
+            leases: watch::Sender::default(),
+            unreachable_records: watch::Sender::default(),
+            others_ids: watch::Sender::default(),
             absence: Arc::default(),
             refused: refused_sender,
             reports: report_sender,
@@ -111,30 +126,13 @@ pub struct Catalog {
     pub messages: Queue,
     /// The local apiserver's discovery.
     pub local: watch::Receiver<LocalView>,
-    /// Discovery of native peers, by server ID.
-    pub natives: mpsc::Receiver<(String, NativePeer)>,
-    /// What may be bare servers answered.
-    pub bare_answers: mpsc::Receiver<(SocketAddr, BareAnswer)>,
+    /// What servers without a proxy answered.
+    pub answers: mpsc::Receiver<(Unproxied, BareAnswer)>,
+    /// The servers without a proxy that are to be asked.
+    pub candidates: watch::Sender<Candidates>,
     /// `rerouting.ignoredAddresses`
     pub ignored_addresses: watch::Receiver<Arc<BTreeSet<IpAddr>>>,
-    /// See [`Published::refused`].
-    pub refused: mpsc::Receiver<SocketAddr>,
-    /// See [`Published::reports`].
-    pub reports: mpsc::Receiver<oneshot::Sender<Value>>,
-    /// CRDs and aggregated APIs; `None` until etcd was read.
-    pub custom: watch::Sender<Option<Arc<Custom>>>,
-    /// Native peers whose discovery is to be read, by server ID.
-    pub native_peers: watch::Sender<BTreeMap<String, SocketAddr>>,
-    /// Addresses of what may be bare servers.
-    pub bare_candidates: watch::Sender<Candidates>,
-    /// Records that must not end, with their revisions ([`ClusterState::unreachable_records`]).
-    pub unreachable_records: watch::Sender<BTreeMap<String, i64>>,
-    /// IDs that no Lease makes ours; `None` until etcd was read.
-    pub others_ids: watch::Sender<Option<OthersIds>>,
-    /// Identity leases; `None` until they were listed.
-    pub leases: watch::Sender<Option<Arc<Vec<Arc<NamedLease>>>>>,
-    /// The header names by which apiservers recognise users; `None` while etcd has none.
-    pub header_names: watch::Sender<Option<Arc<PublishedNames>>>,
+    pub ends: CatalogInputs,
     pub published: Published,
     pub state: ClusterState,
 }
@@ -144,13 +142,7 @@ impl Catalog {
     pub async fn run(mut self) {
         let mut local_gone = false;
         loop {
-            let expiry = self.state.next_expiry();
-            let expiry = async {
-                match expiry {
-                    Some(at) => tokio::time::sleep_until(at.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let expiry = self.state.next_expiry().map(Into::into);
             let changed = tokio::select! {
                 message = self.messages.recv() => {
                     let Some(message) = message else { return };
@@ -162,20 +154,16 @@ impl Catalog {
                 }
                 Ok(()) = self.own.id.changed() => true,
                 Ok(()) = self.ignored_addresses.changed() => true,
-                Some((id, native)) = self.natives.recv() => {
-                    self.state.native_read(id, native, Instant::now());
-                    true
+                Some((server, answer)) = self.answers.recv() => {
+                    self.state.answered(server, answer, Instant::now())
                 }
-                Some((address, answer)) = self.bare_answers.recv() => {
-                    self.state.bare_answered(address, answer, Instant::now())
-                }
-                Some(address) = self.refused.recv() => self.state.refused(address),
-                Some(reply) = self.reports.recv() => {
+                Some(address) = self.ends.refused.recv() => self.state.refused(address),
+                Some(reply) = self.ends.reports.recv() => {
                     // The receiver may be gone.
                     let _ = reply.send(self.state.report(&self.published.freshness));
                     false
                 }
-                () = expiry => self.state.expire(Instant::now()),
+                () = sleep_until(expiry) => self.state.expire(Instant::now()),
             };
             if changed {
                 self.publish();
@@ -214,10 +202,11 @@ impl Catalog {
             .revision
             .store(self.state.revision(), Ordering::Relaxed);
         if leases && let Some(seen) = self.state.named_leases() {
-            self.leases.send_replace(Some(Arc::new(seen)));
+            self.published.leases.send_replace(Some(Arc::new(seen)));
         }
         if header_names {
-            self.header_names.send_replace(self.state.header_names());
+            let names = self.state.header_names();
+            self.published.header_names.send_replace(names);
         }
         snapshot
     }
@@ -230,18 +219,18 @@ impl Catalog {
         self.state.ignore_addresses(ignored);
         self.state.expire_bare(Instant::now());
         let custom = self.state.synced().then(|| self.state.custom().clone());
-        send_if_changed(&self.custom, custom);
-        send_if_changed(&self.native_peers, self.state.native_peers(own.as_deref()));
-        send_if_changed(&self.bare_candidates, self.state.bare_candidates());
-        let records = self.state.unreachable_records(own.as_deref());
-        send_if_changed(&self.unreachable_records, records);
-        send_if_changed(&self.others_ids, self.state.others_ids());
-        let snapshot = self.state.compile(own.as_deref(), &view);
+        send_if_changed(&self.published.custom, custom);
+        let own = own.as_deref();
+        send_if_changed(&self.candidates, self.state.candidates(own));
+        let records = self.state.unreachable_records(own);
+        send_if_changed(&self.published.unreachable_records, records);
+        send_if_changed(&self.published.others_ids, self.state.others_ids());
+        let snapshot = self.state.compile(own, &view);
         let snapshot = Arc::new(snapshot);
         let before = self.published.snapshot.swap(snapshot.clone());
         // After a restart it may have another ID.
         transitions::log(&before, &snapshot, |server| {
-            own.as_deref() == Some(&*server.id) || server.endpoint == self.own.endpoint
+            own == Some(&*server.id) || server.endpoint == self.own.endpoint
         });
         self.published.changed.send_replace(());
     }
@@ -288,18 +277,10 @@ mod tests {
             },
             messages,
             local: watch::channel(LocalView::default()).1,
-            natives: mpsc::channel(1).1,
-            bare_answers: mpsc::channel(1).1,
+            answers: mpsc::channel(1).1,
+            candidates: watch::Sender::default(),
             ignored_addresses: watch::channel(Arc::default()).1,
-            refused: ends.refused,
-            reports: ends.reports,
-            custom: watch::channel(None).0,
-            native_peers: watch::channel(BTreeMap::new()).0,
-            bare_candidates: watch::channel(BTreeMap::new()).0,
-            unreachable_records: watch::channel(BTreeMap::new()).0,
-            others_ids: watch::channel(None).0,
-            leases: watch::channel(None).0,
-            header_names: watch::channel(None).0,
+            ends,
             published,
             state: ClusterState::new(endpoint, 0, ttl, ttl),
         }

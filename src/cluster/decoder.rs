@@ -36,6 +36,14 @@ impl Decoder<'_> {
         }
     }
 
+    /// Decodes values with `decode`.
+    pub(super) fn with<T, E: Error>(
+        mut self,
+        decode: impl Fn(&[u8]) -> Result<T, E>,
+    ) -> impl FnMut(&EtcdItem) -> Option<T> {
+        move |item| self.decode(item, &decode)
+    }
+
     /// A value is not taken in.
     pub(super) fn failed(&mut self, key: &str, revision: i64, error: &dyn Error) {
         let error = error.to_string();

@@ -23,6 +23,7 @@ use super::keys::claimant;
 use super::prefix::Versioned;
 use super::record::LiveKey;
 use super::state::{ClusterState, UnpackedRecord, canonical};
+use super::unproxied::{Candidates, Unproxied};
 use crate::kube::gvr::{Gvr, ServedSet};
 use crate::local::discovery::LocalView;
 use crate::routing::table::{DiscoveryReads, PeerKind, Server, Snapshot};
@@ -70,20 +71,27 @@ impl ClusterState {
     /// Whether a live proxy does not publish what it serves, because another one has its ID. A proxy at the address of
     /// a live key publishes it there.
     fn has_unpublished_server(&self) -> bool {
-        let publishes = |address: SocketAddr| {
-            address == self.own_endpoint
-                || self
-                    .live_keys()
-                    .any(|(_, at)| canonical(at.value.endpoint) == address)
-        };
+        let publishes = |address| address == self.own_endpoint || self.live.has_address(address);
         // A claim that cannot be parsed counts as one.
         self.claims()
             .any(|key| claimant(key).is_none_or(|address| !publishes(canonical(address))))
     }
 
+    /// The servers without a proxy that are to be asked.
+    pub fn candidates(&self, own: Option<&str>) -> Candidates {
+        let natives = self.native_peers(own).into_iter();
+        let natives = natives.map(|(id, address)| {
+            let id = Some(id);
+            (Unproxied { id, address }, true)
+        });
+        let bare = self.bare_candidates().into_iter();
+        let bare = bare.map(|(address, had_proxy)| (Unproxied { id: None, address }, had_proxy));
+        natives.chain(bare).collect()
+    }
+
     /// Live apiservers without a proxy, whose discovery is to be read.
     pub fn native_peers(&self, own: Option<&str>) -> BTreeMap<String, SocketAddr> {
-        let entries = self.entries();
+        let entries = self.endpoints.iter();
         entries
             .filter(|(id, at)| Some(id.as_str()) != own && self.is_native(id, at))
             .map(|(id, at)| (id.clone(), at.value.address))
@@ -92,7 +100,7 @@ impl ClusterState {
 
     /// Whether a server at another address than ours has this ID. With our own ID it is still another server.
     fn is_elsewhere(&self, id: &str) -> bool {
-        let live = self.live_key(id).map(|at| at.value.endpoint);
+        let live = self.live.get(id).map(|at| at.value.endpoint);
         let record = self.servers.current.get(id);
         let endpoint = live.or(record.map(|at| at.value.record.endpoint));
         endpoint.is_some_and(|endpoint| canonical(endpoint) != self.own_endpoint)
@@ -101,46 +109,24 @@ impl ClusterState {
     /// Every server that may be one of the cluster.
     pub(super) fn ids(&self) -> BTreeSet<&str> {
         let known = self.servers.current.keys();
-        let live = self.live_keys().map(|(id, _)| id);
-        let entries = self.entries().map(|(id, _)| id);
+        let live = self.live.iter().map(|(id, _)| id);
+        let entries = self.endpoints.iter().map(|(id, _)| id);
         let ids = known.chain(live).chain(entries).chain(self.natives.keys());
         ids.map(String::as_str).collect()
-    }
-
-    pub(super) fn live_keys(&self) -> impl Iterator<Item = (&String, &Versioned<LiveKey>)> {
-        self.live.current.iter().chain(self.suspended_live.iter())
-    }
-
-    pub(super) fn entries(&self) -> impl Iterator<Item = (&String, &Versioned<PeerEndpoint>)> {
-        self.endpoints
-            .current
-            .iter()
-            .chain(self.suspended_endpoints.iter())
-    }
-
-    pub(super) fn live_key(&self, id: &str) -> Option<&Versioned<LiveKey>> {
-        let suspended = || self.suspended_live.get(id);
-        self.live.current.get(id).or_else(suspended)
-    }
-
-    pub(super) fn entry(&self, id: &str) -> Option<&Versioned<PeerEndpoint>> {
-        let suspended = || self.suspended_endpoints.get(id);
-        self.endpoints.current.get(id).or_else(suspended)
     }
 
     /// Proxies write such entries too, and an apiserver behind a proxy has one at the proxy's address.
     fn is_native(&self, id: &str, entry: &Versioned<PeerEndpoint>) -> bool {
         let address = entry.value.address;
-        let proxied = |live: &Versioned<LiveKey>| canonical(live.value.endpoint) == address;
         !self.has_newest_record(id)
-            && self.live_key(id).is_none()
+            && self.live.get(id).is_none()
             && address != self.own_endpoint
-            && !self.live_keys().any(|(_, live)| proxied(live))
+            && !self.live.has_address(address)
     }
 
     fn server(&self, id: &str) -> Option<Server> {
         let record = self.servers.current.get(id);
-        match self.live_key(id) {
+        match self.live.get(id) {
             None if !self.has_newest_record(id) => self.native(id),
             live => self.proxied(id, record, live),
         }
@@ -161,7 +147,7 @@ impl ClusterState {
         if live.is_none() && replaced(record?.revision) {
             return None;
         }
-        let newest = live.is_some_and(|live| !self.has_newer_live(live));
+        let newest = live.is_some_and(|live| self.live.is_newest(live));
         let initialized = live.is_some_and(|live| live.value.initialized);
         let known = is_known(live, record);
         let served = record.map(|record| record.value.served.clone());
@@ -195,7 +181,10 @@ impl ClusterState {
     }
 
     fn native(&self, id: &str) -> Option<Server> {
-        let entry = self.entry(id).filter(|entry| self.is_native(id, entry));
+        let entry = self
+            .endpoints
+            .get(id)
+            .filter(|entry| self.is_native(id, entry));
         let read = self.natives.get(id).map(|(native, _)| native);
         let address = match (entry, read) {
             (Some(entry), _) => entry.value.address,
@@ -204,7 +193,7 @@ impl ClusterState {
             _ => return None,
         };
         let read_here = read.filter(|read| read.address == address);
-        let newest = entry.is_some_and(|entry| !self.has_newer_entry(entry));
+        let newest = entry.is_some_and(|entry| self.endpoints.is_newest(entry));
         let known = entry.is_some() && read_here.is_some();
         let served = read.map(|read| read.served.clone());
         let served = match entry {
@@ -230,7 +219,7 @@ impl ClusterState {
 
     /// The ID by which Leases and StorageVersions name the apiserver of the server `id`.
     pub(super) fn apiserver_id<'s>(&'s self, id: &'s str) -> &'s str {
-        let live = self.live_key(id);
+        let live = self.live.get(id);
         let named = live.and_then(|live| live.value.api_server_id.as_deref());
         named.unwrap_or(id)
     }
@@ -288,22 +277,7 @@ impl ClusterState {
     }
 
     pub(super) fn is_taken(&self, address: SocketAddr) -> bool {
-        let live = |(_, at): (_, &Versioned<LiveKey>)| canonical(at.value.endpoint) == address;
-        let entry = |(_, at): (_, &Versioned<PeerEndpoint>)| at.value.address == address;
-        self.live_keys().any(live) || self.entries().any(entry)
-    }
-
-    fn has_newer_live(&self, live: &Versioned<LiveKey>) -> bool {
-        let endpoint = canonical(live.value.endpoint);
-        self.live_keys().any(|(_, other)| {
-            canonical(other.value.endpoint) == endpoint && other.revision > live.revision
-        })
-    }
-
-    fn has_newer_entry(&self, entry: &Versioned<PeerEndpoint>) -> bool {
-        self.entries().any(|(_, other)| {
-            other.value.address == entry.value.address && other.revision > entry.revision
-        })
+        self.live.has_address(address) || self.endpoints.has_address(address)
     }
 }
 

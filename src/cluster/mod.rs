@@ -2,7 +2,6 @@
 
 pub mod absence;
 pub mod bare;
-pub mod bare_reader;
 pub mod catalog;
 pub mod codec;
 pub mod connector;
@@ -11,10 +10,10 @@ mod decoder;
 pub mod etcd;
 pub mod freshness;
 pub mod json;
+mod judge;
 pub mod keys;
 pub mod leases;
 pub mod members;
-pub mod native;
 pub mod native_peer;
 pub mod others_ids;
 pub mod own_keys;
@@ -28,9 +27,10 @@ pub mod state;
 pub mod suspended;
 mod transitions;
 pub mod undecodable;
+pub mod unproxied;
 pub mod watch;
 
-pub use self::start::{ClusterInputs, ClusterOutputs, start};
+pub use self::start::{ClusterInputs, start};
 
 #[cfg(test)]
 pub(crate) mod fake;

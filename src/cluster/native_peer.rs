@@ -1,5 +1,4 @@
-//! What the discovery of a server without a proxy said. Read by [`super::native`] and [`super::bare_reader`], kept in
-//! [`super::state`]. Pure.
+//! What the discovery of a server without a proxy said. Read by [`super::unproxied`], kept in [`super::state`]. Pure.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -40,13 +40,13 @@ impl ClusterState {
     /// `None` until etcd was read.
     pub fn others_ids(&self) -> Option<OthersIds> {
         let records = self.servers.current.iter();
-        let entries = self.entries().map(|(id, at)| (id, at.value.address));
+        let entries = self.endpoints.iter().map(|(id, at)| (id, at.value.address));
         let natives = self.natives.iter();
         let natives = natives.map(|(id, (native, _))| (id, native.address));
         self.synced().then(|| {
             OthersIds::of(
                 records.map(|(id, at)| (id, &at.value.record)),
-                self.live_keys().map(|(id, at)| (id, &at.value)),
+                self.live.iter().map(|(id, at)| (id, &at.value)),
                 entries.chain(natives),
                 &[self.own_endpoint],
             )

@@ -54,9 +54,7 @@ impl ClusterState {
 
     /// Topics that etcd's role does not permit to read.
     fn not_followed(&self) -> Vec<&'static str> {
-        let leases = self.bare.is_forbidden().then_some(Topic::MasterLeases);
-        let names = self.header_names_forbidden.then_some(Topic::HeaderNames);
-        leases.into_iter().chain(names).map(Topic::name).collect()
+        self.forbidden.iter().map(|topic| topic.name()).collect()
     }
 
     /// The addresses that living apiservers advertise, and what those answered that no proxy explains.
@@ -66,7 +64,7 @@ impl ClusterState {
             let found = unexplained.iter().position(|address| address.ip() == ip);
             let (place, address) = found.map(|place| (place, unexplained[place]))?;
             Some(match self.bare.asked_of(address) {
-                Some(asked) => asked.state.name(),
+                Some(asked) => asked.name(),
                 None if place < MAX_ASKED => "not asked yet",
                 None => "not asked, there are too many",
             })
@@ -95,10 +93,14 @@ impl ClusterState {
             }
         }
         // What has the ID of an apiserver is told with its proxy.
-        let proxied = self.servers.current.keys().chain(self.live.current.keys());
+        let proxied = self
+            .servers
+            .current
+            .keys()
+            .chain(self.live.listed.current.keys());
         let apart: BTreeSet<_> = proxied
             .map(|id| self.apiserver_id(id))
-            .filter(|id| !self.servers.current.contains_key(*id) && self.live_key(id).is_none())
+            .filter(|id| !self.servers.current.contains_key(*id) && self.live.get(id).is_none())
             .collect();
         ids.retain(|id| !apart.contains(id));
         let bare = self.bare_servers();
@@ -119,24 +121,24 @@ impl ClusterState {
                 }),
             )
         });
-        let live = self.live_key(id).map(|at| {
+        let live = self.live.get(id).map(|at| {
             fact(
                 at,
                 json!({
                     "endpoint": at.value.endpoint,
                     "initialized": at.value.initialized,
                     "recordRevision": at.value.record_revision,
-                    "vanished": self.suspended_live.get(id).is_some(),
+                    "vanished": self.live.is_suspended(id),
                 }),
             )
         });
         let apiserver = self.apiserver_id(id);
-        let entry = self.entry(apiserver).map(|at| {
+        let entry = self.endpoints.get(apiserver).map(|at| {
             fact(
                 at,
                 json!({
                     "endpoint": at.value.address,
-                    "vanished": self.suspended_endpoints.get(apiserver).is_some(),
+                    "vanished": self.endpoints.is_suspended(apiserver),
                 }),
             )
         });

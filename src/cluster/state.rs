@@ -3,7 +3,7 @@
 //! Only [`super::catalog`] writes it. [`super::members`] compiles it to the snapshot that requests read,
 //! [`super::report`] to the report for operators.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,9 +20,11 @@ use super::native_peer::NativePeer;
 use super::prefix::{PrefixState, Versioned};
 use super::record::{LiveKey, Record, unpack};
 use super::source::EtcdItem;
+use super::suspended::{Addressed, Gap, LeasedKeys};
 use super::undecodable::Undecodables;
+use super::unproxied::Unproxied;
 use super::watch::{Event, Message};
-use crate::cluster::suspended::{Gap, Suspended};
+
 use crate::kube::gvr::{Custom, Definition, ServedSet};
 use crate::kube::requestheader::PublishedNames;
 
@@ -65,13 +67,10 @@ pub(super) struct TopicProgress {
 pub struct ClusterState {
     pub(super) own_endpoint: SocketAddr,
     pub(super) servers: PrefixState<UnpackedRecord>,
-    pub(super) live: PrefixState<LiveKey>,
-    pub(super) suspended_live: Suspended<LiveKey>,
-    pub(super) endpoints: PrefixState<PeerEndpoint>,
-    pub(super) suspended_endpoints: Suspended<PeerEndpoint>,
+    pub(super) live: LeasedKeys<LiveKey>,
+    pub(super) endpoints: LeasedKeys<PeerEndpoint>,
     pub(super) storage: PrefixState<Vec<ServerVersions>>,
-    pub(super) claims: PrefixState<()>,
-    suspended_claims: Suspended<()>,
+    pub(super) claims: LeasedKeys<()>,
     /// What each serves; `None` if its value cannot be decoded.
     definitions: PrefixState<Option<Arc<[Box<str>]>>>,
     /// Whether the APIService has a `spec.service`.
@@ -80,8 +79,8 @@ pub struct ClusterState {
     pub(super) natives: BTreeMap<String, (NativePeer, Instant)>,
     pub(super) bare: BareServers,
     header_names: PrefixState<PublishedNames>,
-    /// etcd's role does not permit to read them.
-    pub(super) header_names_forbidden: bool,
+    /// What etcd's role does not permit to read.
+    pub(super) forbidden: BTreeSet<Topic>,
     pub(super) undecodables: Undecodables,
     /// How far each topic is known, by [`Topic::index`].
     pub(super) positions: Vec<TopicProgress>,
@@ -109,20 +108,17 @@ impl ClusterState {
         Self {
             own_endpoint: canonical(own_endpoint),
             servers: PrefixState::default(),
-            live: PrefixState::default(),
-            suspended_live: Suspended::new(ttl),
-            endpoints: PrefixState::default(),
-            suspended_endpoints: Suspended::new(ttl),
+            live: LeasedKeys::new(ttl),
+            endpoints: LeasedKeys::new(ttl),
             storage: PrefixState::default(),
-            claims: PrefixState::default(),
-            suspended_claims: Suspended::new(ttl),
+            claims: LeasedKeys::new(ttl),
             definitions: PrefixState::default(),
             api_services: PrefixState::default(),
             leases: Leases::new(namespaces),
             natives: BTreeMap::new(),
             bare: BareServers::new(canonical(own_endpoint), ttl, grace),
             header_names: PrefixState::default(),
-            header_names_forbidden: false,
+            forbidden: BTreeSet::new(),
             undecodables: Undecodables::default(),
             positions: vec![TopicProgress::default(); Topic::all(namespaces).count()],
             sets: Vec::new(),
@@ -137,35 +133,12 @@ impl ClusterState {
 
     /// Applies an event. Changes of CRDs and APIServices count after [`ClusterState::settle`].
     pub fn take(&mut self, (topic, event): Message, now: Instant) -> StateChanges {
-        if let Some(position) = self.positions.get_mut(topic.index()) {
-            match event {
-                Event::Progress(revision) => position.revision = revision.max(position.revision),
-                Event::InitDone(revision) => {
-                    // Lower than before, if etcd was restored from a backup.
-                    position.revision = revision;
-                    position.lists += 1;
-                }
-                // Nothing of the new history is known yet.
-                Event::OtherHistory => position.revision = 0,
-                _ => {}
-            }
-        }
-        match &event {
-            Event::OtherHistory if topic == Topic::Servers => {
-                (self.restored, self.restored_through) = (true, i64::MAX);
-                self.gap.forgot(now);
-            }
-            Event::InitDone(revision) if topic == Topic::Servers && self.restored => {
-                (self.restored, self.restored_through) = (false, *revision);
-            }
-            Event::Init => self.undecodables.restart(topic),
-            Event::Delete(key) => self.undecodables.remove(topic, key),
-            Event::OtherHistory => self.gap.forgot(now),
-            _ => {}
-        }
-        if topic == Topic::Live {
-            self.gap.heard(now);
-        }
+        self.note_progress(topic, &event, now);
+        let permission = match event {
+            Event::Forbidden => self.forbidden.insert(topic),
+            Event::InitDone(_) => self.forbidden.remove(&topic),
+            _ => false,
+        };
         let mut changes = StateChanges::default();
         let mut decoder = Decoder {
             topic,
@@ -174,12 +147,7 @@ impl ClusterState {
         };
         changes.snapshot = match topic {
             Topic::Servers => {
-                let decode = |item: &EtcdItem| {
-                    let record: Record = decoder.decode(item, json::read)?;
-                    let served = Arc::new(unpack(&record.resources));
-                    let served = shared(served, &mut self.sets);
-                    Some(UnpackedRecord { record, served })
-                };
+                let decode = |item: &EtcdItem| unpacked(item, &mut decoder, &mut self.sets);
                 // A live key may have named the revision before it came; and of another history all are void.
                 let written = matches!(
                     event,
@@ -188,55 +156,37 @@ impl ClusterState {
                 self.servers.take(event, now, decode).changed || written
             }
             Topic::Live => {
-                let decode = |item: &EtcdItem| decoder.decode(item, json::read);
-                let effect = self.live.take(event, now, decode);
-                let current = &self.live.current;
-                let changed = self.suspended_live.take(effect, current, &self.gap, now);
-                changed || has_twins(self.live_keys().map(|(_, at)| at.value.endpoint))
+                let decode = decoder.with(json::read);
+                let changed = self.live.take(event, now, &self.gap, decode);
+                changed || self.live.has_twins()
             }
             Topic::PeerEndpoints => {
-                let decode = |item: &EtcdItem| decoder.decode(item, codec::endpoints);
-                let effect = self.endpoints.take(event, now, decode);
-                let current = &self.endpoints.current;
-                let suspended = &mut self.suspended_endpoints;
-                let changed = suspended.take(effect, current, &self.gap, now);
-                changed || has_twins(self.entries().map(|(_, at)| at.value.address))
+                let decode = decoder.with(codec::endpoints);
+                let changed = self.endpoints.take(event, now, &self.gap, decode);
+                changed || self.endpoints.has_twins()
             }
             Topic::StorageVersions => {
-                let decode = |item: &EtcdItem| decoder.decode(item, codec::storage_version);
+                let decode = decoder.with(codec::storage_version);
                 self.storage.take(event, now, decode).changed
             }
             Topic::Definitions => {
                 // Its name is in its key. What it served before says nothing of what it serves now.
                 let decode = |item: &EtcdItem| Some(decoder.decode(item, codec::served_versions));
-                let changed = self.definitions.take(event, now, decode).changed;
-                self.custom_outdated |= changed;
-                changed
+                self.definitions.take(event, now, decode).changed
             }
             Topic::ApiServices => {
-                let decode = |item: &EtcdItem| decoder.decode(item, codec::is_aggregated);
-                let changed = self.api_services.take(event, now, decode).changed;
-                self.custom_outdated |= changed;
-                changed
+                let decode = decoder.with(codec::is_aggregated);
+                self.api_services.take(event, now, decode).changed
             }
-            Topic::Claims => {
-                // The key has all information.
-                let effect = self.claims.take(event, now, |_| Some(()));
-                let current = &self.claims.current;
-                self.suspended_claims.take(effect, current, &self.gap, now)
-            }
+            // The key has all information.
+            Topic::Claims => self.claims.take(event, now, &self.gap, |_| Some(())),
             Topic::MasterLeases => {
                 let loopback = self.own_endpoint.ip().is_loopback();
                 let decode = |item: &EtcdItem| decoder.master_lease(item, loopback);
-                self.bare.take_lease(event, now, &self.gap, decode)
+                self.bare.take_lease(event, now, &self.gap, decode) || permission
             }
             Topic::HeaderNames => {
-                match event {
-                    Event::Forbidden => self.header_names_forbidden = true,
-                    Event::InitDone(_) => self.header_names_forbidden = false,
-                    _ => {}
-                }
-                let decode = |item: &EtcdItem| decoder.decode(item, codec::header_names);
+                let decode = decoder.with(codec::header_names);
                 changes.header_names = self.header_names.take(event, now, decode).changed;
                 false
             }
@@ -248,7 +198,42 @@ impl ClusterState {
                 listed
             }
         };
+        self.custom_outdated |=
+            changes.snapshot && matches!(topic, Topic::Definitions | Topic::ApiServices);
         changes
+    }
+
+    /// What an event says of how far its topic is known, whatever its value is.
+    fn note_progress(&mut self, topic: Topic, event: &Event, now: Instant) {
+        if let Some(position) = self.positions.get_mut(topic.index()) {
+            match event {
+                Event::Progress(revision) => position.revision = position.revision.max(*revision),
+                Event::InitDone(revision) => {
+                    // Lower than before, if etcd was restored from a backup.
+                    position.revision = *revision;
+                    position.lists += 1;
+                }
+                // Nothing of the new history is known yet.
+                Event::OtherHistory => position.revision = 0,
+                _ => {}
+            }
+        }
+        match event {
+            Event::Init => self.undecodables.restart(topic),
+            Event::Delete(key) => self.undecodables.remove(topic, key),
+            Event::OtherHistory => self.gap.forgot(now),
+            _ => {}
+        }
+        match (topic, event) {
+            (Topic::Servers, Event::OtherHistory) => {
+                (self.restored, self.restored_through) = (true, i64::MAX);
+            }
+            (Topic::Servers, Event::InitDone(revision)) if self.restored => {
+                (self.restored, self.restored_through) = (false, *revision);
+            }
+            (Topic::Live, _) => self.gap.heard(now),
+            _ => {}
+        }
     }
 
     /// The header names by which apiservers recognise users; `None` while there are none in etcd.
@@ -260,13 +245,13 @@ impl ClusterState {
     /// Everything that routes depend on was listed at least once.
     pub fn synced(&self) -> bool {
         self.servers.complete
-            && self.live.complete
-            && self.endpoints.complete
+            && self.live.listed.complete
+            && self.endpoints.listed.complete
             && self.storage.complete
-            && self.claims.complete
+            && self.claims.listed.complete
             && self.definitions.complete
             && self.api_services.complete
-            && self.bare.is_complete()
+            && (self.bare.is_complete() || self.forbidden.contains(&Topic::MasterLeases))
             && self.leases.are_complete()
     }
 
@@ -287,8 +272,7 @@ impl ClusterState {
 
     /// Proxies that may not use their server ID, as their keys name them.
     pub(super) fn claims(&self) -> impl Iterator<Item = &String> {
-        let suspended = self.suspended_claims.iter().map(|(key, _)| key);
-        self.claims.current.keys().chain(suspended)
+        self.claims.iter().map(|(key, _)| key)
     }
 
     /// CRDs and aggregated APIs, as of the last [`ClusterState::settle`].
@@ -316,6 +300,18 @@ impl ClusterState {
         self.custom.read(reads);
     }
 
+    /// A server without a proxy answered. Returns whether readers see a change.
+    pub fn answered(&mut self, server: Unproxied, answer: BareAnswer, now: Instant) -> bool {
+        match (server.id, answer) {
+            (None, answer) => self.bare_answered(server.address, answer, now),
+            (Some(id), Ok(native)) => {
+                self.native_read(id, native, now);
+                true
+            }
+            (Some(_), Err(_)) => false,
+        }
+    }
+
     /// A native server's discovery was read.
     pub fn native_read(&mut self, id: String, mut native: NativePeer, now: Instant) {
         native.served = shared(native.served, &mut self.sets);
@@ -325,24 +321,17 @@ impl ClusterState {
 
     /// A candidate for a bare server answered. Returns whether readers see a change.
     pub fn bare_answered(&mut self, from: SocketAddr, answer: BareAnswer, now: Instant) -> bool {
-        let answer = match answer {
-            BareAnswer::Read(mut native) => {
-                native.served = shared(native.served, &mut self.sets);
-                BareAnswer::Read(native)
-            }
-            other => other,
-        };
+        let answer = answer.map(|mut native| {
+            native.served = shared(native.served, &mut self.sets);
+            native
+        });
         self.bare.answered(from, answer, now)
     }
 
     /// A connection to `address` was refused. Returns whether readers see a change.
     pub fn refused(&mut self, address: SocketAddr) -> bool {
-        let live = self
-            .suspended_live
-            .refused(address, |live| canonical(live.endpoint));
-        let native = self
-            .suspended_endpoints
-            .refused(address, |endpoint| endpoint.address);
+        let live = self.live.refused(address, |at| canonical(at.endpoint));
+        let native = self.endpoints.refused(address, |at| at.address);
         let bare = self.bare.refused(address);
         live || native || bare
     }
@@ -351,9 +340,9 @@ impl ClusterState {
     pub fn next_expiry(&self) -> Option<Instant> {
         let natives = self.natives.values().map(|(_, until)| *until);
         natives
-            .chain(self.suspended_live.next())
-            .chain(self.suspended_endpoints.next())
-            .chain(self.suspended_claims.next())
+            .chain(self.live.next())
+            .chain(self.endpoints.next())
+            .chain(self.claims.next())
             .chain(self.bare.next_expiry())
             .min()
     }
@@ -361,18 +350,29 @@ impl ClusterState {
     /// Removes expired entries. Returns whether readers see a change.
     pub fn expire(&mut self, now: Instant) -> bool {
         for (id, (_, until)) in &mut self.natives {
-            if self.endpoints.current.contains_key(id) {
+            if self.endpoints.listed.current.contains_key(id) {
                 *until = now + self.grace;
             }
         }
         let natives = self.natives.len();
         self.natives.retain(|_, (_, until)| *until > now);
-        let live = self.suspended_live.expire(now);
-        let claims = self.suspended_claims.expire(now);
+        let live = self.live.expire(now);
+        let claims = self.claims.expire(now);
         let bare = self.expire_bare(now);
-        let endpoints = self.suspended_endpoints.expire(now);
+        let endpoints = self.endpoints.expire(now);
         endpoints || live || claims || bare || self.natives.len() != natives
     }
+}
+
+/// A record and what it lists.
+fn unpacked(
+    item: &EtcdItem,
+    decoder: &mut Decoder<'_>,
+    sets: &mut Vec<Arc<ServedSet>>,
+) -> Option<UnpackedRecord> {
+    let record: Record = decoder.decode(item, json::read)?;
+    let served = shared(Arc::new(unpack(&record.resources)), sets);
+    Some(UnpackedRecord { record, served })
 }
 
 /// Servers of one version have the same set, which is kept only once.
@@ -385,12 +385,16 @@ fn shared(served: Arc<ServedSet>, sets: &mut Vec<Arc<ServedSet>>) -> Arc<ServedS
     served
 }
 
-/// Whether two keys have one address. Then the newer one counts, and a renewal, which changes no value, can change which
-/// one that is.
-fn has_twins(addresses: impl Iterator<Item = SocketAddr>) -> bool {
-    let mut addresses: Vec<_> = addresses.map(canonical).collect();
-    addresses.sort_unstable();
-    addresses.windows(2).any(|pair| pair[0] == pair[1])
+impl Addressed for LiveKey {
+    fn address(&self) -> SocketAddr {
+        canonical(self.endpoint)
+    }
+}
+
+impl Addressed for PeerEndpoint {
+    fn address(&self) -> SocketAddr {
+        self.address
+    }
 }
 
 /// One spelling for one address: IPv4 may come as IPv6 (`::ffff:10.0.0.1`).

@@ -8,11 +8,13 @@
 //! Live keys are written so often that their watch shows every gap. Each kind of key has its own watch, and the watches
 //! recover in any order: one may report a deletion while the gap is still open for another, or long after its end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::prefix::{PrefixChange, Versioned};
+use super::prefix::{PrefixState, Versioned};
+use super::source::EtcdItem;
+use super::watch::Event;
 
 /// Detects gaps in etcd's events.
 #[derive(Debug)]
@@ -73,73 +75,112 @@ impl Gap {
     }
 }
 
-/// Keys that disappeared and still count.
+/// The keys below one prefix that are bound to etcd leases: those that are there, and those that disappeared and still
+/// count.
 #[derive(Debug)]
-pub struct Suspended<T> {
-    keys: BTreeMap<String, (Versioned<T>, Instant)>,
+pub struct LeasedKeys<T> {
+    /// Those that are there.
+    pub listed: PrefixState<T>,
+    suspended: BTreeMap<String, (Versioned<T>, Instant)>,
     /// Gaps in these keys' own watch.
     own: Gap,
 }
 
-impl<T: Clone + PartialEq> Suspended<T> {
+impl<T: Clone + PartialEq> LeasedKeys<T> {
     /// `ttl`: as for [`Gap`].
     pub fn new(ttl: Duration) -> Self {
         Self {
-            keys: BTreeMap::new(),
+            listed: PrefixState::default(),
+            suspended: BTreeMap::new(),
             own: Gap::of_watch(ttl),
         }
     }
 
-    /// Takes what an event changed in `current`. Returns whether readers see a change. `gap`: of the live keys' events.
+    /// Applies an event, as [`PrefixState::take`] does. Returns whether readers see a change. `gap`: of the live keys'
+    /// events.
     pub fn take(
         &mut self,
-        effect: PrefixChange<T>,
-        current: &BTreeMap<String, Versioned<T>>,
-        gap: &Gap,
+        event: Event,
         now: Instant,
+        gap: &Gap,
+        decode: impl FnMut(&EtcdItem) -> Option<T>,
     ) -> bool {
+        let effect = self.listed.take(event, now, decode);
         let mut changed = effect.changed;
         self.own.heard(now);
         if gap.is_recent(now) || self.own.is_recent(now) {
             let until = gap.suspended_until(now).max(self.own.suspended_until(now));
-            for (key, at) in effect.removed {
-                self.keys.insert(key, (at, until));
-            }
+            let removed = effect.removed.into_iter();
+            self.suspended
+                .extend(removed.map(|(key, at)| (key, (at, until))));
         }
-        self.keys.retain(|key, _| {
-            let back = current.contains_key(key);
+        self.suspended.retain(|key, _| {
+            let back = self.listed.current.contains_key(key);
             changed |= back;
             !back
         });
         changed
     }
 
-    /// The suspended keys.
+    /// All keys that count.
     pub fn iter(&self) -> impl Iterator<Item = (&String, &Versioned<T>)> {
-        self.keys.iter().map(|(key, (at, _))| (key, at))
+        let suspended = self.suspended.iter().map(|(key, (at, _))| (key, at));
+        self.listed.current.iter().chain(suspended)
     }
 
     pub fn get(&self, key: &str) -> Option<&Versioned<T>> {
-        self.keys.get(key).map(|(at, _)| at)
+        let suspended = || self.suspended.get(key).map(|(at, _)| at);
+        self.listed.current.get(key).or_else(suspended)
     }
 
-    /// When the next of them expires.
+    /// Whether the key disappeared and still counts.
+    pub fn is_suspended(&self, key: &str) -> bool {
+        self.suspended.contains_key(key)
+    }
+
+    /// When the next suspended key expires.
     pub fn next(&self) -> Option<Instant> {
-        self.keys.values().map(|(_, until)| *until).min()
+        self.suspended.values().map(|(_, until)| *until).min()
     }
 
-    /// Removes expired keys. Returns whether there were any.
+    /// Removes expired suspended keys. Returns whether there were any.
     pub fn expire(&mut self, now: Instant) -> bool {
-        let before = self.keys.len();
-        self.keys.retain(|_, (_, until)| *until > now);
-        self.keys.len() != before
+        let before = self.suspended.len();
+        self.suspended.retain(|_, (_, until)| *until > now);
+        self.suspended.len() != before
     }
 
-    /// A connection to `address` was refused: removes its keys. Returns whether there were any.
+    /// A connection to `address` was refused: removes its suspended keys. Returns whether there were any.
     pub fn refused(&mut self, address: SocketAddr, of: impl Fn(&T) -> SocketAddr) -> bool {
-        let before = self.keys.len();
-        self.keys.retain(|_, (at, _)| of(&at.value) != address);
-        self.keys.len() != before
+        let before = self.suspended.len();
+        self.suspended.retain(|_, (at, _)| of(&at.value) != address);
+        self.suspended.len() != before
+    }
+}
+
+/// Values that say where a server can be reached.
+pub trait Addressed {
+    fn address(&self) -> SocketAddr;
+}
+
+impl<T: Addressed + Clone + PartialEq> LeasedKeys<T> {
+    /// Whether one of them has this address.
+    pub fn has_address(&self, address: SocketAddr) -> bool {
+        self.iter().any(|(_, at)| at.value.address() == address)
+    }
+
+    /// Whether none with the same address is newer.
+    pub fn is_newest(&self, this: &Versioned<T>) -> bool {
+        let address = this.value.address();
+        let mut all = self.iter();
+        !all.any(|(_, at)| at.value.address() == address && at.revision > this.revision)
+    }
+
+    /// Whether two keys have one address. Then the newer one counts, and a renewal, which changes no value, can change
+    /// which one that is.
+    pub fn has_twins(&self) -> bool {
+        let addresses: BTreeSet<_> = self.iter().map(|(_, at)| at.value.address()).collect();
+        addresses.len() < self.iter().count()
     }
 }
 
@@ -150,32 +191,34 @@ mod tests {
     const TTL: Duration = Duration::from_secs(15);
     const A: &str = "10.0.0.1:6443";
 
-    fn removed(key: &str, heard: Instant) -> PrefixChange<SocketAddr> {
-        let at = Versioned {
-            value: A.parse().unwrap(),
-            revision: 1,
-            heard,
-        };
-        PrefixChange {
-            changed: true,
-            removed: vec![(key.into(), at)],
-        }
+    fn written(revision: i64) -> Event {
+        Event::Apply(EtcdItem {
+            key: "a".into(),
+            value: A.into(),
+            create_revision: 1,
+            mod_revision: revision,
+        })
+    }
+
+    fn take(keys: &mut LeasedKeys<SocketAddr>, event: Event, gap: &Gap, now: Instant) -> bool {
+        keys.take(event, now, gap, |_| A.parse().ok())
     }
 
     /// A gap of that length, and one key that vanished so long after it.
-    fn suspended(quiet: Duration, after: Duration) -> (Suspended<SocketAddr>, Instant) {
+    fn suspended(quiet: Duration, after: Duration) -> (LeasedKeys<SocketAddr>, Instant) {
         let start = Instant::now();
-        let mut gap = Gap::new(TTL);
+        let (mut gap, mut keys) = (Gap::new(TTL), LeasedKeys::new(TTL));
         gap.heard(start);
+        take(&mut keys, written(1), &gap, start);
         let back = start + quiet;
         let now = back + after;
         let heard = (0..4).map(|third| back + third * TTL / 3);
         for at in heard.filter(|at| *at <= now) {
             gap.heard(at);
+            take(&mut keys, Event::Progress(1), &gap, at);
         }
-        let mut suspended = Suspended::new(TTL);
-        suspended.take(removed("a", start), &BTreeMap::new(), &gap, now);
-        (suspended, now)
+        assert!(take(&mut keys, Event::Delete("a".into()), &gap, now));
+        (keys, now)
     }
 
     #[test]
@@ -221,17 +264,9 @@ mod tests {
     #[test]
     fn what_comes_back_is_there() {
         let (mut suspended, now) = suspended(4 * TTL, Duration::ZERO);
-        let at = Versioned {
-            value: A.parse().unwrap(),
-            revision: 2,
-            heard: now,
-        };
-        let current = [("a".to_owned(), at)].into();
-        let effect = PrefixChange {
-            changed: false,
-            removed: Vec::new(),
-        };
-        assert!(suspended.take(effect, &current, &Gap::new(TTL), now));
-        assert_eq!(suspended.iter().count(), 0);
+        assert!(suspended.is_suspended("a"));
+        assert!(take(&mut suspended, written(2), &Gap::new(TTL), now));
+        assert!(!suspended.is_suspended("a"));
+        assert_eq!(suspended.iter().count(), 1);
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue};
 
 use crate::client::{self, Client, ClientMaker, MakerError};
-use crate::cluster::native;
+use crate::cluster::unproxied;
 use crate::config::Config;
 use crate::request::headers::{PEER_PROXIED, REROUTED};
 use crate::tls::credentials::Current;
@@ -31,7 +31,7 @@ impl Clients {
         let names = &config.serving.request_headers;
         let user = &config.api_server.internal_user;
         let proxied = client::identity(names, user, &["system:masters"])?;
-        let native = client::identity(names, native::USER, &[native::GROUP])?;
+        let native = client::identity(names, unproxied::USER, &[unproxied::GROUP])?;
         Ok(Self {
             proxied: Arc::new(maker(config, credentials, marked(proxied))?),
             native: Arc::new(maker(config, credentials, native)?),

@@ -1,6 +1,5 @@
 //! Starts what publishes this server's identity, record and Lease.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::{oneshot, watch};
@@ -16,20 +15,16 @@ use super::peer_entry::PeerEntry;
 use super::record::Publisher;
 use super::renewal;
 use crate::client::ClientMaker;
-use crate::cluster::catalog::OwnServer;
+use crate::cluster::catalog::{OwnServer, Published};
 use crate::cluster::connector::Connector;
 use crate::cluster::keys::{EtcdKeys, Topic};
-use crate::cluster::leases::NamedLease;
-use crate::cluster::others_ids::OthersIds;
-use crate::cluster::own_keys::OwnKeys;
 use crate::cluster::state::canonical;
 use crate::config::{Config, PublishLease};
-use crate::kube::gvr::Custom;
 use crate::local::discovery::LocalView;
 use crate::local::state::LocalState;
 
 /// What the tasks read, and what they write with.
-pub struct PublishInputs {
+pub struct PublishInputs<'a> {
     pub own: OwnServer,
     /// The writing ends of [`OwnServer::id`] and [`OwnServer::apiserver_id`].
     pub id: watch::Sender<Option<Arc<str>>>,
@@ -40,14 +35,7 @@ pub struct PublishInputs {
     pub maker: Arc<ClientMaker>,
     pub local: Arc<LocalState>,
     pub view: watch::Receiver<LocalView>,
-    pub custom: watch::Receiver<Option<Arc<Custom>>>,
-    pub leases: watch::Receiver<Option<Arc<Vec<Arc<NamedLease>>>>>,
-    /// Records of other servers that must not end.
-    pub unreachable_records: watch::Receiver<BTreeMap<String, i64>>,
-    /// IDs that other servers have.
-    pub others_ids: watch::Receiver<Option<OthersIds>>,
-    /// Own keys, as the watches show them.
-    pub own_keys: watch::Receiver<OwnKeys>,
+    pub published: &'a Published,
     pub announcement: Arc<Announcement>,
     pub identity_metrics: IdentityMetrics,
     pub lease_metrics: LeaseMetrics,
@@ -85,7 +73,8 @@ impl Publishing {
 
 /// Spawns the search for the server ID, the publisher of the record and, unless `identity.publishLease` is `Never`, the
 /// keeper of the Lease.
-pub fn start(config: &Config, inputs: PublishInputs, control: &mut JoinSet<()>) -> Publishing {
+pub fn start(config: &Config, inputs: PublishInputs<'_>, control: &mut JoinSet<()>) -> Publishing {
+    let published = inputs.published;
     let (wanted_sender, wanted) = watch::channel(false);
     let (observed_sender, observed) = watch::channel(Arc::default());
     let keeper = match config.identity.publish_lease {
@@ -95,8 +84,8 @@ pub fn start(config: &Config, inputs: PublishInputs, control: &mut JoinSet<()>) 
     let identify = Identify {
         config: config.identity.clone(),
         host: host_name(),
-        leases: inputs.leases,
-        others: inputs.others_ids,
+        leases: published.leases.subscribe(),
+        others: published.others_ids.subscribe(),
         view: inputs.view.clone(),
         state: inputs.local.clone(),
         id: inputs.id,
@@ -110,7 +99,7 @@ pub fn start(config: &Config, inputs: PublishInputs, control: &mut JoinSet<()>) 
     let record_keeper = RecordKeeper {
         connector: inputs.connector.clone(),
         keys: inputs.keys.clone(),
-        records: inputs.unreachable_records,
+        records: published.unreachable_records.subscribe(),
         ttl: config.rerouting.absent_server_grace,
     };
     control.spawn(record_keeper.run());
@@ -118,7 +107,7 @@ pub fn start(config: &Config, inputs: PublishInputs, control: &mut JoinSet<()>) 
     control.spawn(announcement::run(
         inputs.announcement.clone(),
         written,
-        inputs.own_keys,
+        published.own_keys.subscribe(),
     ));
     let publisher = Publisher {
         connector: inputs
@@ -139,7 +128,7 @@ pub fn start(config: &Config, inputs: PublishInputs, control: &mut JoinSet<()>) 
         configured: config.identity.server_id.is_some(),
         state: inputs.local,
         view: inputs.view,
-        custom: inputs.custom,
+        custom: published.custom.subscribe(),
         duplicate: inputs.identity_metrics.duplicate_id,
         live_ttl: config.peer.lease_ttl,
         record_ttl: config.rerouting.absent_server_grace,
@@ -154,7 +143,7 @@ pub fn start(config: &Config, inputs: PublishInputs, control: &mut JoinSet<()>) 
 
 fn keeper(
     config: &Config,
-    inputs: &PublishInputs,
+    inputs: &PublishInputs<'_>,
     wanted: watch::Receiver<bool>,
     leases: watch::Receiver<Arc<Vec<ObservedLease>>>,
 ) -> LeaseKeeper {

@@ -5,8 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::cluster::bare::{AskedAddress, BareState, MAX_ASKED};
-use crate::cluster::bare_reader::Candidates;
+use crate::cluster::bare::{AskedAddress, MAX_ASKED, NotRead};
 use crate::cluster::state::{ClusterState, canonical};
 use crate::routing::table::{PeerKind, Server};
 
@@ -33,8 +32,8 @@ impl ClusterState {
         self.bare.ignore_addresses(addresses);
     }
 
-    /// Those of them that are to be asked.
-    pub fn bare_candidates(&self) -> Candidates {
+    /// Those of them that are to be asked, and whether a proxy has advertised itself there.
+    pub fn bare_candidates(&self) -> BTreeMap<SocketAddr, bool> {
         let asked = self.unexplained().into_iter().take(MAX_ASKED);
         let records = self.servers.current.values();
         let records: BTreeSet<_> = records
@@ -54,7 +53,7 @@ impl ClusterState {
                 None => return true,
                 Some(asked) if asked.led_to_proxy || asked.read.is_some() => {}
                 Some(_) if self.has_record(address) => {}
-                Some(asked) if asked.state == BareState::Nobody => unanswered += 1,
+                Some(asked) if asked.failure == Some(NotRead::Nobody) => unanswered += 1,
                 Some(_) => return true,
             }
         }
@@ -63,7 +62,7 @@ impl ClusterState {
 
     /// How many live proxies have addresses that no apiserver advertises: theirs may advertise others.
     fn proxies_not_advertised(&self) -> usize {
-        let initialized = self.live_keys().filter(|(_, at)| at.value.initialized);
+        let initialized = self.live.iter().filter(|(_, at)| at.value.initialized);
         let ips = initialized.map(|(_, at)| canonical(at.value.endpoint).ip());
         let ips: BTreeSet<_> = ips.filter(|ip| !self.bare.lives(*ip)).collect();
         ips.len()
@@ -95,7 +94,7 @@ impl ClusterState {
             .filter(|(id, record)| {
                 let endpoint = canonical(record.value.record.endpoint);
                 Some(id.as_str()) != own
-                    && self.live_key(id).is_none()
+                    && self.live.get(id).is_none()
                     // The server is there again, at this or another port, or it is this one.
                     && !self.has_proxy(endpoint.ip())
                     && !self.is_taken(endpoint)
@@ -109,7 +108,7 @@ impl ClusterState {
 
     /// Whether a live proxy, or this one, has this IP address.
     fn has_proxy(&self, ip: IpAddr) -> bool {
-        let mut live = self.live_keys().map(|(_, at)| canonical(at.value.endpoint));
+        let mut live = self.live.iter().map(|(_, at)| canonical(at.value.endpoint));
         ip == self.own_endpoint.ip() || live.any(|endpoint| endpoint.ip() == ip)
     }
 
@@ -118,8 +117,9 @@ impl ClusterState {
         let asked: Vec<_> = self.bare.asked().map(|(address, _)| *address).collect();
         // Where nobody answers any more while its proxy does, at another port, nothing is to be remembered.
         let is_gone = |address: &SocketAddr| {
-            let state = self.bare.asked_of(*address).map(|asked| asked.state);
-            state == Some(BareState::Nobody) && self.has_proxy(address.ip())
+            let asked = self.bare.asked_of(*address);
+            asked.is_some_and(|asked| asked.failure == Some(NotRead::Nobody))
+                && self.has_proxy(address.ip())
         };
         let taken = asked
             .into_iter()
@@ -131,13 +131,13 @@ impl ClusterState {
 
 /// `lives`: its key below `masterleases/` is there.
 fn bare_server(address: SocketAddr, asked: &AskedAddress, lives: bool) -> Option<Server> {
-    let live = lives && asked.state.is_bare();
+    let live = lives && asked.is_bare();
     let read = asked.read.as_ref();
     // Nobody was ever there, as far as is known.
     if !live && read.is_none() {
         return None;
     }
-    let known = live && asked.state == BareState::Read;
+    let known = live && asked.failure.is_none();
     Some(Server {
         id: address.to_string().into(),
         endpoint: address,

@@ -1,7 +1,7 @@
 //! Apiservers that only their keys below `masterleases/` tell of.
 
 use super::*;
-use crate::cluster::bare::{BareAnswer, MAX_ASKED};
+use crate::cluster::bare::{BareAnswer, MAX_ASKED, NotRead};
 
 const ENDPOINTS: &str = r#"{"apiVersion":"v1","kind":"Endpoints"}"#;
 
@@ -15,7 +15,7 @@ fn candidates(state: &ClusterState) -> Vec<String> {
 }
 
 fn read() -> BareAnswer {
-    BareAnswer::Read(NativePeer {
+    Ok(NativePeer {
         address: B.parse().unwrap(),
         served: Arc::new([HPA.owned(), WIDGETS.owned()].into()),
         binary_version: "v1.20.2".into(),
@@ -67,10 +67,10 @@ fn ours_and_those_of_proxies_and_native_peers_are_explained() {
 #[test]
 fn where_a_proxy_answered_there_is_no_server_and_where_nobody_does_nothing_is_certain() {
     for (answers_of, unknown) in [
-        (vec![BareAnswer::Proxy], false),
-        (vec![BareAnswer::Proxy, BareAnswer::Nobody], false),
-        (vec![BareAnswer::Silent], true),
-        (vec![BareAnswer::Silent, BareAnswer::Nobody], true),
+        (vec![Err(NotRead::Proxy)], false),
+        (vec![Err(NotRead::Proxy), Err(NotRead::Nobody)], false),
+        (vec![Err(NotRead::Silent)], true),
+        (vec![Err(NotRead::Silent), Err(NotRead::Nobody)], true),
     ] {
         let mut state = state(vec![lease("10.0.0.2")]);
         for answer in answers_of {
@@ -86,7 +86,7 @@ fn addresses_where_nobody_answers_may_be_those_of_proxies_that_none_advertises()
     let mut state = state(vec![lease("10.0.0.2"), lease("10.0.0.3")]);
     let nobody = |state: &mut ClusterState, address: &str| {
         let address = address.parse().unwrap();
-        state.bare_answered(address, BareAnswer::Nobody, Instant::now());
+        state.bare_answered(address, Err(NotRead::Nobody), Instant::now());
     };
     nobody(&mut state, B);
     nobody(&mut state, "10.0.0.3:6443");
@@ -123,24 +123,24 @@ fn what_is_ignored_is_no_server_even_if_it_was_read() {
 #[test]
 fn while_it_does_not_answer_nothing_is_certain_but_where_it_is_known_from_before() {
     let mut state = state(vec![lease("10.0.0.2")]);
-    answers(&mut state, BareAnswer::Silent);
+    answers(&mut state, Err(NotRead::Silent));
     assert!(snapshot(&state).peer_unknown && snapshot(&state).servers.is_empty());
     let known = Event::Apply(record("b", B, 4));
     take(&mut state, Topic::Servers, known);
     assert!(!snapshot(&state).peer_unknown && is_absent(&state));
     take(&mut state, Topic::Servers, Event::Delete("b".into()));
     answers(&mut state, read());
-    answers(&mut state, BareAnswer::Silent);
+    answers(&mut state, Err(NotRead::Silent));
     assert!(!snapshot(&state).peer_unknown && is_absent(&state));
 }
 
 #[test]
 fn an_apiserver_that_cannot_be_read_is_no_target_and_nothing_is_certain() {
     let mut state = state(vec![lease("10.0.0.2")]);
-    answers(&mut state, BareAnswer::Unreadable);
+    answers(&mut state, Err(NotRead::Unreadable));
     assert!(snapshot(&state).peer_unknown && snapshot(&state).targets.is_empty());
     answers(&mut state, read());
-    answers(&mut state, BareAnswer::Unreadable);
+    answers(&mut state, Err(NotRead::Unreadable));
     assert!(snapshot(&state).peer_unknown && is_absent(&state));
 }
 
@@ -148,7 +148,7 @@ fn an_apiserver_that_cannot_be_read_is_no_target_and_nothing_is_certain() {
 fn what_it_served_is_remembered_for_the_grace_after_it_is_gone() {
     let mut state = state(vec![lease("10.0.0.2")]);
     answers(&mut state, read());
-    answers(&mut state, BareAnswer::Nobody);
+    answers(&mut state, Err(NotRead::Nobody));
     assert!(is_absent(&state), "its key is still there");
     // While it is, nothing ends.
     let later = Instant::now() + 2 * GRACE;
@@ -194,7 +194,7 @@ fn what_is_read_of_it_replaces_the_record_of_its_former_proxy_as_long_as_it_answ
     assert_eq!(ids(&state), ["b"]);
     answers(&mut state, read());
     assert_eq!(ids(&state), [B]);
-    answers(&mut state, BareAnswer::Nobody);
+    answers(&mut state, Err(NotRead::Nobody));
     assert_eq!(ids(&state), [B, "b"]);
     assert!(is_absent(&state));
 }
@@ -210,11 +210,11 @@ fn the_newest_record_at_its_address_must_not_end_while_it_lives_and_cannot_be_re
     ]);
     let kept = |state: &ClusterState| state.unreachable_records(Some("a"));
     assert_eq!(kept(&state), [("b".to_owned(), 3)].into());
-    answers(&mut state, BareAnswer::Nobody);
+    answers(&mut state, Err(NotRead::Nobody));
     assert_eq!(kept(&state), [("b".to_owned(), 3)].into());
     answers(&mut state, read());
     assert!(kept(&state).is_empty(), "it tells itself");
-    answers(&mut state, BareAnswer::Nobody);
+    answers(&mut state, Err(NotRead::Nobody));
     let back = Event::Apply(live("b", B, true, 5));
     take(&mut state, Topic::Live, back);
     assert!(kept(&state).is_empty(), "its proxy is back");
@@ -241,7 +241,7 @@ fn what_was_read_through_a_load_balancer_is_forgotten_when_a_proxy_answers() {
     let mut state = state(vec![lease("10.0.0.2")]);
     answers(&mut state, read());
     assert_eq!(snapshot(&state).targets.len(), 1);
-    answers(&mut state, BareAnswer::Proxy);
+    answers(&mut state, Err(NotRead::Proxy));
     assert!(snapshot(&state).servers.is_empty());
 }
 
@@ -280,7 +280,7 @@ fn only_so_many_are_asked_and_of_the_others_nothing_is_certain() {
     let asked = state.bare_candidates();
     assert_eq!(asked.len(), MAX_ASKED);
     for address in asked.into_keys() {
-        state.bare_answered(address, BareAnswer::Nobody, Instant::now());
+        state.bare_answered(address, Err(NotRead::Nobody), Instant::now());
     }
     assert!(snapshot(&state).peer_unknown);
 }

@@ -1,24 +1,15 @@
-//! Asks the addresses that may be bare apiservers' what is there ([`super::bare`]).
-//!
-//! Over mTLS with the proxy client certificate, as `system:apiserver`, and in `system:masters`: the path index `/`, which
-//! alone names everything that an apiserver before 1.26 serves, is not for others. Only a ready apiserver is read, because
-//! one that is starting lists less than it will serve. A proxy says in its answers that it is one.
+//! What the attempts to read the address of what may be a bare apiserver say together. Pure.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, watch};
-
-use super::bare::{BareAnswer, MASTER_LEASE_TTL};
-use super::native::{Asking, SETTLE};
+use super::bare::{BareAnswer, MASTER_LEASE_TTL, NotRead};
 use super::native_peer::NativePeer;
-use crate::client::{ClientError, ClientMaker};
-use crate::kube::gvr::Custom;
-use crate::local::reader::{ReadError, Reader};
-use crate::log_throttle::{LogThrottle, chain};
+use crate::client::ClientError;
+use crate::local::reader::ReadError;
 use crate::retry::{Backoff, jittered};
+
+/// Wait for a proxy's other keys, which come on other watches than the one that names the address.
+pub(super) const SETTLE: Duration = Duration::from_millis(250);
 
 /// While nobody answers.
 const BACKOFF: Backoff = Backoff {
@@ -35,95 +26,9 @@ const TOLERATED: u32 = 2;
 const FIRST_DOUBTED: u32 = 2;
 const DOUBTED: u32 = 3;
 
-/// Addresses to ask, and whether a proxy has advertised itself there.
-pub type Candidates = BTreeMap<SocketAddr, bool>;
-
-/// Asks each of `addresses` about once in `every`, over one connection at a time, until their sender is dropped.
-pub async fn run(
-    maker: Arc<ClientMaker>,
-    every: Duration,
-    mut addresses: watch::Receiver<Candidates>,
-    custom: watch::Receiver<Option<Arc<Custom>>>,
-    answers: mpsc::Sender<(SocketAddr, BareAnswer)>,
-) {
-    let mut asking: BTreeMap<SocketAddr, Asking> = BTreeMap::new();
-    loop {
-        let now = addresses.borrow_and_update().clone();
-        asking.retain(|address, _| now.contains_key(address));
-        for address in now.into_keys() {
-            asking.entry(address).or_insert_with(|| {
-                let task = tokio::spawn(ask(
-                    maker.clone(),
-                    every,
-                    address,
-                    (addresses.clone(), custom.clone()),
-                    answers.clone(),
-                ));
-                Asking::new(&task)
-            });
-        }
-        if addresses.changed().await.is_err() {
-            return;
-        }
-    }
-}
-
-async fn ask(
-    maker: Arc<ClientMaker>,
-    every: Duration,
-    address: SocketAddr,
-    (addresses, custom): (
-        watch::Receiver<Candidates>,
-        watch::Receiver<Option<Arc<Custom>>>,
-    ),
-    answers: mpsc::Sender<(SocketAddr, BareAnswer)>,
-) {
-    // A proxy's live key comes on another watch.
-    tokio::time::sleep(SETTLE).await;
-    tracing::info!(%address, "asking an apiserver that seems to have no proxy");
-    let mut reader = Reader::of_apiserver(maker.client(address));
-    let throttle = LogThrottle::default();
-    let mut judge = Judge {
-        doubted: FIRST_DOUBTED,
-        ..Judge::default()
-    };
-    loop {
-        let aggregated = custom.borrow().clone().unwrap_or_default();
-        let result = read(&mut reader, address, &aggregated, &mut judge.answered).await;
-        log(address, result.as_ref().err(), &throttle);
-        // The next connection may lead to another server.
-        match judge.doubted > 0 || matches!(result, Err(ReadError::Client(_) | ReadError::Proxy)) {
-            true => reader = Reader::of_apiserver(maker.client(address)),
-            false => reader.reconnect(),
-        }
-        judge.has_record = addresses.borrow().get(&address) == Some(&true);
-        if let Some(answer) = judge.judge(result, Instant::now())
-            && answers.send((address, answer)).await.is_err()
-        {
-            return;
-        }
-        tokio::time::sleep(judge.pause(every)).await;
-    }
-}
-
-fn log(address: SocketAddr, error: Option<&ReadError>, throttle: &LogThrottle<()>) {
-    match error {
-        Some(error) if throttle.should_log((), chain(error)) => {
-            let error = error as &dyn std::error::Error;
-            tracing::info!(%address, error, "no apiserver without a proxy can be read there, trying on");
-        }
-        Some(_) => {}
-        None => {
-            if let Some(after) = throttle.recovered(&()) {
-                tracing::info!(%address, ?after, "an apiserver without a proxy can be read there");
-            }
-        }
-    }
-}
-
-/// What the attempts to read an address say together. Pure.
+/// What the attempts to read an address say together.
 #[derive(Debug, Default)]
-struct Judge {
+pub(super) struct Judge {
     /// Attempts in a row that nobody answered.
     silent: u32,
     /// When the first of them ended.
@@ -135,14 +40,30 @@ struct Judge {
     /// A proxy has answered.
     was_proxy: bool,
     /// A proxy has advertised itself there.
-    has_record: bool,
+    pub(super) has_record: bool,
     /// An apiserver's certificate was there.
-    answered: bool,
+    pub(super) answered: bool,
 }
 
 impl Judge {
+    pub(super) fn new() -> Self {
+        Self {
+            doubted: FIRST_DOUBTED,
+            ..Self::default()
+        }
+    }
+
+    /// Whether each answer is to come over a connection of its own.
+    pub(super) fn doubts(&self) -> bool {
+        self.doubted > 0
+    }
+
     /// `None`: nothing else than before.
-    fn judge(&mut self, result: Result<NativePeer, ReadError>, now: Instant) -> Option<BareAnswer> {
+    pub(super) fn judge(
+        &mut self,
+        result: Result<NativePeer, ReadError>,
+        now: Instant,
+    ) -> Option<BareAnswer> {
         let answer = match result {
             // A load balancer's address, before several servers.
             Ok(_) if self.was_proxy && !self.has_record => return None,
@@ -153,20 +74,20 @@ impl Judge {
             }
             Ok(native) => {
                 self.was_proxy = false;
-                BareAnswer::Read(native)
+                Ok(native)
             }
             Err(ReadError::Proxy) => {
                 self.doubted = DOUBTED;
                 self.was_proxy = true;
-                BareAnswer::Proxy
+                Err(NotRead::Proxy)
             }
             // A certificate that is not an apiserver's ends the connection before anything is sent.
             Err(ReadError::Client(ref error)) if is_silence(error, self.answered) => {
                 let since = *self.since.get_or_insert(now);
                 // Where a proxy was, nobody restarts.
                 match self.was_proxy || now - since >= MASTER_LEASE_TTL {
-                    true => BareAnswer::Nobody,
-                    false => BareAnswer::Silent,
+                    true => Err(NotRead::Nobody),
+                    false => Err(NotRead::Silent),
                 }
             }
             Err(_) if self.was_proxy && self.doubted > 0 => return None,
@@ -174,20 +95,20 @@ impl Judge {
                 self.tolerated -= 1;
                 return None;
             }
-            Err(_) => BareAnswer::Unreadable,
+            Err(_) => Err(NotRead::Unreadable),
         };
         self.tolerated = match answer {
-            BareAnswer::Read(_) => TOLERATED,
-            _ => 0,
+            Ok(_) => TOLERATED,
+            Err(_) => 0,
         };
         match answer {
-            BareAnswer::Nobody | BareAnswer::Silent => self.silent = self.silent.saturating_add(1),
+            Err(NotRead::Nobody | NotRead::Silent) => self.silent = self.silent.saturating_add(1),
             _ => (self.silent, self.since) = (0, None),
         }
         Some(answer)
     }
 
-    fn pause(&self, every: Duration) -> Duration {
+    pub(super) fn pause(&self, every: Duration) -> Duration {
         match self.silent {
             // Soon certain.
             0 if (1..DOUBTED).contains(&self.doubted) => jittered(SETTLE),
@@ -206,30 +127,10 @@ fn is_silence(error: &ClientError, answered: bool) -> bool {
     }
 }
 
-/// `custom`: what may not answer, and what every server serves. `answered` is set if an apiserver is there.
-async fn read(
-    reader: &mut Reader,
-    address: SocketAddr,
-    custom: &Custom,
-    answered: &mut bool,
-) -> Result<NativePeer, ReadError> {
-    let ready = reader.check_ready().await;
-    *answered |= !matches!(ready, Err(ReadError::Client(_) | ReadError::Proxy));
-    ready?;
-    let begun = Instant::now();
-    let (served, versions) = reader.read(custom).await?;
-    Ok(NativePeer {
-        address,
-        served: Arc::new(served),
-        binary_version: versions.binary,
-        version: versions.compatibility,
-        read: begun,
-        since: begun,
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::kube::gvr::ServedSet;
 
@@ -274,11 +175,11 @@ mod tests {
         for result in results {
             names.push(match judge.judge(result, Instant::now()) {
                 None => "-",
-                Some(BareAnswer::Read(_)) => "read",
-                Some(BareAnswer::Unreadable) => "unreadable",
-                Some(BareAnswer::Silent) => "silent",
-                Some(BareAnswer::Nobody) => "nobody",
-                Some(BareAnswer::Proxy) => "proxy",
+                Some(Ok(_)) => "read",
+                Some(Err(NotRead::Unreadable)) => "unreadable",
+                Some(Err(NotRead::Silent)) => "silent",
+                Some(Err(NotRead::Nobody)) => "nobody",
+                Some(Err(NotRead::Proxy)) => "proxy",
             });
         }
         names
@@ -329,10 +230,7 @@ mod tests {
     fn who_has_answered_and_takes_too_long_is_there() {
         let slow = || Err(ClientError::Timeout(Duration::from_secs(5)).into());
         assert_eq!(judged(vec![slow()]), ["silent"]);
-        let new = Judge {
-            doubted: FIRST_DOUBTED,
-            ..Judge::default()
-        };
+        let new = Judge::new();
         let results = vec![failed(), read(), read(), read()];
         let expected = ["unreadable", "-", "-", "read"];
         assert_eq!(judged_by(new, results), expected);
@@ -350,13 +248,13 @@ mod tests {
         let (mut judge, start) = (Judge::default(), Instant::now());
         for (seconds, nobody) in [(0, false), (14, false), (15, true), (60, true)] {
             let answer = judge.judge(refused(), start + Duration::from_secs(seconds));
-            let found = matches!(answer, Some(BareAnswer::Nobody));
+            let found = matches!(answer, Some(Err(NotRead::Nobody)));
             assert_eq!(found, nobody, "{seconds}");
         }
         judge.judge(failed(), start);
         let answer = judge.judge(refused(), start + Duration::from_secs(60));
         assert!(
-            matches!(answer, Some(BareAnswer::Silent)),
+            matches!(answer, Some(Err(NotRead::Silent))),
             "it answered meanwhile"
         );
     }
