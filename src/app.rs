@@ -21,6 +21,7 @@ use crate::cluster::keys::EtcdKeys;
 use crate::config::Config;
 use crate::config::settings::SharedSettings;
 use crate::discovery::metrics::PeerDiscoveryMetrics;
+use crate::local::discovery::EtcdResources;
 use crate::local::state::LocalState;
 use crate::net::files;
 use crate::otlp::Tracer;
@@ -123,7 +124,10 @@ pub fn build(mut config: Config, reload: Option<ReloadInputs>) -> Result<Bound, 
         &maker,
         &local_state,
         local::EtcdFacts {
-            custom: published.custom.subscribe(),
+            resources: EtcdResources {
+                custom: published.custom.subscribe(),
+                former: published.former.clone(),
+            },
             header_names: published.header_names.subscribe(),
         },
         &mut control,

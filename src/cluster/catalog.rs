@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
@@ -24,7 +24,7 @@ use super::state::ClusterState;
 use super::unproxied::{Candidates, Unproxied};
 use super::watch::{Event, Message};
 use crate::cluster::transitions;
-use crate::kube::gvr::Custom;
+use crate::kube::gvr::{Custom, ServedSet};
 use crate::kube::requestheader::PublishedNames;
 use crate::local::discovery::LocalView;
 use crate::retry::sleep_until;
@@ -59,6 +59,8 @@ pub struct Published {
     pub own_keys: watch::Sender<OwnKeys>,
     /// CRDs and aggregated APIs; `None` until etcd was read.
     pub custom: watch::Sender<Option<Arc<Custom>>>,
+    /// What the local apiserver served itself, as the proxy before this one has written. Set before `custom`.
+    pub former: Arc<OnceLock<Arc<ServedSet>>>,
     /// The header names by which apiservers recognise users; `None` while etcd has none.
     pub header_names: watch::Sender<Option<Arc<PublishedNames>>>,
     /// Identity Leases; `None` until they were listed.
@@ -95,6 +97,7 @@ impl Published {
             counters: Arc::default(),
             own_keys: watch::Sender::default(),
             custom: watch::Sender::default(),
+            former: Arc::default(),
             header_names: watch::Sender::default(),
             leases: watch::Sender::default(),
             unreachable_records: watch::Sender::default(),
@@ -219,6 +222,13 @@ impl Catalog {
         self.state.ignore_addresses(ignored);
         self.state.expire_bare(Instant::now());
         let custom = self.state.synced().then(|| self.state.custom().clone());
+        if custom.is_some()
+            && self.published.custom.borrow().is_none()
+            && let Some(former) = self.state.former_record()
+        {
+            // The first time, and nobody else sets it.
+            let _ = self.published.former.set(former);
+        }
         send_if_changed(&self.published.custom, custom);
         let own = own.as_deref();
         send_if_changed(&self.candidates, self.state.candidates(own));

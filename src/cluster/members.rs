@@ -264,6 +264,14 @@ impl ClusterState {
     }
 
     /// Whether there is a record of this ID, and none that is newer has its address.
+    /// What the newest record of our address says, whatever its ID: this server may not know its own yet.
+    pub fn former_record(&self) -> Option<Arc<ServedSet>> {
+        let mut own: Vec<_> = self.servers.current.values().collect();
+        own.retain(|at| canonical(at.value.record.endpoint) == self.own_endpoint);
+        let newest = own.into_iter().max_by_key(|at| at.revision)?;
+        Some(newest.value.served.clone())
+    }
+
     fn has_newest_record(&self, id: &str) -> bool {
         let record = self.servers.current.get(id);
         record.is_some_and(|at| !self.is_replaced(canonical(at.value.record.endpoint), at.revision))

@@ -3,7 +3,7 @@
 //! Only an initialized apiserver is read: one that is starting lists less than it will serve. After a restart the served set
 //! is unknown until it is read again. A group version that cannot be read keeps its last known resources.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -37,20 +37,30 @@ pub struct LocalView {
     pub versions: Option<Versions>,
 }
 
+/// What etcd says of resources.
+#[derive(Debug, Clone)]
+pub struct EtcdResources {
+    /// CRDs and aggregated APIs; `None` until etcd was read.
+    pub custom: watch::Receiver<Option<Arc<Custom>>>,
+    /// What the local apiserver served itself, as the proxy before this one has written. Set before `custom`.
+    pub former: Arc<OnceLock<Arc<ServedSet>>>,
+}
+
 /// Shortest pause between two reads: changes often come in bursts.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
 /// Until the apiserver is asked again what it could not say.
 const DOUBT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Runs until all receivers of `view` are dropped. `custom`: `None` until etcd was read. Aggregated APIs are not read,
-/// because their servers may hang.
+/// Runs until all receivers of `view` are dropped. Aggregated APIs are not read, because their servers may hang.
 pub async fn run(
     client: Client,
     state: Arc<LocalState>,
     every: Duration,
-    mut custom: watch::Receiver<Option<Arc<Custom>>>,
+    etcd: EtcdResources,
     view: watch::Sender<LocalView>,
 ) {
+    let EtcdResources { mut custom, former } = etcd;
+    let mut is_new = true;
     let mut reader = Reader::new(client);
     let mut last = Instant::now();
     let mut last_epoch = state.epoch();
@@ -63,6 +73,12 @@ pub async fn run(
         }
         if state.is_initialized() {
             let known = custom.borrow_and_update().clone();
+            if let Some(custom) = &known
+                && std::mem::take(&mut is_new)
+                && let Some(former) = former.get()
+            {
+                reader.remember(former, custom);
+            }
             let begun = std::time::Instant::now();
             match read(&mut reader, known.as_deref()).await {
                 Ok((served, versions)) if state.epoch() == epoch => {

@@ -95,6 +95,13 @@ impl OwnResources {
         };
     }
 
+    /// `former`: what the record says that the proxy before this one has written. What an aggregated API hides of it may
+    /// still be the server's own.
+    pub(super) fn remember(&mut self, former: &ServedSet, custom: &Custom) {
+        let is_hidden = |gvr: &&Gvr| custom.is_aggregated(&gvr.group, &gvr.version);
+        self.own.extend(former.iter().filter(is_hidden).cloned());
+    }
+
     /// Nothing proves that it is still the same process.
     pub(super) fn ask_again(&mut self) {
         for known in self.answers.values_mut() {
@@ -370,6 +377,25 @@ mod tests {
         own.restarted();
         let (_, known) = read(&mut own, &[], &aggregated(), Answer::Doubt);
         assert_eq!(known, set(&[SLICES]));
+    }
+
+    #[test]
+    fn what_the_proxy_before_has_written_counts_where_an_aggregated_api_hides_it() {
+        let others = "discovery.k8s.io/v1/others/";
+        for (custom, known) in [
+            (Custom::default(), set(&[])),
+            (aggregated(), set(&[SLICES])),
+        ] {
+            let mut own = OwnResources::default();
+            own.remember(&set(&[SLICES, others]), &custom);
+            own.restarted();
+            for _ in 0..3 {
+                assert_eq!(
+                    read(&mut own, &[], &custom, Answer::BuiltIn),
+                    (0, known.clone())
+                );
+            }
+        }
     }
 
     #[test]

@@ -123,6 +123,11 @@ impl Reader {
         self.client.reset();
     }
 
+    /// See [`OwnResources::remember`].
+    pub fn remember(&mut self, former: &ServedSet, custom: &Custom) {
+        self.own.remember(former, custom);
+    }
+
     /// Clears the cache: the server may be another process now.
     pub fn forget(&mut self) {
         self.own.restarted();

@@ -5,19 +5,17 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::discovery::{self, LocalView};
+use super::discovery::{self, EtcdResources, LocalView};
 use super::requestheader::names::NamesInEtcd;
 use super::state::LocalState;
 use super::{probe, requestheader};
 use crate::client::ClientMaker;
 use crate::config::Config;
-use crate::kube::gvr::Custom;
 use crate::tls::credentials::Current;
 
 /// What etcd says, while it is known.
 pub struct EtcdFacts {
-    /// See [`discovery::run`].
-    pub custom: watch::Receiver<Option<Arc<Custom>>>,
+    pub resources: EtcdResources,
     /// The header names by which apiservers recognise users.
     pub header_names: NamesInEtcd,
 }
@@ -43,7 +41,7 @@ pub fn start(
         maker.client(address),
         state.clone(),
         config.api_server.discovery_interval,
-        etcd.custom,
+        etcd.resources,
         view_sender,
     ));
     control.spawn(requestheader::run(
