@@ -16,13 +16,19 @@ pub(super) enum Look<'a> {
     Pass,
     /// Another server may be asked.
     Fail(ExchangeFailure),
+    /// Its body is read first.
+    Read(ReadKind<'a>),
+}
+
+/// Why the body of an answer is read before it is passed on.
+pub(super) enum ReadKind<'a> {
     /// A 410 that other servers may not give.
     Expired,
-    /// Its body shows whether the server turns the request away.
+    /// It shows whether the server turns the request away.
     TurnedAway,
     /// Something is added to the document.
     Merge(&'a MergeRequest),
-    /// Its body decides whether the 404 can be trusted.
+    /// It decides whether the 404 can be trusted.
     NotFound,
 }
 
@@ -32,7 +38,7 @@ pub(super) fn look<'a>(exchange: &'a Exchange<'_>, response: &ResponseHeader) ->
         return Look::Fail(ExchangeFailure::NotExecuted { of_resource });
     }
     if response.status == StatusCode::GONE && !matches!(exchange.expiry, Expiry::Pass) {
-        return Look::Expired;
+        return Look::Read(ReadKind::Expired);
     }
     if !exchange.expiry.accepts(response) {
         return Look::Fail(ExchangeFailure::NotContinued);
@@ -41,18 +47,18 @@ pub(super) fn look<'a>(exchange: &'a Exchange<'_>, response: &ResponseHeader) ->
     if turned_away::is_possible(response.status)
         && turned_away::may_be(&exchange.asking(), &snapshot(), response)
     {
-        return Look::TurnedAway;
+        return Look::Read(ReadKind::TurnedAway);
     }
     if let Some(merge_request) = &exchange.merge_request
         && merge_request.concerns(response.status)
     {
-        return Look::Merge(merge_request);
+        return Look::Read(ReadKind::Merge(merge_request));
     }
     if response.status == StatusCode::NOT_FOUND
         && exchange.route.no_such_resource != NoSuchResource::Pass
         && !denials::is_no_path_of_it(&snapshot(), exchange.context.request.info)
     {
-        return Look::NotFound;
+        return Look::Read(ReadKind::NotFound);
     }
     Look::Pass
 }

@@ -9,8 +9,9 @@
 //! that are read first (`peek`), documents that are merged (`merged`), and all others (`stream`; `watch_rest` for
 //! watches).
 //! What these have in common is below: the parameters, the request on its way up (`upload`), the header that the client
-//! gets (`answer_header`), whole answers (`whole`), and pieces of bodies (`first_event`, `pieces`, `download`).
+//! gets (`answer_header`), whole answers (`whole`), and bodies (`answer`, `first_event`, `download`).
 
+mod answer;
 mod answer_header;
 mod ask;
 mod download;
@@ -23,7 +24,6 @@ mod merged;
 mod packed_header;
 mod parameters;
 mod peek;
-mod pieces;
 mod run;
 mod stream;
 mod upgraded;

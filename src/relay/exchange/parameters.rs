@@ -109,6 +109,15 @@ impl Exchange<'_> {
         AnswerWriter::new(&context.shared.limits.unread, outflow, long, length)
     }
 
+    /// For an answer that is passed on as it arrives from `up`.
+    pub(super) fn stream_writer(&self, up: &UpstreamSession) -> AnswerWriter<'_> {
+        let writer = self.answer_writer(up.content_length());
+        match up {
+            UpstreamSession::H1(_) => writer.of_http1(),
+            UpstreamSession::H2(_) => writer,
+        }
+    }
+
     /// Resolves when the server is suspected to be frozen and need not be waited for. `sent`: some of the request may
     /// have arrived.
     pub(super) async fn is_to_be_left(&self, sent: &AtomicBool) -> ExchangeFailure {

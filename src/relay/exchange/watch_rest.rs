@@ -11,8 +11,9 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
+use super::answer::{Answer, End, ends};
+use super::download::Download;
 use super::parameters::Exchange;
-use super::pieces::{break_off, ends, pass};
 use crate::metrics::Open;
 use crate::relay::client::unread::AnswerWriter;
 use crate::relay::client::{ClientSession, Downstream};
@@ -84,10 +85,6 @@ impl WatchRest {
     ) -> Outcome {
         let _open = Open::new(&shared.metrics.long_running);
         let _long = downstream.outflow.long_running();
-        let answered = |reusable| Outcome::Answered {
-            code: self.code,
-            reusable,
-        };
         let final_bookmark = FinalBookmark::of_rest(shared, &self.watch);
         let revalidation = Revalidation {
             shared,
@@ -98,70 +95,56 @@ impl WatchRest {
             server_kind: self.server_kind,
         };
         let mut turn = pin!(ends(&final_bookmark, &revalidation));
-        let mut answer_writer = AnswerWriter::new(
-            &shared.limits.unread,
-            &downstream.outflow,
-            true,
-            self.up.content_length(),
-        );
-        let outcome = loop {
+        let length = self.up.content_length();
+        let mut answer = Answer {
+            final_bookmark: &final_bookmark,
+            caller: &self.caller,
+            server: self.watch.server,
+            download: Download::new(down, false),
+            writer: AnswerWriter::new(&shared.limits.unread, &downstream.outflow, true, length),
+        };
+        let end = loop {
             let next = poll_fn(|context| next(&mut self.up, down, turn.as_mut(), context)).await;
             // Boxed, because thousands of watches only wait. What happens only once is boxed again, inside.
             let acting = Box::pin(async {
                 match next {
                     Next::Piece(Ok(Some(data))) => {
-                        let end = self.up.is_complete();
-                        if data.is_empty() && !end {
-                            return None;
-                        }
-                        let passing = pass(&final_bookmark, down, data, end, &mut answer_writer);
-                        match passing.await {
-                            Ok(false) => None,
-                            Ok(true) => Some(answered(true)),
-                            Err(_) => Some(Outcome::Broken),
-                        }
+                        answer.pass(down, data, self.up.is_complete()).await
                     }
                     Next::Piece(Ok(None)) => {
-                        let ending = Box::pin(async {
-                            final_bookmark.before_end(down).await?;
-                            match self.up.read_trailers().await? {
-                                Some(trailers) => down.write_trailers(trailers),
-                                None => Ok(()),
-                            }
-                        });
-                        let ended = ending.await;
-                        Some(ended.map_or(Outcome::Broken, |()| answered(true)))
+                        Box::pin(answer.end(down, self.up.read_trailers())).await
                     }
-                    Next::Piece(Err(error)) => {
-                        let server = self.watch.server;
-                        let ending = break_off(&final_bookmark, &self.caller, server, &error, down);
-                        let ended = Box::pin(ending).await;
-                        Some(ended.map_or(Outcome::Broken, |()| answered(false)))
-                    }
-                    Next::Gone => Some(Outcome::Broken),
-                    Next::Turn => {
-                        let written = Box::pin(final_bookmark.write(down)).await;
-                        Some(written.map_or(Outcome::Broken, |()| answered(false)))
-                    }
+                    Next::Piece(Err(error)) => Box::pin(answer.break_off(down, &error)).await,
+                    Next::Gone => Some(End::Broken),
+                    Next::Turn => Box::pin(answer.end_early(down)).await,
                 }
             });
-            if let Some(outcome) = acting.await {
-                break outcome;
+            if let Some(end) = acting.await {
+                break end;
             }
         };
-        if let Some(request) = &self.request {
-            let entry = AccessEntry {
-                client: &downstream.client,
-                caller: &self.caller,
-                user: request.user.as_ref(),
-                decision: request.decision,
-                refusal: None,
-                method: &request.method,
-                path: &request.path,
-            };
-            entry.log(outcome);
-        }
+        let outcome = end.outcome(Outcome::Answered {
+            code: self.code,
+            reusable: true,
+        });
+        self.log(downstream, outcome);
         outcome
+    }
+
+    fn log(&self, downstream: &Downstream, outcome: Outcome) {
+        let Some(request) = &self.request else {
+            return;
+        };
+        let entry = AccessEntry {
+            client: &downstream.client,
+            caller: &self.caller,
+            user: request.user.as_ref(),
+            decision: request.decision,
+            refusal: None,
+            method: &request.method,
+            path: &request.path,
+        };
+        entry.log(outcome);
     }
 }
 

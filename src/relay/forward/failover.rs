@@ -21,7 +21,7 @@ use crate::watches::metrics::ExpiredResult;
 
 /// Tries `route`, and then other servers that can serve the request.
 pub async fn forward(
-    request: &mut ForwardedRequest<'_>,
+    mut request: ForwardedRequest<'_>,
     session: &mut ClientSession,
     upload: &mut Upload,
     route: &mut Route,
@@ -32,7 +32,7 @@ pub async fn forward(
     if !outflow.may_ask() && !rare(|| may_have_answer(outflow, session)).await {
         return Ok(Outcome::Broken.into());
     }
-    let (mut authentication, exclusive) = authenticate(request, upload, route)?;
+    let (mut authentication, exclusive) = authenticate(&request, upload, route)?;
     if authentication.is_unverified && !is_peers(context) && session.is_http2() {
         match rare(|| wait_for_permit(context, session)).await {
             Ok(permit) => authentication.permit = permit,
@@ -48,7 +48,7 @@ pub async fn forward(
     let attempted = {
         // Pinned where it is made: `await` would first copy it there.
         let attempt = pin!(attempt(
-            request,
+            &request,
             &authentication,
             session,
             upload,
@@ -61,7 +61,17 @@ pub async fn forward(
         Ok(delivered) => Ok(delivered),
         Err(failure) => {
             let failed = (failure, exclusive);
-            rare(|| fail_over(request, &authentication, session, upload, route, failed)).await
+            rare(|| {
+                fail_over(
+                    &mut request,
+                    &authentication,
+                    session,
+                    upload,
+                    route,
+                    failed,
+                )
+            })
+            .await
         }
     }
 }

@@ -54,6 +54,15 @@ impl Refused {
 }
 
 impl<'a> ForwardedRequest<'a> {
+    pub fn new(context: &'a RequestContext<'a>, exclusive: bool, ready: Option<bool>) -> Self {
+        Self {
+            context,
+            exclusive,
+            ready,
+            failed_reroute: None,
+        }
+    }
+
     /// Whether the request may be executed twice. `exec` over WebSocket is a GET too, but no read.
     pub(super) fn is_safe(&self) -> bool {
         let reads = matches!(

@@ -78,6 +78,14 @@ impl Action {
     pub fn forward(route: Route) -> Self {
         Self::Forward(Box::new(route))
     }
+
+    /// The row of the routing table that led to an apiserver.
+    pub fn decision(&self) -> Option<&'static str> {
+        match self {
+            Self::Forward(route) => Some(route.row.name()),
+            Self::Answer(_) => None,
+        }
+    }
 }
 
 /// Where a request is sent.

@@ -146,31 +146,26 @@ impl RelayService {
 
     async fn serve(&self, session: &mut ClientSession) -> Delivered {
         let started = Instant::now();
-        let Some((mut header, received)) = Received::take(&self.shared, session) else {
+        let shared = &*self.shared;
+        let Some((mut header, received)) = Received::take(shared, session) else {
             return Outcome::Broken.into();
         };
         let (downstream, caller) = (&received.downstream, &received.caller);
         let (path, query) = received.path_and_query();
         let info = info::read(&received.method, path, query);
         let kind = kind(&header, &info, path, received.asks_upgrade);
-        let span = span(&self.shared, caller, &mut header, path);
+        let span = span(shared, caller, &mut header, path);
         let request = self.route_request(session, &header, &received, &info);
         let Plan { ready, row, action } = self.planned(session, &header, &received, &request);
         let options = self.options(&header, &request, ready);
-        if kind == RequestKind::Short && session.is_http2() && self.goes_away(caller) {
-            downstream.go_away();
-        }
+        self.go_away_by_chance(session, &received, kind);
         let class = VerbClass::of(&received.method, &info, kind);
-        let meter = RequestMeter::new(&self.shared.metrics.requests, started, row, class, span);
-        let user = user(&self.shared, caller, &header);
-        let decision = match &action {
-            Action::Forward(route) => Some(route.row.name()),
-            Action::Answer(_) => None,
-        };
-        let upstreams = self.upstreams();
+        let meter = RequestMeter::new(&shared.metrics.requests, started, row, class, span);
+        let user = user(shared, caller, &header);
+        let decision = action.decision();
         let context = RequestContext {
-            shared: &self.shared,
-            upstreams: &upstreams,
+            shared,
+            upstreams: &self.upstreams(),
             tokens: &self.tokens,
             request: &request,
             downstream,
@@ -184,15 +179,9 @@ impl RelayService {
                 Err(Refused::untried(refusal))
             }
             Action::Forward(mut route) => {
-                let mut upload = received.upload(header);
-                let _open = self.counted(kind);
-                let mut request = ForwardedRequest {
-                    context: &context,
-                    exclusive: received.is_large(),
-                    ready: options.ready,
-                    failed_reroute: None,
-                };
-                forward(&mut request, session, &mut upload, &mut route).await
+                let (mut upload, _open) = (received.upload(header), self.counted(kind));
+                let request = ForwardedRequest::new(&context, received.is_large(), ready);
+                forward(request, session, &mut upload, &mut route).await
             }
         };
         let refusal = end.as_ref().err().map(|refused| refused.refusal.name());
@@ -317,11 +306,18 @@ impl RelayService {
         new
     }
 
-    /// Whether this request is the last of its connection, so that the client's next one may reach another node. As in
-    /// kube-apiserver (`--goaway-chance`), by chance.
-    fn goes_away(&self, caller: &Caller) -> bool {
+    /// Ends the connection with this request, by chance, so that the client's next one may reach another node. As in
+    /// kube-apiserver (`--goaway-chance`).
+    fn go_away_by_chance(&self, session: &ClientSession, received: &Received, kind: RequestKind) {
         let chance = self.shared.config.serving.goaway_chance;
-        chance > 0.0 && *caller != Caller::Peer && rand::thread_rng().gen_bool(chance)
+        if chance > 0.0
+            && kind == RequestKind::Short
+            && session.is_http2()
+            && received.caller != Caller::Peer
+            && rand::thread_rng().gen_bool(chance)
+        {
+            received.downstream.go_away();
+        }
     }
 }
 
