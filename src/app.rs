@@ -148,11 +148,13 @@ pub fn build(mut config: Config, reload: Option<ReloadInputs>) -> Result<Bound, 
     )?;
     let peer_discovery = discovery::start(
         &config,
-        settings.clone(),
-        &credentials,
-        published.clone(),
-        view.clone(),
-        PeerDiscoveryMetrics::new(&registry)?,
+        discovery::DiscoveryInputs {
+            settings: settings.clone(),
+            credentials: credentials.clone(),
+            published: published.clone(),
+            view: view.clone(),
+            metrics: PeerDiscoveryMetrics::new(&registry)?,
+        },
         &mut control,
     )?;
     let announcement = Arc::new(Announcement::default());

@@ -21,7 +21,7 @@ mod sources;
 mod splice;
 mod start;
 
-pub use self::start::start;
+pub use self::start::{DiscoveryInputs, start};
 
 #[cfg(test)]
 mod tests;

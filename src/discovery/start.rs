@@ -16,25 +16,31 @@ use crate::config::settings::SharedSettings;
 use crate::local::discovery::LocalView;
 use crate::tls::credentials::Current;
 
+/// What the reader of peers' discovery reads and writes.
+pub struct DiscoveryInputs {
+    pub settings: Arc<SharedSettings>,
+    pub credentials: Current,
+    pub published: Published,
+    /// The local apiserver's discovery.
+    pub view: watch::Receiver<LocalView>,
+    pub metrics: PeerDiscoveryMetrics,
+}
+
 /// Spawns the reader of peers' discovery. Returns where it publishes.
 pub fn start(
     config: &Config,
-    settings: Arc<SharedSettings>,
-    credentials: &Current,
-    published: Published,
-    view: watch::Receiver<LocalView>,
-    metrics: PeerDiscoveryMetrics,
+    inputs: DiscoveryInputs,
     control: &mut JoinSet<()>,
 ) -> Result<Arc<SharedPeerDiscovery>, MakerError> {
     let peer_discovery: Arc<SharedPeerDiscovery> = Arc::default();
     let reader = PeerDiscoveryReader {
-        settings,
-        published,
-        view,
+        settings: inputs.settings,
+        published: inputs.published,
+        view: inputs.view,
         peer_discovery: peer_discovery.clone(),
-        clients: Clients::new(config, credentials)?,
+        clients: Clients::new(config, &inputs.credentials)?,
         discovery_interval: config.api_server.discovery_interval,
-        metrics,
+        metrics: inputs.metrics,
         own: None,
     };
     control.spawn(reader.run());

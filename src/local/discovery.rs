@@ -37,6 +37,31 @@ pub struct LocalView {
     pub versions: Option<Versions>,
 }
 
+impl LocalView {
+    /// `reader` has read what the apiserver serves itself, since `begun`.
+    fn update(
+        &mut self,
+        (served, groups): (ServedSet, ServedGroups),
+        reader: &Reader,
+        begun: std::time::Instant,
+    ) {
+        self.reads += 1;
+        self.read = Some(begun);
+        if self.served.as_deref() != Some(&served) {
+            self.served = Some(Arc::new(served));
+        }
+        if *self.doubted != *reader.doubted() {
+            self.doubted = Arc::new(reader.doubted().clone());
+        }
+        if *self.groups != groups {
+            self.groups = Arc::new(groups);
+        }
+        if *self.scopes != *reader.scopes() {
+            self.scopes = Arc::new(reader.scopes().clone());
+        }
+    }
+}
+
 /// What etcd says of resources.
 #[derive(Debug, Clone)]
 pub struct EtcdResources {
@@ -89,22 +114,8 @@ pub async fn run(
                     view.send_modify(|view| {
                         view.epoch = epoch;
                         view.versions = Some(versions);
-                        let Some((served, groups)) = served else {
-                            return;
-                        };
-                        view.reads += 1;
-                        view.read = Some(begun);
-                        if view.served.as_deref() != Some(&served) {
-                            view.served = Some(Arc::new(served));
-                        }
-                        if *view.doubted != *reader.doubted() {
-                            view.doubted = Arc::new(reader.doubted().clone());
-                        }
-                        if *view.groups != groups {
-                            view.groups = Arc::new(groups);
-                        }
-                        if *view.scopes != *reader.scopes() {
-                            view.scopes = Arc::new(reader.scopes().clone());
+                        if let Some(served) = served {
+                            view.update(served, &reader, begun);
                         }
                     });
                 }
