@@ -10,7 +10,7 @@ use kube_interop_proxy::config::Unsynced;
 use kube_interop_proxy::kube::gvr::{Custom, Definition, Gvr, GvrRef, Pair, ServedSet};
 use kube_interop_proxy::request::info::{self, RequestInfo, Target};
 use kube_interop_proxy::routing::decide::{LocalServer, Policy, RoutingInput, decide};
-use kube_interop_proxy::routing::table::{PeerKind, Server, Snapshot};
+use kube_interop_proxy::routing::table::{Server, ServerKind, Snapshot};
 
 const PATHS: [(&str, &str); 4] = [
     ("get", "/api/v1/namespaces/default/configmaps/x"),
@@ -45,7 +45,7 @@ fn snapshot() -> Snapshot {
         .map(|index| Server {
             id: format!("server-{index}").into(),
             endpoint: ([10, 0, 0, index], 6443).into(),
-            kind: PeerKind::Proxied,
+            kind: ServerKind::Proxied,
             live: true,
             initialized: true,
             target: true,

@@ -24,10 +24,10 @@ use kube_interop_proxy::cluster::keys::EtcdKeys;
 use kube_interop_proxy::config;
 use kube_interop_proxy::relay::plan::{Action, RouteRequest, plan};
 use kube_interop_proxy::relay::shared::Shared;
-use kube_interop_proxy::relay::upstream::ServerKind;
 use kube_interop_proxy::request::caller::Caller;
 use kube_interop_proxy::request::info;
 use kube_interop_proxy::routing::decide::NoSuchResource;
+use kube_interop_proxy::routing::table::ServerKind;
 use tokio::task::JoinSet;
 
 use content::{Peer, path, write_definitions};
@@ -331,7 +331,7 @@ fn goes(shared: &Shared, path: &str) -> Option<Option<SocketAddr>> {
         seed: 0,
     };
     match plan(shared, &request).action {
-        Action::Forward(route) if route.server_kind == ServerKind::Peer => {
+        Action::Forward(route) if route.server_kind == ServerKind::Proxied => {
             Some(Some(route.address))
         }
         Action::Forward(route) if route.no_such_resource == NoSuchResource::Pass => Some(None),

@@ -8,7 +8,7 @@ use super::document::CheckStatus;
 use crate::log_queue;
 use crate::metrics::{metrics, saturating};
 use crate::relay::shared::Shared;
-use crate::routing::table::{PeerKind, Server};
+use crate::routing::table::{Server, ServerKind};
 
 metrics! {
     pub struct Gauges {
@@ -65,7 +65,7 @@ impl Gauges {
         let snapshot = published.snapshot.load();
         self.etcd_synced.set(snapshot.synced.into());
         self.only_here.set(saturating(snapshot.only_local()));
-        let has_proxy = |server: &Server| server.kind != PeerKind::Bare;
+        let has_proxy = |server: &Server| server.kind != ServerKind::Bare;
         let states: [&dyn Fn(&Server) -> bool; 4] = [
             &|server| server.target && has_proxy(server),
             &|server| server.live && !server.target && has_proxy(server),

@@ -23,7 +23,7 @@ use crate::relay::shared::Shared;
 use crate::relay::shutdown::ShutdownPhase;
 use crate::relay::upstream::health::Health;
 use crate::reload::metrics::{ReloadMetrics, ReloadStatus};
-use crate::routing::table::{Holders, PeerKind, Server, Snapshot};
+use crate::routing::table::{Holders, Server, ServerKind, Snapshot};
 use crate::tls::metrics::{CertificateMetrics, rfc3339};
 
 /// Reads what the serving threads share.
@@ -262,7 +262,7 @@ fn source(source: &SourceStatus) -> DiscoverySourceStatus {
 
 fn peer(server: &Server, health: &Health) -> PeerStatus {
     PeerStatus {
-        bare: server.kind == PeerKind::Bare,
+        bare: server.kind == ServerKind::Bare,
         binary_version: server.binary_version.clone(),
         compatibility_version: server.version.map(|version| version.to_string()),
         endpoint: server.endpoint.to_string(),
@@ -271,7 +271,7 @@ fn peer(server: &Server, health: &Health) -> PeerStatus {
         initialized: server.initialized,
         known: Some(server.known),
         live: server.live,
-        native: server.kind == PeerKind::Native,
+        native: server.kind == ServerKind::Native,
         ready: server.ready,
         resources: server.served.as_ref().map(|served| served.len() as u64),
         target: server.target,

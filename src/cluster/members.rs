@@ -26,7 +26,7 @@ use super::state::{ClusterState, UnpackedRecord, canonical};
 use super::unproxied::{Candidates, Unproxied};
 use crate::kube::gvr::{Gvr, ServedSet};
 use crate::local::discovery::LocalView;
-use crate::routing::table::{DiscoveryReads, PeerKind, Server, Snapshot};
+use crate::routing::table::{DiscoveryReads, Server, ServerKind, Snapshot};
 
 impl ClusterState {
     /// The snapshot for requests. `own`: our server ID, once it is known.
@@ -159,7 +159,7 @@ impl ClusterState {
         Some(Server {
             id: id.into(),
             endpoint,
-            kind: PeerKind::Proxied,
+            kind: ServerKind::Proxied,
             live: live.is_some(),
             initialized,
             target,
@@ -203,7 +203,7 @@ impl ClusterState {
         Some(Server {
             id: id.into(),
             endpoint: address,
-            kind: PeerKind::Native,
+            kind: ServerKind::Native,
             live: entry.is_some(),
             initialized: entry.is_some(),
             target: newest,

@@ -151,7 +151,7 @@ pub(super) fn cover<'a>(classes: impl Iterator<Item = &'a ServerClass>) -> Vec<b
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::routing::table::{PeerKind, things};
+    use crate::routing::table::{ServerKind, things};
 
     fn server(id: &str, version: &str, target: bool, served: &[(&str, &str)]) -> Server {
         Server::listing(id, Some(version), target, served)
@@ -180,7 +180,7 @@ mod tests {
             server("b", "v1.36.0", false, NEW),
             server("c", "v1.36.1", true, NEW),
             Server {
-                kind: PeerKind::Bare,
+                kind: ServerKind::Bare,
                 ..server("d", "v1.36.0", true, NEW)
             },
         ];

@@ -82,7 +82,7 @@ fn named(document: &Document) -> UnionMember<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::routing::table::{PeerKind, things};
+    use crate::routing::table::{ServerKind, things};
 
     fn set(groups: &[&str]) -> Arc<ServedSet> {
         let group_versions: Vec<_> = groups.iter().map(|group| (*group, "v1")).collect();
@@ -127,7 +127,7 @@ mod tests {
         );
         // The lists of an apiserver without a proxy may lack what it serves.
         let bare = Server {
-            kind: PeerKind::Native,
+            kind: ServerKind::Native,
             ..snapshot.servers[1].clone()
         };
         let of_bare = lacking(&bare, &snapshot, &peer_discovery);

@@ -20,7 +20,9 @@ use crate::routing::fit::Fit;
 
 /// What is known of a server because of where it was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PeerKind {
+pub enum ServerKind {
+    /// The local apiserver.
+    Local,
     /// Beside a proxy.
     Proxied,
     /// Without a proxy, with the native mixed version proxy of Kubernetes.
@@ -29,7 +31,7 @@ pub enum PeerKind {
     Bare,
 }
 
-impl PeerKind {
+impl ServerKind {
     /// Whether a proxy of ours answers there.
     pub fn has_proxy(self) -> bool {
         self == Self::Proxied
@@ -43,7 +45,7 @@ pub struct Server {
     pub id: Arc<str>,
     /// Where its proxy can be reached.
     pub endpoint: SocketAddr,
-    pub kind: PeerKind,
+    pub kind: ServerKind,
     /// Its live key exists (for a native server, its `peerserverleases` entry; a bare server has answered).
     pub live: bool,
     /// Its apiserver is initialized, according to its live key (a native server has an entry only then, and a bare one
@@ -74,7 +76,7 @@ impl Server {
         Self {
             id: id.into(),
             endpoint: ([10, 0, 0, 1], 6443).into(),
-            kind: PeerKind::Proxied,
+            kind: ServerKind::Proxied,
             live: true,
             initialized: true,
             target: true,

@@ -18,7 +18,7 @@ use kube_interop_proxy::cluster::state::{ClusterState, canonical};
 use kube_interop_proxy::cluster::watch::{Event, follow};
 use kube_interop_proxy::cluster::{json, record};
 use kube_interop_proxy::local::discovery::LocalView;
-use kube_interop_proxy::routing::table::{PeerKind, Snapshot};
+use kube_interop_proxy::routing::table::{ServerKind, Snapshot};
 use libfuzzer_sys::fuzz_target;
 use tokio::task::JoinSet;
 
@@ -245,7 +245,7 @@ impl Proxy {
         assert!(self.snapshot.synced);
         for server in &self.snapshot.servers {
             let key = live.get(&*server.id);
-            assert!(server.kind != PeerKind::Proxied || server.live == key.is_some());
+            assert!(server.kind != ServerKind::Proxied || server.live == key.is_some());
             if let Some(key) = key {
                 assert_eq!(server.endpoint, canonical(key.endpoint));
                 assert_eq!(server.initialized, key.initialized);
@@ -254,7 +254,7 @@ impl Proxy {
             assert!(!server.ready || server.target);
         }
         let targets = self.snapshot.servers.iter().filter(|server| server.target);
-        let proxied = targets.filter(|server| server.kind == PeerKind::Proxied);
+        let proxied = targets.filter(|server| server.kind == ServerKind::Proxied);
         let mut endpoints = BTreeSet::new();
         assert!(
             proxied

@@ -28,7 +28,7 @@ use kube_interop_proxy::relay::shared::{Shared, ShutdownPhase};
 use kube_interop_proxy::relay::{self, RelayInputs};
 use kube_interop_proxy::request::caller::ClientConnection;
 use kube_interop_proxy::request::headers::PrivilegedHeaders;
-use kube_interop_proxy::routing::table::{PeerKind, Server, Snapshot};
+use kube_interop_proxy::routing::table::{ServerKind, Server, Snapshot};
 use kube_interop_proxy::server::counted_stream::CountedStream;
 use kube_interop_proxy::server::header_blocks::HeaderBlockWatch;
 use kube_interop_proxy::server::{http2, rotate};
@@ -303,7 +303,7 @@ fn snapshot(peer: SocketAddr) -> Snapshot {
     let server = Server {
         id: "b".into(),
         endpoint: peer,
-        kind: PeerKind::Proxied,
+        kind: ServerKind::Proxied,
         live: true,
         initialized: true,
         target: true,

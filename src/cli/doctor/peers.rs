@@ -26,7 +26,7 @@ use crate::config::RequestHeaders;
 use crate::local::requestheader::check::PATH;
 use crate::local::requestheader::findings::{TrustProblem, UserRecognition, recognised};
 use crate::request::headers::{NOT_EXECUTED, PEER_PROXIED, REROUTED};
-use crate::routing::table::PeerKind;
+use crate::routing::table::ServerKind;
 
 const KEYS: ConfigKeys = ConfigKeys {
     server: "the proxy",
@@ -48,7 +48,7 @@ const ANONYMOUS: &str = "system:anonymous";
 pub struct PeerServer {
     pub id: String,
     pub address: SocketAddr,
-    pub kind: PeerKind,
+    pub kind: ServerKind,
     /// `gitVersion` of its apiserver, if known.
     pub version: Option<String>,
 }
@@ -103,7 +103,7 @@ impl PeerServer {
 /// Live servers at addresses other than `mine`, of which the first is the configured one.
 pub fn live_peers(inventory: &Inventory, mine: &[SocketAddr]) -> Vec<PeerServer> {
     let mut peers: Vec<PeerServer> = Vec::new();
-    let mut add = |id: &str, address: SocketAddr, kind: PeerKind| {
+    let mut add = |id: &str, address: SocketAddr, kind: ServerKind| {
         let known = inventory.records.iter().find(|(known, _)| known == id);
         let of_proxy = known.filter(|_| kind.has_proxy());
         peers.push(PeerServer {
@@ -116,13 +116,13 @@ pub fn live_peers(inventory: &Inventory, mine: &[SocketAddr]) -> Vec<PeerServer>
     let elsewhere = |address: SocketAddr| !mine.contains(&canonical(address));
     for (id, live) in &inventory.lives {
         if elsewhere(live.endpoint) {
-            add(id, live.endpoint, PeerKind::Proxied);
+            add(id, live.endpoint, ServerKind::Proxied);
         }
     }
     for (id, entry) in &inventory.entries {
         let recorded = inventory.records.iter().any(|(known, _)| known == id);
         if elsewhere(entry.address) && !recorded && !is_alive(inventory, id, entry.address) {
-            add(id, entry.address, PeerKind::Native);
+            add(id, entry.address, ServerKind::Native);
         }
     }
     let known: Vec<_> = peers.iter().map(|peer| canonical(peer.address)).collect();
@@ -130,7 +130,7 @@ pub fn live_peers(inventory: &Inventory, mine: &[SocketAddr]) -> Vec<PeerServer>
     peers.extend(bare.map(|address| PeerServer {
         id: "bare".to_owned(),
         address,
-        kind: PeerKind::Bare,
+        kind: ServerKind::Bare,
         version: None,
     }));
     peers
@@ -176,7 +176,7 @@ pub fn findings(observed: &[(PeerServer, Observed)]) -> Vec<Finding> {
 
 fn finding(peer: &PeerServer, observed: &Observed) -> Finding {
     let about = peer.about();
-    let bare = peer.kind == PeerKind::Bare;
+    let bare = peer.kind == ServerKind::Bare;
     let observed = match observed {
         Ok(observed) => observed,
         Err(failure) if bare => {
@@ -211,9 +211,9 @@ fn finding(peer: &PeerServer, observed: &Observed) -> Finding {
 /// Only 503 means not ready: an apiserver may answer 401 or 403 to a request without a user.
 fn readiness(peer: &PeerServer, ready: &Readiness) -> Finding {
     let kind = match peer.kind {
-        PeerKind::Proxied => "behind its proxy",
-        PeerKind::Native => "without a proxy",
-        PeerKind::Bare => "without a proxy, bare",
+        ServerKind::Local | ServerKind::Proxied => "behind its proxy",
+        ServerKind::Native => "without a proxy",
+        ServerKind::Bare => "without a proxy, bare",
     };
     let version = peer.version.as_deref().unwrap_or("of unknown version");
     match ready.status == StatusCode::SERVICE_UNAVAILABLE {
@@ -325,9 +325,9 @@ mod tests {
         assert_eq!(
             live_peers,
             [
-                ("peer b 10.0.0.2:6443".to_owned(), PeerKind::Proxied),
-                ("peer native 10.0.0.4:6443".to_owned(), PeerKind::Native),
-                ("peer bare 10.0.0.5:6443".to_owned(), PeerKind::Bare)
+                ("peer b 10.0.0.2:6443".to_owned(), ServerKind::Proxied),
+                ("peer native 10.0.0.4:6443".to_owned(), ServerKind::Native),
+                ("peer bare 10.0.0.5:6443".to_owned(), ServerKind::Bare)
             ]
         );
     }
@@ -347,7 +347,7 @@ mod tests {
         let peer = PeerServer {
             id: "b".to_owned(),
             address: address(2),
-            kind: PeerKind::Proxied,
+            kind: ServerKind::Proxied,
             version: None,
         };
         let observed = PeerObservations {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::cluster::bare::{AskedAddress, MAX_ASKED, NotRead};
 use crate::cluster::state::{ClusterState, canonical};
-use crate::routing::table::{PeerKind, Server};
+use crate::routing::table::{Server, ServerKind};
 
 impl ClusterState {
     /// Addresses of living apiservers that nothing explains but a key below `masterleases/`, in their order.
@@ -141,7 +141,7 @@ fn bare_server(address: SocketAddr, asked: &AskedAddress, lives: bool) -> Option
     Some(Server {
         id: address.to_string().into(),
         endpoint: address,
-        kind: PeerKind::Bare,
+        kind: ServerKind::Bare,
         live,
         initialized: known,
         target: known,

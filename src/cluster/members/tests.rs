@@ -21,7 +21,7 @@ use crate::cluster::source::EtcdItem;
 use crate::cluster::watch::Event;
 use crate::kube::gvr::GvrRef;
 use crate::kube::version::Versions;
-use crate::routing::table::PeerKind;
+use crate::routing::table::ServerKind;
 
 const TTL: Duration = Duration::from_secs(15);
 const GRACE: Duration = Duration::from_secs(3600);
@@ -386,7 +386,7 @@ fn an_endpoint_without_a_lease_is_a_native_peer() {
     state.native_read("c".into(), native, Instant::now());
     let snapshot = state.compile(Some("a"), &view(&[]));
     assert_eq!(holders(&snapshot), (vec!["c"], false));
-    assert!(snapshot.servers[0].kind == PeerKind::Native && !snapshot.peer_unknown);
+    assert!(snapshot.servers[0].kind == ServerKind::Native && !snapshot.peer_unknown);
     assert_eq!(snapshot.servers[0].version, "1.35".parse().ok());
     take(&mut state, Topic::PeerEndpoints, Event::Delete("c".into()));
     let snapshot = state.compile(Some("a"), &view(&[]));

@@ -6,12 +6,13 @@ use http::request::Parts;
 
 use crate::config::settings::Settings;
 use crate::relay::shared::Shared;
-use crate::relay::upstream::{RequestKind, ServerKind};
+use crate::relay::upstream::RequestKind;
 use crate::request::caller::{Caller, ClientConnection};
 use crate::request::headers::{
     FORWARDED_FOR, IF_READY, PEER_PROXIED, REROUTED, set, stamp_address, strip_hop_by_hop,
 };
 use crate::request::surplus::keep_client_headers;
+use crate::routing::table::ServerKind;
 
 /// Writes the headers that are the same for every server. Returns whether the proxy client certificate is presented.
 pub fn for_any_server(
@@ -62,7 +63,7 @@ pub fn for_server_kind(
         remove_surplus(shared, headers, caller, server_kind);
     }
     match server_kind {
-        ServerKind::Peer | ServerKind::Native => {
+        ServerKind::Proxied | ServerKind::Native | ServerKind::Bare => {
             set(headers, REROUTED, HeaderValue::from_static("true"))?;
             set(headers, PEER_PROXIED, HeaderValue::from_static("true"))
         }
@@ -83,7 +84,7 @@ fn remove_surplus(
     server_kind: ServerKind,
 ) {
     let surplus = shared.local.surplus_headers();
-    let certificate = matches!(caller, Caller::User(_)) || server_kind == ServerKind::Peer;
+    let certificate = matches!(caller, Caller::User(_)) || server_kind == ServerKind::Proxied;
     // An apiserver publishes its names after it has started.
     let starting = server_kind == ServerKind::Local && !shared.local.is_initialized();
     if certificate && (starting || !surplus.is_known()) {

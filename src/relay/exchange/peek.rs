@@ -17,9 +17,10 @@ use crate::relay::inspect::not_found::{self, NotFound};
 use crate::relay::inspect::turned_away::{self, Reason};
 use crate::relay::outcome::{ExchangeFailure, Expired, KeptAnswer, Outcome};
 use crate::relay::plan;
-use crate::relay::upstream::{BodyPrefix, ServerKind, UpstreamSession};
+use crate::relay::upstream::{BodyPrefix, UpstreamSession};
 use crate::relay::watch::FinalBookmark;
 use crate::routing::decide::NoSuchResource;
+use crate::routing::table::ServerKind;
 use crate::watches::metrics::ExpiredResult;
 
 /// Reads a 410 to a watch.

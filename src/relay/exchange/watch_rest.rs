@@ -20,9 +20,10 @@ use crate::relay::client::{ClientSession, Downstream};
 use crate::relay::observe::{AccessEntry, WatchRequest};
 use crate::relay::outcome::Outcome;
 use crate::relay::shared::Shared;
-use crate::relay::upstream::{ServerKind, UpstreamStream};
+use crate::relay::upstream::UpstreamStream;
 use crate::relay::watch::{FinalBookmark, Revalidation, Watch};
 use crate::request::caller::Caller;
+use crate::routing::table::ServerKind;
 use crate::tls::credentials::Trust;
 
 /// How far the answer to a request was delivered.

@@ -5,7 +5,7 @@ use crate::net::RedactedError;
 use crate::relay::outcome::ExchangeFailure;
 use crate::relay::plan::Route;
 use crate::relay::shared::Shared;
-use crate::relay::upstream::ServerKind;
+use crate::routing::table::ServerKind;
 
 /// Reports a server's failure to the local state, the peer health and the log. `custom`: the request is about a
 /// resource that every server is to serve.
@@ -35,7 +35,10 @@ pub(super) fn report(shared: &Shared, route: &Route, failure: &ExchangeFailure, 
         // Says nothing about other resources of the server.
         (_, ExchangeFailure::NotExecuted { of_resource: true }) => LOG_RATE.admit(),
         // It answers as it should: its history does not reach back.
-        (ServerKind::Peer | ServerKind::Native, ExchangeFailure::Expired(_)) => {
+        (
+            ServerKind::Proxied | ServerKind::Native | ServerKind::Bare,
+            ExchangeFailure::Expired(_),
+        ) => {
             shared.servers.health.answered(route.address);
             None
         }

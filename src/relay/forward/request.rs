@@ -19,8 +19,9 @@ use crate::relay::exchange::{Delivered, Exchange, Expiry, Upload, headers, pass_
 use crate::relay::observe::RequestEvent;
 use crate::relay::outcome::{ExchangeFailure, KeptAnswer, Outcome};
 use crate::relay::plan::Route;
-use crate::relay::upstream::{ConnectionChoice, PoolChoice, RequestKind, ServerKind};
+use crate::relay::upstream::{ConnectionChoice, PoolChoice, RequestKind};
 use crate::request::caller::Caller;
+use crate::routing::table::ServerKind;
 
 /// A request that is forwarded.
 pub struct ForwardedRequest<'a> {
@@ -144,7 +145,7 @@ impl<'a> ForwardedRequest<'a> {
         }
         let group = match server_kind {
             ServerKind::Local => &upstreams.local,
-            ServerKind::Peer | ServerKind::Native => &upstreams.peers,
+            ServerKind::Proxied | ServerKind::Native | ServerKind::Bare => &upstreams.peers,
         };
         let exchange = Exchange {
             context,
@@ -172,7 +173,7 @@ impl<'a> ForwardedRequest<'a> {
         let context = self.context;
         // Tokens and anonymous requests go to a peer's proxy with our certificate, because it believes only a peer's
         // reroute mark. An apiserver would reject an anonymous request with our certificate.
-        if authentication.certificate || route.server_kind == ServerKind::Peer {
+        if authentication.certificate || route.server_kind == ServerKind::Proxied {
             return PoolChoice::Certificate;
         }
         let known = authentication
@@ -184,7 +185,7 @@ impl<'a> ForwardedRequest<'a> {
         let own = context.downstream.unverified_pools(context.upstreams);
         PoolChoice::Unverified(match route.server_kind {
             ServerKind::Local => own.local,
-            ServerKind::Peer | ServerKind::Native => own.peers,
+            ServerKind::Proxied | ServerKind::Native | ServerKind::Bare => own.peers,
         })
     }
 

@@ -17,7 +17,7 @@ use crate::relay::inspect::denials::{self, LocalServer};
 use crate::relay::outcome::{ExchangeFailure, KeptAnswer};
 use crate::relay::plan::{self, Action, Plan, Route};
 use crate::relay::shared::Shared;
-use crate::relay::upstream::ServerKind;
+use crate::routing::table::ServerKind;
 
 /// How long a request waits until it may ask other servers whether they know a custom resource.
 const NOT_FOUND_RETRY_TIMEOUT: Duration = Duration::from_secs(1);

@@ -3,10 +3,10 @@
 use http::{Method, StatusCode};
 use pingora_http::ResponseHeader;
 
-use crate::relay::upstream::ServerKind;
 use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE};
 use crate::request::info::RequestInfo;
 use crate::routing::decide::NoSuchResource;
+use crate::routing::table::ServerKind;
 
 /// Who was asked for what, and for whom.
 pub struct Asking<'a> {
@@ -22,7 +22,7 @@ pub struct Asking<'a> {
 /// Whether a peer's proxy says that the request was not executed. `Some(true)`: because of the resource.
 pub fn not_executed(server_kind: ServerKind, response: &ResponseHeader) -> Option<bool> {
     let may_be =
-        server_kind == ServerKind::Peer && response.status == StatusCode::SERVICE_UNAVAILABLE;
+        server_kind == ServerKind::Proxied && response.status == StatusCode::SERVICE_UNAVAILABLE;
     let mark = may_be.then(|| response.headers.get(NOT_EXECUTED))?;
     mark.map(|mark| mark == OF_RESOURCE)
 }

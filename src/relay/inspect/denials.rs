@@ -15,9 +15,9 @@ use hashbrown::HashMap;
 use pingora_http::ResponseHeader;
 
 use crate::kube::gvr::Gvr;
-use crate::relay::upstream::ServerKind;
 use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE};
 use crate::request::info::{PathForm, RequestInfo, Target};
+use crate::routing::table::ServerKind;
 use crate::routing::table::{DiscoveryReads, Snapshot};
 
 /// Most denials that are remembered: more than there are resources times forms. Then all are forgotten.
@@ -60,8 +60,8 @@ impl Denials {
             return false;
         };
         let reads = match server_kind {
-            ServerKind::Peer => return answer.headers.get(NOT_EXECUTED) == Some(&OF_RESOURCE),
-            ServerKind::Native => snapshot.reads.get(&server).copied(),
+            ServerKind::Proxied => return answer.headers.get(NOT_EXECUTED) == Some(&OF_RESOURCE),
+            ServerKind::Native | ServerKind::Bare => snapshot.reads.get(&server).copied(),
             ServerKind::Local if holders.local && local.initialized => {
                 let read = snapshot.local_read.filter(|(run, _)| *run == local.epoch);
                 read.map(|(_, last)| DiscoveryReads { first: None, last })

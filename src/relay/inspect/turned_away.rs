@@ -26,9 +26,9 @@ use pingora_http::ResponseHeader;
 use super::asking::Asking;
 use super::not_found::contains;
 use crate::kube::gvr::GvrRef;
-use crate::relay::upstream::ServerKind;
 use crate::request::info::Verb;
 use crate::routing::decide::NoSuchResource;
+use crate::routing::table::ServerKind;
 use crate::routing::table::Snapshot;
 
 /// kube-apiserver's text, without the full stop that it has since 1.23.
@@ -97,8 +97,8 @@ fn is_apiservers_own(asking: &Asking<'_>, snapshot: &Snapshot) -> bool {
 fn may_shut_down(asking: &Asking<'_>, response: &ResponseHeader) -> bool {
     let is_possible = match asking.server_kind {
         ServerKind::Local => true,
-        ServerKind::Native => asking.no_such_resource != NoSuchResource::Pass,
-        ServerKind::Peer => false,
+        ServerKind::Native | ServerKind::Bare => asking.no_such_resource != NoSuchResource::Pass,
+        ServerKind::Proxied => false,
     };
     is_possible && looks_like_shutdown(response)
 }

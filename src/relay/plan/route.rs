@@ -16,13 +16,13 @@ use crate::kube::version::{KubernetesVersion, MalformedVersion};
 use crate::relay::answer::Refusal;
 use crate::relay::documents::Overlay;
 use crate::relay::shared::Shared;
-use crate::relay::upstream::ServerKind;
 use crate::relay::upstream::health::Health;
 use crate::request::caller::Caller;
 use crate::request::credential::{self, CredentialFeatures};
 use crate::request::info::RequestInfo;
 use crate::routing::decide::{NoSuchResource, Row};
 use crate::routing::fit::Fit;
+use crate::routing::table::ServerKind;
 use crate::routing::table::{Server, Snapshot};
 
 /// A request as the plan sees it.
@@ -173,11 +173,7 @@ impl<'a> Candidates<'a> {
 
     /// To this server.
     pub(super) fn to(&self, server: &Server) -> Route {
-        let server_kind = match server.kind.has_proxy() {
-            true => ServerKind::Peer,
-            false => ServerKind::Native,
-        };
-        self.route(server_kind, server.endpoint, details(server))
+        self.route(server.kind, server.endpoint, details(server))
     }
 
     fn route(

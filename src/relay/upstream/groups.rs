@@ -30,17 +30,6 @@ use crate::tls::credentials::{Credentials, Trust};
 pub const STREAMS: u32 = 128;
 const UNVERIFIED_STREAMS: usize = 64;
 
-/// Which kind of server a request is sent to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ServerKind {
-    /// The local apiserver.
-    Local,
-    /// Another proxy.
-    Peer,
-    /// An apiserver without a proxy.
-    Native,
-}
-
 /// How a request uses its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestKind {

@@ -11,8 +11,7 @@ mod tokens;
 
 pub use self::connection::{LONG_RUNNING_WINDOW, STREAM_WINDOW};
 pub use self::groups::{
-    ConnectionChoice, PoolChoice, RequestKind, STREAMS, ServerKind, UnverifiedPools, UpstreamGroup,
-    Upstreams,
+    ConnectionChoice, PoolChoice, RequestKind, STREAMS, UnverifiedPools, UpstreamGroup, Upstreams,
 };
 pub use self::stream::{BodyPrefix, UpstreamSession, UpstreamStream};
 pub use self::tokens::{Token, Tokens};

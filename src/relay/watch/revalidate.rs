@@ -15,8 +15,8 @@ use tokio::time::sleep;
 
 use crate::log_throttle::LogRateLimit;
 use crate::relay::shared::Shared;
-use crate::relay::upstream::ServerKind;
 use crate::request::caller::{Caller, ClientConnection};
+use crate::routing::table::ServerKind;
 use crate::tls::credentials::Trust;
 
 /// Longest time between two checks, because the clock may be set.
@@ -112,7 +112,7 @@ impl Revalidation<'_> {
         let credentials = self.shared.credentials.load();
         let now = match self.server_kind {
             ServerKind::Local => &credentials.local,
-            ServerKind::Peer | ServerKind::Native => &credentials.peers,
+            ServerKind::Proxied | ServerKind::Native | ServerKind::Bare => &credentials.peers,
         };
         now.covers(self.trust, self.presented)
     }

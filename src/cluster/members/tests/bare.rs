@@ -48,7 +48,7 @@ fn it_is_unknown_what_it_serves_until_it_was_asked_and_then_it_is_a_target() {
     let known = snapshot(&state);
     assert!(!known.peer_unknown);
     assert_eq!(holders(&known), (vec![B], false));
-    assert_eq!(known.servers[0].kind, PeerKind::Bare);
+    assert_eq!(known.servers[0].kind, ServerKind::Bare);
 }
 
 #[test]

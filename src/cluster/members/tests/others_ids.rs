@@ -36,5 +36,5 @@ fn a_record_under_a_former_id_hides_no_apiserver_of_this_id() {
     messages.push((Topic::Servers, record("a", OWN, 4)));
     assert_eq!(natives(&messages), ["c"]);
     let servers = compiled(messages).servers;
-    assert!(servers[0].kind == PeerKind::Native && servers[0].live);
+    assert!(servers[0].kind == ServerKind::Native && servers[0].live);
 }
