@@ -6,10 +6,13 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use rustls::CertificateError;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 use x509_parser::certificate::Validity;
 
 use super::finding::Finding;
@@ -129,24 +132,17 @@ impl Judge<'_> {
         let chain = self.reading.certificates(&chosen.cert_file).ok()?;
         let authorities = self.reading.authorities(&peer.ca_file).ok()?;
         let (leaf, intermediates) = chain.split_first()?;
-        let leaf = EndEntityCert::try_from(leaf).ok()?;
         let about = self.about(&chosen.cert_file);
-        if leaf.verify_is_valid_for_subject_name(&expected).is_err() {
-            return Some(told::lacks_name(about, name));
-        }
         let now = UnixTime::since_unix_epoch(self.nearest_valid_time(&chain)?);
-        let anchors = authorities
-            .iter()
-            .filter_map(|ca| anchor_from_trusted_cert(ca).ok());
-        let anchors: Vec<_> = anchors.map(|anchor| anchor.to_owned()).collect();
-        let (algorithms, usage) = (
-            provider().signature_verification_algorithms.all,
-            KeyUsage::server_auth(),
-        );
-        let verified =
-            leaf.verify_for_usage(algorithms, &anchors, intermediates, now, usage, None, None);
+        let roots = Arc::new(pem::roots(&authorities).ok()?);
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider());
+        let verifier = verifier.build().ok()?;
+        let verified = verifier.verify_server_cert(leaf, intermediates, &expected, &[], now);
         Some(match verified {
             Ok(_) => told::peers_accept(about, name),
+            Err(rustls::Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => told::lacks_name(about, name),
             Err(_) => told::peers_refuse(about),
         })
     }
