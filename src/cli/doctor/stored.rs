@@ -1,6 +1,7 @@
 //! What is stored in etcd, and what this proxy may do there. Nothing is written: write permission is tested with
 //! transactions whose condition never holds; etcd checks permissions before conditions.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use etcd_client::{Client, Compare, CompareOp, GetOptions, Txn, TxnOp};
@@ -35,20 +36,23 @@ const LISTING_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
 pub struct Stored {
-    failed: Vec<FailedRequest>,
+    /// Requests that failed, and below which prefixes.
+    failed: BTreeMap<FailedRequest, Vec<String>>,
     /// Other prefixes that have keys, if kube-apiservers store nothing below `etcd.prefix`.
     other_prefixes: Vec<String>,
     /// What could be read.
     pub values: Inventory,
 }
 
-#[derive(Debug)]
+/// Requests of which the same is to be said.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct FailedRequest {
     /// `read` or `write`.
     to: &'static str,
-    topic: Topic,
-    below: String,
-    error: SourceError,
+    denied: bool,
+    /// What the proxy works without, and may not read.
+    optional: Option<Topic>,
+    why: String,
 }
 
 pub async fn read(config: &Config, client: &Client) -> Stored {
@@ -56,31 +60,20 @@ pub async fn read(config: &Config, client: &Client) -> Stored {
     let ignored = config.rerouting.bare_servers == BareServersMode::Ignore;
     let topics = keys.topics();
     let topics = topics.filter(|topic| !(ignored && topic.is_of_bare_servers()));
-    let lists = topics.map(|topic| {
-        let below = keys.of(topic);
-        async move {
-            let listing = list(client, topic, &below).await;
-            (topic, below, listing)
-        }
-    });
-    let writes = OURS.map(|topic| {
-        let below = keys.of(topic);
-        async move {
-            let written = try_to_write(client.clone(), &below).await;
-            (topic, below, written)
-        }
-    });
+    let lists = topics.map(async |topic| (topic, list(client, topic, &keys.of(topic)).await));
+    let writes = OURS.map(async |topic| (topic, try_to_write(client, &keys.of(topic)).await));
     let (lists, writes) = tokio::join!(join_all(lists), join_all(writes));
     let mut stored = Stored::default();
-    for (topic, below, listing) in lists {
+    for (topic, listing) in lists {
+        let below = keys.of(topic);
         match listing {
             Ok(items) => stored.values.take(topic, &below, &items),
-            Err(error) => stored.failed("read", topic, below, error),
+            Err(error) => stored.failed("read", topic, below, &error),
         }
     }
-    for (topic, below, written) in writes {
+    for (topic, written) in writes {
         if let Err(error) = written {
-            stored.failed("write", topic, below, error);
+            stored.failed("write", topic, keys.of(topic), &error);
         }
     }
     if stored.values.has_apiserver_keys == Some(false) {
@@ -90,13 +83,15 @@ pub async fn read(config: &Config, client: &Client) -> Stored {
 }
 
 impl Stored {
-    fn failed(&mut self, to: &'static str, topic: Topic, below: String, error: SourceError) {
-        self.failed.push(FailedRequest {
+    fn failed(&mut self, to: &'static str, topic: Topic, below: String, error: &SourceError) {
+        let denied = error.is_denied();
+        let request = FailedRequest {
             to,
-            topic,
-            below,
-            error,
-        });
+            denied,
+            optional: (denied && topic.is_optional()).then_some(topic),
+            why: error.said(),
+        };
+        self.failed.entry(request).or_default().push(below);
     }
 }
 
@@ -106,19 +101,22 @@ pub fn findings(config: &EtcdConfig, user: Option<&str>, stored: &Stored) -> Vec
         Some(user) => format!("user {user} (etcd.certFile)"),
         None => "this proxy".to_owned(),
     };
-    let mut findings = failures(&user, &stored.failed);
+    let failed = stored.failed.iter();
+    let mut findings: Vec<_> = failed
+        .map(|(request, below)| request.told(&user, &below.join(", ")))
+        .collect();
     if findings.iter().all(|it| it.level < Level::Problem) {
         findings.push(told::permitted(PERMISSIONS, user));
     }
-    let prefix = &config.prefix;
+    let (about, prefix) = ("etcd.prefix", &config.prefix);
     findings.extend(stored.values.has_apiserver_keys.map(|some| match some {
-        true => told::prefix("etcd.prefix", prefix),
+        true => told::prefix(about, prefix),
+        false if stored.other_prefixes.is_empty() => {
+            told::other_prefix(about, prefix, "there is nothing else in this etcd either")
+        }
         false => {
-            let hint = match stored.other_prefixes.as_slice() {
-                [] => "there is nothing else in this etcd either".to_owned(),
-                places => format!("there are keys below {}", places.join(", ")),
-            };
-            told::other_prefix("etcd.prefix", prefix, hint)
+            let places = stored.other_prefixes.join(", ");
+            told::other_prefix(about, prefix, format!("there are keys below {places}"))
         }
     }));
     let undecodable = stored.values.undecodable.iter();
@@ -127,43 +125,16 @@ pub fn findings(config: &EtcdConfig, user: Option<&str>, stored: &Stored) -> Vec
     findings
 }
 
-/// One finding for all prefixes of which the same is to be said.
-fn failures(user: &str, failed: &[FailedRequest]) -> Vec<Finding> {
-    let mut groups: Vec<(&FailedRequest, Vec<&str>)> = Vec::new();
-    for request in failed {
-        match groups.iter_mut().find(|(first, _)| first.is_like(request)) {
-            Some((_, below)) => below.push(&request.below),
-            None => groups.push((request, vec![&request.below])),
-        }
-    }
-    let told = groups
-        .iter()
-        .map(|(first, below)| first.told(user, &below.join(", ")));
-    told.collect()
-}
-
 impl FailedRequest {
-    fn is_like(&self, other: &Self) -> bool {
-        let same_why = self.error.said() == other.error.said();
-        same_why && self.to == other.to && self.optional_topic() == other.optional_topic()
-    }
-
-    /// What the proxy works without, and may not read.
-    fn optional_topic(&self) -> Option<Topic> {
-        let optional = self.error.is_denied() && self.topic.is_optional();
-        optional.then_some(self.topic)
-    }
-
     fn told(&self, user: &str, below: &str) -> Finding {
-        match (self.error.is_denied(), self.topic) {
-            (true, Topic::MasterLeases) => told::bare_servers_denied(PERMISSIONS, user, below),
-            (true, Topic::HeaderNames) => told::header_names_denied(PERMISSIONS, user, below),
-            (true, _) => told::denied(PERMISSIONS, user, self.to, below),
-            (false, _) => {
-                let why = self.error.said();
-                let no_space = why.contains("space exceeded").then_some(NO_SPACE);
+        match self.optional {
+            Some(Topic::MasterLeases) => told::bare_servers_denied(PERMISSIONS, user, below),
+            Some(_) => told::header_names_denied(PERMISSIONS, user, below),
+            None if self.denied => told::denied(PERMISSIONS, user, self.to, below),
+            None => {
+                let no_space = self.why.contains("space exceeded").then_some(NO_SPACE);
                 let advice = no_space.unwrap_or("look again in a while, and read etcd's log");
-                told::failed_request("etcd requests", self.to, below, why, advice)
+                told::failed_request("etcd requests", self.to, below, &self.why, advice)
             }
         }
     }
@@ -180,14 +151,14 @@ async fn list(client: &Client, topic: Topic, below: &str) -> Result<Vec<EtcdItem
 }
 
 /// The condition never holds: no key has the highest possible revision. kine understands this form too.
-async fn try_to_write(mut client: Client, below: &str) -> Result<(), SourceError> {
+async fn try_to_write(client: &Client, below: &str) -> Result<(), SourceError> {
     let key = format!("{below}{UNUSED_NAME}");
     let never = Compare::mod_revision(key.as_str(), CompareOp::Equal, i64::MAX);
     let txn = Txn::new()
         .when([never])
         .and_then([TxnOp::put(key.as_str(), "", None)])
         .or_else([TxnOp::get(key.as_str(), None)]);
-    within(client.txn(txn)).await.map(drop)
+    within(client.kv_client().txn(txn)).await.map(drop)
 }
 
 /// First path segments of some keys that are not the proxy's; empty without permission.
@@ -196,27 +167,18 @@ async fn other_prefixes(mut client: Client) -> Vec<String> {
     let mut prefixes: Vec<String> = Vec::new();
     let mut from = vec![0];
     while prefixes.len() < MAX_OTHER_PREFIXES && Instant::now() < end {
-        let options = GetOptions::new()
-            .with_from_key()
-            .with_limit(1)
-            .with_keys_only();
-        let Ok(answer) = within(client.get(from, Some(options))).await else {
+        let options = GetOptions::new().with_from_key().with_limit(1);
+        let answer = within(client.get(from, Some(options.with_keys_only()))).await;
+        let Some(key) = answer.ok().and_then(|mut answer| answer.take_kvs().pop()) else {
             break;
         };
-        let Some(key) = answer.kvs().first().map(etcd_client::KeyValue::key) else {
-            break;
-        };
-        let length = key.iter().skip(1).position(|byte| *byte == b'/');
-        let prefix: Vec<u8> = key
-            .iter()
-            .copied()
-            .take(length.map_or(key.len(), |at| at + 1))
-            .collect();
+        let slash = key.key().iter().skip(1).position(|byte| *byte == b'/');
+        let prefix = &key.key()[..slash.map_or(key.key().len(), |at| at + 1)];
         if !prefix.starts_with(b"/kube-interop-proxy") {
-            prefixes.push(String::from_utf8_lossy(&prefix).into_owned());
+            prefixes.push(String::from_utf8_lossy(prefix).into_owned());
         }
         // After every key that begins with this segment and a slash.
-        from = [prefix, b"0".to_vec()].concat();
+        from = [prefix, b"0"].concat();
     }
     prefixes
 }
