@@ -58,6 +58,13 @@ fn is_held(sockets: &[Socket], own: &HashSet<u64>, address: SocketAddr) -> bool 
     !is_listening && connected.next().is_some()
 }
 
+/// Where something listens on `port`. Reads files of the kernel.
+pub fn listeners(port: u16) -> Vec<IpAddr> {
+    let sockets = sockets(port).into_iter();
+    let listening = sockets.filter(|it| it.state == LISTEN && it.local.port() == port);
+    listening.map(|it| it.local.ip()).collect()
+}
+
 /// The sockets with this port on either side.
 fn sockets(port: u16) -> Vec<Socket> {
     let files = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
@@ -186,11 +193,19 @@ mod tests {
         assert!(has(address, at("0.0.0.0:0"), LISTEN), "{found:?}");
         assert!(has(address, client_address, ESTABLISHED), "{found:?}");
         assert!(has(client_address, address, ESTABLISHED), "{found:?}");
+        assert_eq!(listeners(address.port()), [address.ip()]);
+        assert_eq!(listeners(client_address.port()), [] as [IpAddr; 0]);
         drop(accepted);
         let mapped = "   7: 0000000000000000FFFF00000100007F:192B 00000000000000000000000001000000:9C40 08 \
                       00000000:00000000 00:00000000 00000000     0        0 4242 1 0000000000000000 20 4 30 10 -1";
         let expected = one(AT, "[::1]:40000", CLOSE_WAIT, 4242);
         #[cfg(target_endian = "little")]
         assert_eq!(socket(mapped), Some(expected));
+    }
+    #[test]
+    fn what_the_kernel_says_in_another_form_is_left_out() {
+        for line in ["", "x", "0: 0100007F", "0: 01:192B 0:0 0A"] {
+            assert_eq!(socket(line), None, "{line:?}");
+        }
     }
 }

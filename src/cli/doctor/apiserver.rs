@@ -2,24 +2,20 @@
 //! `apiServer.internalUser`; GETs only.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use http::StatusCode;
 use serde_json::Value;
 use tokio::time::timeout;
 
 use super::clock::Skew;
-use super::connection_failure::{ConfigKeys, ConnectionFailure};
-use super::finding::Finding;
+use super::connection_failure::{self, ConfigKeys, ConnectionFailure};
+use super::finding::{Finding, Level};
 use super::http_probe::{self, PATIENCE, Readiness, body};
-use super::told;
+use super::{Clients, told};
 use crate::client::Client;
 use crate::config::Config;
-use crate::local;
 use crate::local::requestheader::check::{PATH, check as check_trust};
 use crate::local::requestheader::findings::TrustReport;
-use crate::tls::credentials::Current;
-use crate::tls::error::TlsError;
 use crate::tls::files::FileSnapshot;
 use crate::x509::pem::{self, have_common_authority};
 
@@ -68,16 +64,12 @@ pub fn about(config: &Config) -> String {
 /// Returns the clock difference too.
 pub async fn check(
     config: &Config,
-    credentials: Result<Current, TlsError>,
+    clients: &Clients,
     reading: &FileSnapshot<'_>,
 ) -> (Vec<Finding>, Option<(String, Skew)>) {
     let about = about(config);
-    let credentials = match credentials {
-        Ok(credentials) => credentials,
-        Err(error) => return (vec![told::skipped(about, error)], None),
-    };
-    let observed = timeout(super::PATIENCE, observe(config, credentials)).await;
-    let observed = observed.unwrap_or(Err(ConnectionFailure::TimedOut));
+    let observed = observe(config, clients);
+    let observed = connection_failure::within(super::PATIENCE, observed).await;
     let mut findings = findings(config, &observed);
     let Ok(observed) = observed else {
         return (findings, None);
@@ -87,49 +79,48 @@ pub async fn check(
     (findings, observed.ready.skew.map(|skew| (about, skew)))
 }
 
-async fn observe(config: &Config, credentials: Current) -> Observed {
-    let maker = local::maker(config, credentials.clone());
-    let maker = Arc::new(maker.map_err(|error| ConnectionFailure::Other(error.to_string()))?);
+async fn observe(config: &Config, clients: &Clients) -> Observed {
     let address = config.api_server.address;
-    let mut client = maker.client(address);
+    let mut client = clients.apiserver.client(address);
     let ready = http_probe::readyz(&mut client).await?;
-    let (proxy, trust, documents) = tokio::join!(
-        http_probe::is_proxy(&maker, address),
-        timeout(PATIENCE, check_trust(config, credentials)),
-        timeout(PATIENCE, documents(&mut client)),
+    let asking = async {
+        let trust = check_trust(config, clients.credentials.clone());
+        tokio::join!(trust, documents(&mut client))
+    };
+    let (proxy, asked) = tokio::join!(
+        http_probe::is_proxy(&clients.apiserver, address),
+        timeout(PATIENCE, asking),
     );
+    let (trust, documents) = match asked {
+        Ok((trust, documents)) => (trust.map_err(|error| error.to_string()), documents),
+        Err(_) => (Err("no answer in time".to_owned()), Documents::default()),
+    };
     Ok(ApiServerObservations {
         proxy,
         ready,
-        trust: match trust {
-            Ok(report) => report.map_err(|error| error.to_string()),
-            Err(_) => Err("no answer in time".to_owned()),
-        },
-        documents: documents.unwrap_or_else(|_| Documents {
-            unreadable: vec!["no answer in time".to_owned()],
-            ..Documents::default()
-        }),
+        trust,
+        documents,
     })
 }
 
 async fn documents(client: &mut Client) -> Documents {
-    let mut documents = Documents::default();
-    let version = json(client, "/version").await;
-    documents.version = version["gitVersion"].as_str().map(str::to_owned);
+    let mut unreadable = Vec::new();
     for path in DISCOVERY {
-        match http_probe::get(client, path, &[]).await {
-            Ok(answer) if answer.status == StatusCode::OK => {}
-            Ok(answer) => documents
-                .unreadable
-                .push(format!("{path}: {}", answer.status)),
-            Err(failure) => documents
-                .unreadable
-                .push(format!("{path}: {}", failure.description(&KEYS))),
-        }
+        let why = match client.get(path, &[]).await {
+            Ok(answer) if answer.status == StatusCode::OK => continue,
+            Ok(answer) => answer.status.to_string(),
+            Err(error) => ConnectionFailure::from(error).description(&KEYS),
+        };
+        unreadable.push(format!("{path}: {why}"));
     }
-    documents.endpoints = addresses(&json(client, ENDPOINTS).await);
-    documents.authorities = json(client, PATH).await["data"].clone();
-    documents
+    let version = json(client, "/version").await;
+    Documents {
+        version: version["gitVersion"].as_str().map(str::to_owned),
+        unreadable,
+        endpoints: addresses(&json(client, ENDPOINTS).await),
+        // Not taken out of it: that would panic on a document of another kind.
+        authorities: json(client, PATH).await["data"].clone(),
+    }
 }
 
 /// Null without a document.
@@ -200,30 +191,24 @@ fn readiness(about: &str, observed: &ApiServerObservations, believes: bool) -> F
     }
 }
 
+/// The advice follows the colon of a sentence.
 fn trust_findings(about: &str, trust: &TrustReport) -> Vec<Finding> {
-    let problems = trust.problems.iter().map(|problem| {
-        let (what, advice) = advised(&problem.to_string());
-        told::unbelieved(about, what, advice)
-    });
-    let warnings = trust.warnings.iter().map(|warning| {
-        let (what, advice) = advised(&warning.to_string());
-        told::differs(about, what, advice)
-    });
     let same = match trust.warnings.is_empty() {
         true => ", and has the same header names",
         false => "",
     };
     let believes = trust.problems.is_empty();
     let ok = believes.then(|| told::believes(about, same));
-    ok.into_iter().chain(problems).chain(warnings).collect()
-}
-
-/// The advice follows the colon of a sentence.
-fn advised(sentence: &str) -> (String, String) {
-    let (what, advice) = sentence
-        .split_once(": ")
-        .unwrap_or((sentence, "read its log"));
-    (what.to_owned(), advice.to_owned())
+    let problems = trust.problems.iter().map(ToString::to_string);
+    let problems = problems.map(|sentence| (Level::Problem, sentence));
+    let warnings = trust.warnings.iter().map(ToString::to_string);
+    let warnings = warnings.map(|sentence| (Level::Warning, sentence));
+    let differences = problems.chain(warnings).map(|(level, sentence)| {
+        let parts = sentence.split_once(": ");
+        let (what, advice) = parts.unwrap_or((&sentence, "read its log"));
+        Finding::new(level, about, what).advised(advice)
+    });
+    ok.into_iter().chain(differences).collect()
 }
 
 /// Whether clients can bypass this proxy.

@@ -2,15 +2,16 @@
 
 use std::error::Error;
 use std::io;
+use std::time::Duration;
 
 use rustls::{AlertDescription, CertificateError};
+use tokio::time::timeout;
 
 use super::finding::Finding;
 use super::told;
 use crate::client::ClientError;
+use crate::cluster::source::SourceError;
 
-/// Most nested errors that are searched.
-const MAX_DEPTH: usize = 16;
 /// Most names of a certificate that are shown.
 const MAX_NAMES: usize = 8;
 
@@ -22,7 +23,6 @@ pub enum ConnectionFailure {
     Unreachable(String),
     /// The TLS handshake failed, or the server ended it.
     Tls(rustls::Error),
-    Closed,
     Other(String),
 }
 
@@ -39,35 +39,60 @@ pub struct ConfigKeys {
     pub serving: &'static str,
 }
 
-impl ConnectionFailure {
-    pub fn from_error(error: &(dyn Error + 'static)) -> Self {
-        if let Some(error) = find_source::<rustls::Error>(error, MAX_DEPTH) {
-            return Self::Tls(error.clone());
-        }
-        match find_source::<io::Error>(error, MAX_DEPTH) {
-            Some(error) => match error.kind() {
-                io::ErrorKind::ConnectionRefused => Self::Refused,
-                io::ErrorKind::TimedOut => Self::TimedOut,
-                io::ErrorKind::UnexpectedEof
-                | io::ErrorKind::ConnectionReset
-                | io::ErrorKind::ConnectionAborted
-                | io::ErrorKind::BrokenPipe => Self::Closed,
-                _ => Self::Unreachable(error.to_string()),
-            },
-            None => Self::Other(error.to_string()),
-        }
-    }
+/// Gives up after `limit`.
+pub async fn within<T>(
+    limit: Duration,
+    probe: impl Future<Output = Result<T, ConnectionFailure>>,
+) -> Result<T, ConnectionFailure> {
+    let probed = timeout(limit, probe).await;
+    probed.unwrap_or(Err(ConnectionFailure::TimedOut))
+}
 
-    pub fn from_client_error(error: &ClientError) -> Self {
+impl From<io::Error> for ConnectionFailure {
+    fn from(error: io::Error) -> Self {
+        Self::caused_by(&error).unwrap_or_else(|| Self::Other(error.to_string()))
+    }
+}
+
+impl From<ClientError> for ConnectionFailure {
+    fn from(error: ClientError) -> Self {
         match error {
             ClientError::Refused => Self::Refused,
             ClientError::Timeout(_) => Self::TimedOut,
-            ClientError::Connect(cause) => Self::from_error(cause),
-            ClientError::Exchange(cause) => match Self::from_error(cause.as_ref()) {
-                Self::Other(_) => Self::Closed,
-                known => known,
-            },
+            error => Self::caused_by(&error).unwrap_or_else(Self::closed),
         }
+    }
+}
+
+impl From<SourceError> for ConnectionFailure {
+    fn from(error: SourceError) -> Self {
+        match error {
+            SourceError::Timeout => Self::TimedOut,
+            error => Self::Other(error.said()),
+        }
+    }
+}
+
+impl ConnectionFailure {
+    /// The cause in a chain of errors, if it is known.
+    fn caused_by(error: &(dyn Error + 'static)) -> Option<Self> {
+        if let Some(error) = find_source::<rustls::Error>(error) {
+            return Some(Self::Tls(error.clone()));
+        }
+        let cause = find_source::<io::Error>(error)?;
+        Some(match cause.kind() {
+            io::ErrorKind::ConnectionRefused => Self::Refused,
+            io::ErrorKind::TimedOut => Self::TimedOut,
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::BrokenPipe => Self::closed(),
+            _ => Self::Unreachable(cause.to_string()),
+        })
+    }
+
+    fn closed() -> Self {
+        Self::Other("it closed the connection without an answer".to_owned())
     }
 
     /// Whether the server answers a TLS handshake with something else.
@@ -89,34 +114,23 @@ impl ConnectionFailure {
     }
 
     pub fn finding(&self, about: &str, keys: &ConfigKeys) -> Finding {
-        let ConfigKeys {
-            server, address, ..
-        } = keys;
-        match self {
-            Self::Refused => told::refused(about, server, address),
-            Self::TimedOut => told::timed_out(about, server),
-            Self::Unreachable(why) => told::unreachable(about, why, address),
-            Self::Tls(rustls::Error::InvalidCertificate(error)) => {
-                bad_certificate(about, error, keys)
+        use rustls::Error::{AlertReceived, InvalidCertificate};
+        let (server, address) = (keys.server, keys.address);
+        let why = match self {
+            Self::Refused => return told::refused(about, server, address),
+            Self::TimedOut => return told::timed_out(about, server),
+            Self::Unreachable(why) => return told::unreachable(about, why, address),
+            Self::Tls(InvalidCertificate(error)) => return bad_certificate(about, error, keys),
+            Self::Tls(AlertReceived(alert)) if refuses_certificate(*alert) => {
+                let alert = format!("{alert:?}");
+                return told::certificate_refused(about, keys.certificate, alert, server);
             }
-            Self::Tls(rustls::Error::AlertReceived(alert)) if refuses_certificate(*alert) => {
-                let name = format!("{alert:?}");
-                told::certificate_refused(about, keys.certificate, name, server)
-            }
-            Self::Tls(rustls::Error::AlertReceived(alert)) => {
-                let why = format!("it ended the TLS handshake: {alert:?}");
-                told::no_use(about, why, address, server)
-            }
-            _ if self.is_not_tls() => {
-                told::no_use(about, "what listens there speaks no TLS", address, server)
-            }
-            Self::Tls(error) => told::no_use(about, error, address, server),
-            Self::Closed => {
-                let why = "it closed the connection without an answer";
-                told::no_use(about, why, address, server)
-            }
-            Self::Other(why) => told::no_use(about, why, address, server),
-        }
+            Self::Tls(AlertReceived(alert)) => format!("it ended the TLS handshake: {alert:?}"),
+            _ if self.is_not_tls() => "what listens there speaks no TLS".to_owned(),
+            Self::Tls(error) => error.to_string(),
+            Self::Other(why) => why.clone(),
+        };
+        told::no_use(about, why, address, server)
     }
 }
 
@@ -150,38 +164,31 @@ fn bad_certificate(about: &str, error: &CertificateError, keys: &ConfigKeys) -> 
 
 fn refuses_certificate(alert: AlertDescription) -> bool {
     use AlertDescription as Alert;
-    let about_certificates = [
-        Alert::BadCertificate,
-        Alert::UnsupportedCertificate,
-        Alert::CertificateRevoked,
-        Alert::CertificateExpired,
-        Alert::CertificateUnknown,
-        Alert::CertificateRequired,
-        Alert::NoCertificate,
-        Alert::UnknownCA,
-        Alert::AccessDenied,
-        // Go's server, about a client's certificate in TLS 1.2.
-        Alert::DecryptError,
-    ];
-    about_certificates.contains(&alert)
+    matches!(
+        alert,
+        Alert::BadCertificate
+            | Alert::UnsupportedCertificate
+            | Alert::CertificateRevoked
+            | Alert::CertificateExpired
+            | Alert::CertificateUnknown
+            | Alert::CertificateRequired
+            | Alert::NoCertificate
+            | Alert::UnknownCA
+            | Alert::AccessDenied
+            // Go's server, about a client's certificate in TLS 1.2.
+            | Alert::DecryptError
+    )
 }
 
 /// The first error of this type in the chain. `io::Error` does not report its inner error as a source.
-fn find_source<'e, T: Error + 'static>(
-    error: &'e (dyn Error + 'static),
-    depth: usize,
-) -> Option<&'e T> {
-    if depth == 0 {
-        return None;
-    }
+fn find_source<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e T> {
     if let Some(found) = error.downcast_ref::<T>() {
         return Some(found);
     }
-    let inside = error
-        .downcast_ref::<io::Error>()
-        .and_then(io::Error::get_ref);
-    let inside = inside.and_then(|inside| find_source::<T>(inside, depth - 1));
-    inside.or_else(|| find_source::<T>(error.source()?, depth - 1))
+    let outer = error.downcast_ref::<io::Error>();
+    let inside = outer.and_then(io::Error::get_ref);
+    let inside = inside.and_then(|inside| find_source::<T>(inside));
+    inside.or_else(|| find_source::<T>(error.source()?))
 }
 
 /// webpki shows names as `DnsName("a")` and `IpAddress(::1)`.
@@ -212,17 +219,14 @@ mod tests {
         let unknown = rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer);
         let outer = ClientError::Exchange(Box::new(ClientError::Connect(io_of(unknown))));
         assert_eq!(
-            ConnectionFailure::from_client_error(&outer).description(&KEYS),
+            ConnectionFailure::from(outer).description(&KEYS),
             "its certificate is signed by no CA of etcd.caFile"
         );
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
-        assert_eq!(
-            ConnectionFailure::from_error(&refused),
-            ConnectionFailure::Refused
-        );
+        assert_eq!(ConnectionFailure::from(refused), ConnectionFailure::Refused);
         let alert = rustls::Error::AlertReceived(AlertDescription::UnknownCA);
         assert_eq!(
-            ConnectionFailure::from_error(&io_of(alert)).description(&KEYS),
+            ConnectionFailure::from(io_of(alert)).description(&KEYS),
             "it does not take etcd.certFile (UnknownCA)"
         );
     }
@@ -236,7 +240,7 @@ mod tests {
                 "IpAddress(10.0.0.12)".into(),
             ],
         });
-        let failure = ConnectionFailure::from_error(&io_of(error));
+        let failure = ConnectionFailure::from(io_of(error));
         assert_eq!(
             failure.description(&KEYS),
             "its certificate is for cp-2.example, 10.0.0.12, not kubernetes.default.svc"

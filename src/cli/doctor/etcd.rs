@@ -2,30 +2,29 @@
 //!
 //! The TLS handshake is done without etcd's client library first: the library does not report why TLS failed.
 
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use etcd_client::{Client, ResponseHeader, TlsOptions, WatchOptions};
+use etcd_client::{Client, ResponseHeader, WatchOptions, WatchStream};
 use futures_util::future::join_all;
-use http::Uri;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{timeout, timeout_at};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::connection_failure::{ConfigKeys, ConnectionFailure};
+use super::connection_failure::{self, ConfigKeys, ConnectionFailure};
 use super::finding::Finding;
 use super::http_probe::PATIENCE;
 use super::inventory::Inventory;
 use super::stored::{self, UNUSED_NAME};
 use super::told;
-use crate::cluster::connector::{self, Connector, within};
-use crate::cluster::etcd::{WHOLE_STREAM, orders_requested_progress};
+use crate::cluster::connector::{self, Connector, EtcdTls, within};
+use crate::cluster::etcd::orders_requested_progress;
 use crate::cluster::keys::{EtcdKeys, Topic};
-use crate::cluster::source::SourceError;
 use crate::config::{Config, EtcdConfig};
 use crate::tls::error::TlsError;
 use crate::tls::files::FileSnapshot;
@@ -92,24 +91,27 @@ type Answer<T> = Result<T, ConnectionFailure>;
 
 pub async fn check(config: &Config, reading: &FileSnapshot<'_>) -> EtcdReport {
     let etcd = &config.etcd;
-    let tls = match ProbeTls::read(etcd, reading) {
+    let mut report = EtcdReport::default();
+    let (library, tls) = match probe_tls(etcd, reading) {
         Ok(tls) => tls,
         Err(error) => {
-            return EtcdReport {
-                findings: vec![told::skipped("etcd", error)],
-                ..EtcdReport::default()
-            };
+            report.findings.push(told::skipped("etcd", error));
+            return report;
         }
     };
-    let asked = etcd.endpoints.iter().map(|at| endpoint(etcd, at, &tls));
-    let answers = join_all(asked).await;
+    let connector = Connector::new(etcd, library);
+    let key = EtcdKeys::new(&etcd.prefix, &[]).of(Topic::Live) + UNUSED_NAME;
+    let probes = etcd.endpoints.iter().enumerate().map(|(number, at)| {
+        let probe = probe(connector.starting_at(number), at, tls.clone(), &key);
+        connection_failure::within(PATIENCE, probe)
+    });
+    let answers = join_all(probes).await;
     let client = answers.iter().flatten().next();
-    let client = client.map(|(_, client)| client.clone());
+    report.client = client.map(|(_, client)| client.clone());
     let reading_stored = async {
-        let reading = stored::read(config, client.as_ref()?);
+        let reading = stored::read(config, report.client.as_ref()?);
         timeout(super::PATIENCE, reading).await.ok()
     };
-    let key = EtcdKeys::new(&etcd.prefix, &[]).of(Topic::Live) + UNUSED_NAME;
     let watched = answers.into_iter().map(async |answer| {
         let (mut status, client) = answer?;
         status.progress = progress(client, &key, !status.version.is_empty()).await;
@@ -117,16 +119,14 @@ pub async fn check(config: &Config, reading: &FileSnapshot<'_>) -> EtcdReport {
     });
     let (statuses, stored) = tokio::join!(join_all(watched), reading_stored);
     let statuses: Vec<_> = etcd.endpoints.iter().cloned().zip(statuses).collect();
-    let mut findings = endpoints(&statuses);
-    if let Some(stored) = &stored {
+    report.findings = endpoints(&statuses);
+    report.stored = stored.map(|stored| {
         let user = user(etcd, reading);
-        findings.extend(stored::findings(etcd, user.as_deref(), stored));
-    }
-    EtcdReport {
-        findings,
-        client,
-        stored: stored.map(|stored| stored.values),
-    }
+        let findings = stored::findings(etcd, user.as_deref(), &stored);
+        report.findings.extend(findings);
+        stored.values
+    });
+    report
 }
 
 pub fn endpoints(statuses: &[(String, Answer<EndpointStatus>)]) -> Vec<Finding> {
@@ -177,28 +177,20 @@ fn of_status(about: &str, status: &EndpointStatus, common: Option<u64>) -> Vec<F
     findings
 }
 
-/// TLS of connections to etcd; `None`: plain TCP.
-#[derive(Clone, Default)]
-struct ProbeTls {
-    /// For etcd's client library.
-    options: Option<TlsOptions>,
-    /// For [`handshake`].
-    config: Option<Arc<ClientConfig>>,
-}
-
-impl ProbeTls {
-    fn read(etcd: &EtcdConfig, reading: &FileSnapshot<'_>) -> Result<Self, TlsError> {
-        let options = connector::tls_options(etcd, reading)?;
-        let Some(ca_file) = &etcd.ca_file else {
-            return Ok(Self::default());
-        };
-        let pair = etcd.client.as_ref();
-        let pair = pair.map(|pair| reading.pair(pair)).transpose()?;
-        let mut config = store::client(&reading.authorities(ca_file)?, pair)?;
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        let config = Some(Arc::new(config));
-        Ok(Self { options, config })
-    }
+/// TLS of connections to etcd, for its client library and for [`handshake`]; none: plain TCP.
+fn probe_tls(
+    etcd: &EtcdConfig,
+    reading: &FileSnapshot<'_>,
+) -> Result<(EtcdTls, Option<Arc<ClientConfig>>), TlsError> {
+    let library = connector::tls_options(etcd, reading)?;
+    let library = Arc::new(ArcSwapOption::from_pointee(library));
+    let Some(ca_file) = &etcd.ca_file else {
+        return Ok((library, None));
+    };
+    let pair = etcd.client.as_ref().map(|pair| reading.pair(pair));
+    let mut config = store::client(&reading.authorities(ca_file)?, pair.transpose()?)?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok((library, Some(Arc::new(config))))
 }
 
 /// The user that etcd takes the proxy for, if it has authentication enabled.
@@ -211,107 +203,87 @@ fn user(etcd: &EtcdConfig, reading: &FileSnapshot<'_>) -> Option<String> {
 }
 
 /// Reads the status of one endpoint. Returns the connected client too.
-async fn endpoint(etcd: &EtcdConfig, at: &str, tls: &ProbeTls) -> Answer<(EndpointStatus, Client)> {
-    let probing = timeout(PATIENCE, probe(etcd, at, tls));
-    probing.await.unwrap_or(Err(ConnectionFailure::TimedOut))
-}
-
-async fn probe(etcd: &EtcdConfig, at: &str, tls: &ProbeTls) -> Answer<(EndpointStatus, Client)> {
+async fn probe(
+    mut connector: Connector,
+    at: &str,
+    tls: Option<Arc<ClientConfig>>,
+    key: &str,
+) -> Answer<(EndpointStatus, Client)> {
     let started = Instant::now();
-    handshake(at, tls.config.clone()).await?;
-    let alone = EtcdConfig {
-        endpoints: vec![at.to_owned()],
-        ..etcd.clone()
-    };
-    let options = Arc::new(ArcSwapOption::from_pointee(tls.options.clone()));
-    let client = Connector::new(&alone, options).connect().await;
-    let mut client = client.map_err(|error| failure(&error))?;
-    let mut observed = EndpointStatus::default();
-    match within(client.status()).await {
-        Ok(status) => {
-            let header = status.header();
-            observed.version = status.version().to_owned();
-            observed.cluster = header.map_or(0, ResponseHeader::cluster_id);
-            observed.revision = header.map_or(0, ResponseHeader::revision);
-            observed.leader = status.leader() != 0;
-            observed.complaints = status.errors().to_vec();
-        }
+    handshake(at, tls).await?;
+    let mut client = connector.connect().await?;
+    let revision = |header: Option<&ResponseHeader>| header.map_or(0, ResponseHeader::revision);
+    let mut observed = match within(client.status()).await {
+        Ok(status) => EndpointStatus {
+            version: status.version().to_owned(),
+            cluster: status.header().map_or(0, ResponseHeader::cluster_id),
+            revision: revision(status.header()),
+            leader: status.leader() != 0,
+            complaints: status.errors().to_vec(),
+            ..EndpointStatus::default()
+        },
         // Older versions of kine have no status request.
         Err(error) => {
-            let read = within(client.get(etcd.prefix.as_str(), None)).await;
-            let answer = read.map_err(|_| failure(&error))?;
-            observed.revision = answer.header().map_or(0, ResponseHeader::revision);
+            let answer = within(client.get(key, None)).await.map_err(|_| error)?;
+            EndpointStatus {
+                revision: revision(answer.header()),
+                ..EndpointStatus::default()
+            }
         }
-    }
+    };
     observed.took = started.elapsed();
     Ok((observed, client))
 }
 
-/// Connects with TCP and TLS, and waits for the first byte.
-async fn handshake(endpoint: &str, tls: Option<Arc<ClientConfig>>) -> Answer<()> {
-    let not_a_url = || ConnectionFailure::Other("it is no URL".to_owned());
-    let uri: Uri = endpoint.parse().map_err(|_| not_a_url())?;
-    let host = uri.host().ok_or_else(not_a_url)?;
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let port = uri.port_u16().ok_or_else(not_a_url)?;
-    let name = ServerName::try_from(host.to_owned()).map_err(|_| not_a_url())?;
-    let talk = async {
-        let tcp = TcpStream::connect((host, port)).await?;
-        let Some(tls) = tls else {
-            return Ok(());
-        };
-        let mut stream = TlsConnector::from(tls).connect(name, tcp).await?;
-        stream.write_all(HTTP2_PREFACE).await?;
-        stream.flush().await?;
-        stream.read_u8().await.map(drop)
+/// Connects with TCP and TLS, and waits for the first byte. `endpoint`: `scheme://host:port`.
+async fn handshake(endpoint: &str, tls: Option<Arc<ClientConfig>>) -> io::Result<()> {
+    let (_, address) = endpoint.split_once("://").unwrap_or_default();
+    let tcp = TcpStream::connect(address).await?;
+    let Some(tls) = tls else {
+        return Ok(());
     };
-    let talked: std::io::Result<()> = talk.await;
-    talked.map_err(|error| ConnectionFailure::from_error(&error))
-}
-
-fn failure(error: &SourceError) -> ConnectionFailure {
-    match error {
-        SourceError::Timeout => ConnectionFailure::TimedOut,
-        error => ConnectionFailure::Other(error.said()),
-    }
+    let (host, _) = address.rsplit_once(':').unwrap_or_default();
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    let mut stream = TlsConnector::from(tls).connect(name, tcp).await?;
+    stream.write_all(HTTP2_PREFACE).await?;
+    stream.flush().await?;
+    stream.read_u8().await.map(drop)
 }
 
 /// Watches `key`, which nothing writes. `can_request`: whether to request progress if none comes.
-async fn progress(client: Client, key: &str, can_request: bool) -> Progress {
-    let watching = timeout(PROGRESS_TIMEOUT + PATIENCE, watch(client, key, can_request));
-    watching.await.unwrap_or_default()
-}
-
-async fn watch(mut client: Client, key: &str, can_request: bool) -> Progress {
+async fn progress(mut client: Client, key: &str, can_request: bool) -> Progress {
     let options = WatchOptions::new().with_progress_notify();
     let Ok(mut stream) = within(client.watch(key, Some(options))).await else {
         return Progress::Unknown;
     };
     let started = Instant::now();
-    let mut end = tokio::time::Instant::now() + PROGRESS_TIMEOUT;
-    let mut requested = false;
-    loop {
-        let message = match timeout_at(end, stream.message()).await {
-            Ok(Ok(Some(message))) if !message.canceled() => message,
-            Ok(_) => return Progress::Unknown,
-            Err(_) if can_request && !requested => {
-                requested = true;
-                end = tokio::time::Instant::now() + REQUESTED_PROGRESS_TIMEOUT;
-                match within(stream.request_progress()).await {
-                    Ok(()) => continue,
-                    Err(_) => return Progress::Missing,
-                }
-            }
-            Err(_) => return Progress::Missing,
-        };
-        if message.created() || !message.events().is_empty() {
-            continue;
-        }
-        return match message.watch_id() == WHOLE_STREAM || requested {
-            true => Progress::OnRequest,
-            false => Progress::Periodic(started.elapsed()),
-        };
+    match timeout(PROGRESS_TIMEOUT, is_notified(&mut stream)).await {
+        Ok(true) => return Progress::Periodic(started.elapsed()),
+        Ok(false) => return Progress::Unknown,
+        Err(_) => {}
     }
+    if !can_request || within(stream.request_progress()).await.is_err() {
+        return Progress::Missing;
+    }
+    match timeout(REQUESTED_PROGRESS_TIMEOUT, is_notified(&mut stream)).await {
+        Ok(true) => Progress::OnRequest,
+        Ok(false) => Progress::Unknown,
+        Err(_) => Progress::Missing,
+    }
+}
+
+/// Waits for a progress notification; false: the watch broke.
+async fn is_notified(stream: &mut WatchStream) -> bool {
+    while let Ok(Some(message)) = stream.message().await {
+        if message.canceled() {
+            return false;
+        }
+        if !message.created() && message.events().is_empty() {
+            return true;
+        }
+    }
+    false
 }
 
 #[cfg(test)]

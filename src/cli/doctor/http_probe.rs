@@ -4,24 +4,17 @@
 //! neither on its configuration nor on its apiserver.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::{HeaderName, HeaderValue};
 use serde_json::Value;
 
 use super::clock::{self, Skew};
 use super::connection_failure::ConnectionFailure;
 use crate::client::{Client, ClientMaker, ClientResponse};
-use crate::config::Config;
 use crate::relay::answer::Refusal;
-use crate::tls::credentials::{Credentials, Current, Trust};
-use crate::tls::error::TlsError;
-use crate::tls::files::FileSnapshot;
 
 /// Time limit for one request.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -39,23 +32,9 @@ pub struct Readiness {
     pub elapsed: Duration,
 }
 
-/// Credentials for servers with certificates of `ca_file`.
-pub fn credentials_trusting(
-    config: &Config,
-    ca_file: &Path,
-    reading: &FileSnapshot<'_>,
-) -> Result<Current, TlsError> {
-    let identity = &config.api_server.proxy_client;
-    let trust = Arc::new(Trust::read(ca_file, identity, reading)?);
-    Ok(Arc::new(ArcSwap::from_pointee(Credentials {
-        local: trust.clone(),
-        peers: trust,
-    })))
-}
-
 pub async fn readyz(client: &mut Client) -> Result<Readiness, ConnectionFailure> {
     let (sent, started) = (SystemTime::now(), Instant::now());
-    let answer = get(client, "/readyz", &[]).await?;
+    let answer = client.get("/readyz", &[]).await?;
     let elapsed = started.elapsed();
     Ok(Readiness {
         status: answer.status,
@@ -65,19 +44,9 @@ pub async fn readyz(client: &mut Client) -> Result<Readiness, ConnectionFailure>
     })
 }
 
-/// GET without retries.
-pub async fn get(
-    client: &mut Client,
-    path: &str,
-    headers: &[(HeaderName, HeaderValue)],
-) -> Result<ClientResponse, ConnectionFailure> {
-    let answer = client.get(path, headers).await;
-    answer.map_err(|error| ConnectionFailure::from_client_error(&error))
-}
-
 /// The body of a 200.
 pub async fn body(client: &mut Client, path: &str) -> Option<Bytes> {
-    let answer = get(client, path, &[]).await.ok()?;
+    let answer = client.get(path, &[]).await.ok()?;
     (answer.status == StatusCode::OK).then_some(answer.body)
 }
 
@@ -87,7 +56,7 @@ pub async fn is_proxy(
     address: SocketAddr,
 ) -> Result<bool, ConnectionFailure> {
     // On a new connection: Go closes it after such a request.
-    let answer = get(&mut maker.client(address), MALFORMED_PATH, &[]).await?;
+    let answer = maker.client(address).get(MALFORMED_PATH, &[]).await?;
     Ok(is_from_proxy(&answer))
 }
 

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 
 use super::finding::Finding;
 use super::inventory::Inventory;
-use super::local_proxy::RunningProxy;
 use super::told;
 use crate::cluster::keys::claims_an_id;
 use crate::cluster::others_ids::OthersIds;
@@ -13,55 +12,45 @@ use crate::cluster::state::canonical;
 use crate::config::Config;
 use crate::publish::identity::{LeaseCandidate, ShownIds, can_name_a_lease};
 
-/// The configured server ID, or the one that the proxy would find; `None`: it would generate one.
-pub fn own(
-    config: &Config,
-    host: &str,
-    running: Option<&RunningProxy>,
-    inventory: &Inventory,
-) -> Option<String> {
-    if config.identity.server_id.is_some() {
-        return config.identity.server_id.clone();
-    }
-    let running = running.map(|running| canonical(running.endpoint));
-    let ours = [canonical(config.peer.advertise_address)].into_iter();
+/// The server ID that the proxy would find; `None`: it would generate one.
+fn found(host: &str, mine: &[SocketAddr], inventory: &Inventory) -> Option<String> {
     let others = OthersIds::of(
         inventory.records.iter().map(|(id, record)| (id, record)),
         inventory.lives.iter().map(|(id, live)| (id, live)),
         inventory.entries.iter().map(|(id, at)| (id, at.address)),
-        &ours.chain(running).collect::<Vec<_>>(),
+        mine,
     );
     let leases = inventory.leases.iter();
-    let leases: Vec<_> = leases
-        .filter(|(name, _)| can_name_a_lease(name))
-        .map(|(name, lease)| LeaseCandidate {
-            name,
-            hostname: lease.hostname.as_deref(),
-            identity: lease.identity && !lease.published,
-        })
-        .collect();
+    let leases = leases.filter(|(name, _)| can_name_a_lease(name));
+    let leases = leases.map(|(name, lease)| LeaseCandidate {
+        name,
+        hostname: lease.hostname.as_deref(),
+        identity: lease.identity && !lease.published,
+    });
     let shown = ShownIds {
         host,
-        leases: &leases,
+        leases: &leases.collect::<Vec<_>>(),
         others: &others,
     };
     let found = shown.computed().or_else(|| shown.labelled());
     found.map(str::to_owned)
 }
 
-/// `own`: see [`own`]; `running`: the proxy on this machine.
+/// `host`: the name of this machine; `mine`: addresses of this proxy, the configured one first; `runs_as`: ID of the proxy
+/// that runs here.
 pub fn findings(
     config: &Config,
-    own: Option<&str>,
-    running: Option<&RunningProxy>,
+    host: &str,
+    mine: &[SocketAddr],
+    runs_as: Option<&str>,
     inventory: &Inventory,
 ) -> Vec<Finding> {
-    let runs_as = running.and_then(|running| running.id.as_deref());
-    let id = own.or(runs_as);
-    let mine = canonical(config.peer.advertise_address);
+    let found = found(host, mine, inventory);
+    let configured = config.identity.server_id.as_deref();
+    let id = configured.or(found.as_deref()).or(runs_as);
     let mut findings = vec![match id {
         None => told::no_id("server ID"),
-        Some(id) => own_id_finding(mine, id, running, inventory),
+        Some(id) => own_id_finding(mine, id, inventory),
     }];
     findings.extend(inventory.claims.iter().filter_map(|key| {
         let (id, address) = key.rsplit_once('/').filter(|_| claims_an_id(key))?;
@@ -71,25 +60,19 @@ pub fn findings(
     findings
 }
 
-fn own_id_finding(
-    mine: SocketAddr,
-    id: &str,
-    running: Option<&RunningProxy>,
-    inventory: &Inventory,
-) -> Finding {
+fn own_id_finding(mine: &[SocketAddr], id: &str, inventory: &Inventory) -> Finding {
     let about = format!("server ID {id}");
-    let running_at = running.map(|running| canonical(running.endpoint));
     let live = inventory.lives.iter().find(|(live, _)| live == id);
     match live.map(|(_, live)| canonical(live.endpoint)) {
         None => told::unused_id(about),
-        Some(at) if at == mine || Some(at) == running_at => told::own_id(about),
+        Some(at) if mine.contains(&at) => told::own_id(about),
         Some(at) => told::used_id(about, at),
     }
 }
 
-/// Addresses with more than one live server. `own`: IDs of this proxy, whose address is `mine`.
+/// Addresses with more than one live server. `own`: IDs of this proxy, whose first address is the configured one.
 fn shared_addresses(
-    mine: SocketAddr,
+    mine: &[SocketAddr],
     own: [Option<&str>; 2],
     inventory: &Inventory,
 ) -> Vec<Finding> {
@@ -97,14 +80,18 @@ fn shared_addresses(
     for (id, live) in &inventory.lives {
         at.entry(canonical(live.endpoint)).or_default().push(id);
     }
-    let others = at.remove(&mine).unwrap_or_default().into_iter();
-    let others = others.filter(|id| !own.contains(&Some(id)));
-    let key = format!("peer.advertiseAddress {mine}");
-    let at_mine = others.map(|id| told::address_of_another(&key, id));
-    let shared = at.iter().filter(|(_, ids)| ids.len() > 1);
-    let elsewhere = shared
-        .map(|(address, ids)| told::shared_address(format!("servers {}", ids.join(", ")), address));
-    elsewhere.chain(at_mine).collect()
+    let mut findings = Vec::new();
+    for (address, ids) in &at {
+        if mine.first() == Some(address) {
+            let about = format!("peer.advertiseAddress {address}");
+            let others = ids.iter().filter(|id| !own.contains(&Some(id)));
+            findings.extend(others.map(|id| told::address_of_another(&about, id)));
+        } else if ids.len() > 1 {
+            let about = format!("servers {}", ids.join(", "));
+            findings.push(told::shared_address(about, address));
+        }
+    }
+    findings
 }
 
 #[cfg(test)]
@@ -131,13 +118,10 @@ mod tests {
             claims: claims.iter().map(|claim| String::from(*claim)).collect(),
             ..Inventory::default()
         };
-        let running = running.map(|endpoint| RunningProxy {
-            id: Some("a".to_owned()),
-            endpoint: endpoint.parse().unwrap(),
-            version: String::new(),
-            missing: Vec::new(),
-        });
-        let findings = findings(&config, Some("a"), running.as_ref(), &inventory);
+        let configured = canonical(config.peer.advertise_address);
+        let running = running.map(|endpoint| endpoint.parse().unwrap());
+        let mine: Vec<_> = [configured].into_iter().chain(running).collect();
+        let findings = findings(&config, "host", &mine, Some("a"), &inventory);
         findings.iter().map(ToString::to_string).collect()
     }
 

@@ -8,12 +8,11 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use serde::Deserialize;
-use tokio::time::timeout;
 
-use super::connection_failure::{ConfigKeys, ConnectionFailure};
+use super::connection_failure::{self, ConfigKeys, ConnectionFailure};
 use super::finding::Finding;
 use super::http_probe::{self, PATIENCE};
-use super::told;
+use super::{peers, told};
 use crate::cli::fetch::{self, FetchError};
 use crate::client::ClientMaker;
 use crate::cluster::state::canonical;
@@ -28,26 +27,16 @@ const COUNTER: &str = "kube_interop_proxy_refusals_total{reason=\"bad_target\"} 
 const KEYS: ConfigKeys = ConfigKeys {
     server: "this proxy",
     address: ADVERTISE_KEY,
-    authority: "peer.caFile",
-    name: "peer.serverName",
-    certificate: "apiServer.proxyClientCertFile",
     serving: "serving.certFile",
+    ..peers::KEYS
 };
 
 #[derive(Debug)]
 pub struct LocalObservations {
-    pub admin: AdminPort,
+    /// What listens at `admin.bindAddress`: a proxy, nobody, or how something else showed.
+    pub admin: Result<Option<RunningProxy>, String>,
     /// `serving.bindAddress` and, if it differs, `peer.advertiseAddress`.
     pub addresses: Vec<OwnAddress>,
-}
-
-/// What listens at `admin.bindAddress`.
-#[derive(Debug)]
-pub enum AdminPort {
-    Nothing,
-    /// Something that is no proxy, and how it showed.
-    Other(String),
-    Proxy(RunningProxy),
 }
 
 /// The running proxy, from its status document.
@@ -86,10 +75,7 @@ pub enum Listener {
 
 impl LocalObservations {
     pub fn running(&self) -> Option<&RunningProxy> {
-        match &self.admin {
-            AdminPort::Proxy(running) => Some(running),
-            AdminPort::Nothing | AdminPort::Other(_) => None,
-        }
+        self.admin.as_ref().ok()?.as_ref()
     }
 }
 
@@ -97,37 +83,31 @@ impl LocalObservations {
 pub async fn probe(config: &Config, maker: Option<&Arc<ClientMaker>>) -> LocalObservations {
     let port = config.admin.bind_address.to_string();
     let admin = admin(&port).await;
-    let counts = matches!(admin, AdminPort::Proxy(_)).then_some(port.as_str());
-    let mut wanted = vec![(BIND_KEY, config.serving.bind_address)];
-    if config.peer.advertise_address != config.serving.bind_address {
-        wanted.push((ADVERTISE_KEY, config.peer.advertise_address));
-    }
+    let counts = matches!(admin, Ok(Some(_))).then_some(port.as_str());
+    let (bound, advertised) = (config.serving.bind_address, config.peer.advertise_address);
+    let other = (advertised != bound).then_some((ADVERTISE_KEY, advertised));
     let mut addresses = Vec::new();
-    for (key, address) in wanted {
+    for (key, address) in [(BIND_KEY, bound)].into_iter().chain(other) {
         // Nothing can connect to port 0.
         let Some(maker) = maker.filter(|_| address.port() != 0) else {
             continue;
         };
-        let listener = timeout(PATIENCE, listener(key, address, maker, counts)).await;
         addresses.push(OwnAddress {
             key,
             address,
-            listener: listener.unwrap_or(Listener::Unknown(ConnectionFailure::TimedOut)),
+            listener: listener(key, address, maker, counts).await,
         });
     }
     LocalObservations { admin, addresses }
 }
 
-async fn admin(port: &str) -> AdminPort {
+async fn admin(port: &str) -> Result<Option<RunningProxy>, String> {
     match fetch::status(port).await {
-        Err(FetchError::Connect(error)) if error.kind() == ErrorKind::ConnectionRefused => {
-            AdminPort::Nothing
-        }
-        Err(error) => AdminPort::Other(error.to_string()),
-        Ok(mut status) => match serde_json::from_value(status["server"].take()) {
-            Ok(running) => AdminPort::Proxy(running),
-            Err(error) => AdminPort::Other(format!("its /statusz is another one: {error}")),
-        },
+        Err(FetchError::Connect(error)) if error.kind() == ErrorKind::ConnectionRefused => Ok(None),
+        Err(error) => Err(error.to_string()),
+        Ok(mut status) => serde_json::from_value(status["server"].take())
+            .map(Some)
+            .map_err(|error| format!("its /statusz is another one: {error}")),
     }
 }
 
@@ -142,7 +122,8 @@ async fn listener(
         return Listener::Foreign;
     }
     let before = refusal_count(counts).await;
-    match http_probe::is_proxy(maker, address).await {
+    let asking = http_probe::is_proxy(maker, address);
+    match connection_failure::within(PATIENCE, asking).await {
         Err(ConnectionFailure::Refused) => Listener::Nothing,
         Err(failure) if failure.is_not_tls() => Listener::NotAProxy,
         Err(failure) => Listener::Unknown(failure),
@@ -165,14 +146,12 @@ async fn refusal_count(admin: Option<&str>) -> Option<f64> {
 pub fn findings(config: &Config, observed: &LocalObservations) -> Vec<Finding> {
     let admin = config.admin.bind_address;
     let mut findings = match &observed.admin {
-        AdminPort::Nothing => vec![told::none_runs(ABOUT, admin)],
-        AdminPort::Other(how) => {
-            vec![told::admin_port_taken(
-                format!("admin.bindAddress {admin}"),
-                how,
-            )]
+        Ok(None) => vec![told::none_runs(ABOUT, admin)],
+        Ok(Some(running)) => running_findings(config, running),
+        Err(how) => {
+            let about = format!("admin.bindAddress {admin}");
+            vec![told::admin_port_taken(about, how)]
         }
-        AdminPort::Proxy(running) => running_findings(config, running),
     };
     let addresses = observed.addresses.iter();
     findings.extend(addresses.map(|own| address_finding(config, own, observed)));
@@ -180,17 +159,12 @@ pub fn findings(config: &Config, observed: &LocalObservations) -> Vec<Finding> {
 }
 
 fn running_findings(config: &Config, running: &RunningProxy) -> Vec<Finding> {
-    let RunningProxy {
-        id,
-        endpoint,
-        version,
-        missing,
-    } = running;
-    let shown = id.as_deref().unwrap_or("no server ID yet");
+    let (endpoint, id) = (running.endpoint, running.id.as_deref());
+    let shown = id.unwrap_or("no server ID yet");
     let advertised = config.peer.advertise_address;
-    let configured = config.identity.server_id.as_ref();
-    let elsewhere = advertised.port() != 0 && canonical(*endpoint) != canonical(advertised);
-    let differs = match configured.filter(|configured| Some(*configured) != id.as_ref()) {
+    let configured = config.identity.server_id.as_deref();
+    let elsewhere = advertised.port() != 0 && canonical(endpoint) != canonical(advertised);
+    let differs = match configured.filter(|_| configured != id) {
         _ if elsewhere => Some(format!(
             "it advertises {endpoint}, the file says {advertised}"
         )),
@@ -200,9 +174,10 @@ fn running_findings(config: &Config, running: &RunningProxy) -> Vec<Finding> {
         None => None,
     };
     let differs = differs.map(|how| told::runs_otherwise(ABOUT, how));
+    let missing = running.missing.join("; ");
     let state = match missing.is_empty() {
-        true => told::proxy_ready(ABOUT, shown, endpoint, version),
-        false => told::proxy_not_ready(ABOUT, shown, endpoint, missing.join("; ")),
+        true => told::proxy_ready(ABOUT, shown, endpoint, &running.version),
+        false => told::proxy_not_ready(ABOUT, shown, endpoint, missing),
     };
     differs.into_iter().chain([state]).collect()
 }
@@ -215,18 +190,18 @@ fn address_finding(config: &Config, own: &OwnAddress, observed: &LocalObservatio
     let running = observed.running();
     // The running proxy has the same address.
     let agrees = running.is_some_and(|running| canonical(running.endpoint) == advertised);
-    match (&own.listener, &observed.admin) {
-        (Listener::Foreign, _) => told::foreign_address(about),
-        (Listener::Nothing, _) if binds && !agrees => told::free(about),
-        (Listener::Nothing, _) if running.is_none() => told::nobody_yet(about),
-        (Listener::Nothing, _) => told::nobody(about, key),
-        (Listener::Unknown(failure), _) => failure.finding(&about, &KEYS),
-        (Listener::NotAProxy, _) if binds => told::port_taken(about),
-        (Listener::NotAProxy, _) => told::leads_to_no_proxy(about, key),
-        (Listener::Proxy(Some(true)), _) => told::leads_here(about),
-        (Listener::Proxy(Some(false)), _) => told::leads_to_another_proxy(about, key),
-        (Listener::Proxy(None), AdminPort::Nothing) => told::leads_away(about, key),
-        (Listener::Proxy(None), _) => told::leads_to_some_proxy(about),
+    match &own.listener {
+        Listener::Foreign => told::foreign_address(about),
+        Listener::Nothing if binds && !agrees => told::free(about),
+        Listener::Nothing if running.is_none() => told::nobody_yet(about),
+        Listener::Nothing => told::nobody(about, key),
+        Listener::Unknown(failure) => failure.finding(&about, &KEYS),
+        Listener::NotAProxy if binds => told::port_taken(about),
+        Listener::NotAProxy => told::leads_to_no_proxy(about, key),
+        Listener::Proxy(Some(true)) => told::leads_here(about),
+        Listener::Proxy(Some(false)) => told::leads_to_another_proxy(about, key),
+        Listener::Proxy(None) if matches!(observed.admin, Ok(None)) => told::leads_away(about, key),
+        Listener::Proxy(None) => told::leads_to_some_proxy(about),
     }
 }
 
@@ -236,7 +211,7 @@ mod tests {
 
     const EXAMPLE: &str = include_str!("../../../config.example.yaml");
 
-    fn said(admin: AdminPort, listener: Listener) -> Vec<String> {
+    fn said(admin: Result<Option<RunningProxy>, String>, listener: Listener) -> Vec<String> {
         let config = crate::config::parse(EXAMPLE).unwrap();
         let own = OwnAddress {
             key: BIND_KEY,
@@ -251,24 +226,24 @@ mod tests {
         findings.iter().map(ToString::to_string).collect()
     }
 
-    fn running(endpoint: &str) -> AdminPort {
-        AdminPort::Proxy(RunningProxy {
+    fn running(endpoint: &str) -> Result<Option<RunningProxy>, String> {
+        Ok(Some(RunningProxy {
             id: Some("a".to_owned()),
             endpoint: endpoint.parse().unwrap(),
             version: "0.1.0".to_owned(),
             missing: Vec::new(),
-        })
+        }))
     }
 
     #[test]
     fn without_a_proxy_the_port_must_be_free() {
-        assert!(said(AdminPort::Nothing, Listener::Nothing)[1].ends_with("10.0.0.11:6443: free"));
+        assert!(said(Ok(None), Listener::Nothing)[1].ends_with("10.0.0.11:6443: free"));
         for listener in [
             Listener::NotAProxy,
             Listener::Proxy(None),
             Listener::Foreign,
         ] {
-            let line = &said(AdminPort::Nothing, listener)[1];
+            let line = &said(Ok(None), listener)[1];
             assert!(line.starts_with("problem serving.bindAddress"), "{line}");
         }
     }

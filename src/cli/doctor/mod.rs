@@ -24,18 +24,22 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use arc_swap::ArcSwap;
 use http::HeaderMap;
 
 use self::addresses::HostAddresses;
+use self::clock::Skew;
 use self::finding::{Finding, Level};
+use self::inventory::Inventory;
+use self::local_proxy::RunningProxy;
 use crate::client::ClientMaker;
 use crate::cluster::connector;
 use crate::cluster::state::canonical;
 use crate::config::{self, Config};
+use crate::local;
 use crate::publish::identity::host_name;
 use crate::server::rotate;
-use crate::tls::credentials::Current;
-use crate::tls::error::TlsError;
+use crate::tls::credentials::{Credentials, Current};
 use crate::tls::files::FileSnapshot;
 
 /// Time limit for one subject. Two run one after the other: together they stay below half a minute.
@@ -67,59 +71,91 @@ async fn live(config: &Config, file: &Path) -> Vec<Finding> {
     let mut named = rotate::files(config);
     named.extend(connector::files(&config.etcd));
     let reading = FileSnapshot::read(&named);
-    let trusting = |ca_file| http_probe::credentials_trusting(config, ca_file, &reading);
-    let maker = peer_maker(config, trusting(&config.peer.ca_file));
-    let local = trusting(&config.api_server.ca_file);
-    let credentials = local.as_ref().ok().cloned();
-    let ((apiserver, skew), local_proxy, etcd) = tokio::join!(
-        apiserver::check(config, local, &reading),
-        local_proxy::probe(config, maker.as_ref().ok()),
+    let mut findings = certificates::findings(config, &named, &reading, SystemTime::now());
+    let clients = Clients::new(config, &reading);
+    let unusable = clients.as_ref().err();
+    findings.extend(unusable.map(|why| told::skipped("apiserver and peers", why)));
+    let clients = clients.ok();
+    let apiserver = async {
+        match &clients {
+            Some(clients) => apiserver::check(config, clients, &reading).await,
+            None => (Vec::new(), None),
+        }
+    };
+    let peers = clients.as_ref().map(|clients| &clients.peers);
+    let ((apiserver, skew), here, etcd) = tokio::join!(
+        apiserver,
+        local_proxy::probe(config, peers),
         etcd::check(config, &reading),
     );
-    let mut findings = certificates::findings(config, &named, &reading, SystemTime::now());
     findings.extend(etcd.findings);
     let answers = apiserver.iter().all(|found| found.level < Level::Problem);
     findings.extend(apiserver);
-    if let (true, Some(credentials), Some(client)) = (answers, credentials, etcd.client) {
-        findings.extend(storage::check(config, &credentials, &client).await);
+    if let (true, Some(clients), Some(client)) = (answers, &clients, etcd.client) {
+        findings.extend(storage::check(config, clients, &client).await);
     }
-    findings.extend(local_proxy::findings(config, &local_proxy));
-    findings.extend(addresses::findings(config, &HostAddresses::read()));
-    let mut skews = Vec::from_iter(skew);
-    match etcd.stored {
-        Some(stored) => {
-            let running = local_proxy.running();
-            let own = identity::own(config, &host_name(), running, &stored);
-            findings.extend(identity::findings(config, own.as_deref(), running, &stored));
-            let running = running.map(|running| canonical(running.endpoint));
-            let mine = [canonical(config.peer.advertise_address)].into_iter();
-            let mine: Vec<_> = mine.chain(running).collect();
-            let names = &config.serving.request_headers;
-            let (peers, peer_skews) = peers::check(maker, names, &mine, &stored).await;
-            findings.extend(peers);
-            findings.extend(peers::absent(&stored, &mine, file));
-            skews.extend(peer_skews);
+    findings.extend(local_proxy::findings(config, &here));
+    let host = HostAddresses::read(config.serving.bind_address.port());
+    findings.extend(addresses::findings(config, &host));
+    let (cluster, skews) = match &etcd.stored {
+        Some(stored) => self::cluster(config, file, peers, here.running(), stored).await,
+        None => {
+            let why = "no endpoint of etcd tells of them";
+            (vec![told::skipped("server ID and peers", why)], Vec::new())
         }
-        None => findings.push(told::skipped(
-            "server ID and peers",
-            "no endpoint of etcd tells of them",
-        )),
-    }
+    };
+    findings.extend(cluster);
+    let skews: Vec<_> = skew.into_iter().chain(skews).collect();
     findings.extend(clock::findings(&skews, config.identity.lease_duration));
     findings
 }
 
-/// Clients that connect to peers as the proxy does.
-fn peer_maker(
+/// This server and its peers, as etcd has them. Returns the differences of peers' clocks too.
+async fn cluster(
     config: &Config,
-    credentials: Result<Current, TlsError>,
-) -> Result<Arc<ClientMaker>, String> {
-    let maker = ClientMaker::new(
-        &config.peer.server_name,
-        credentials.map_err(|error| error.to_string())?,
-        |credentials| &credentials.peers,
-        HeaderMap::new(),
-        http_probe::PATIENCE,
-    );
-    maker.map(Arc::new).map_err(|error| error.to_string())
+    file: &Path,
+    peers: Option<&Arc<ClientMaker>>,
+    running: Option<&RunningProxy>,
+    stored: &Inventory,
+) -> (Vec<Finding>, Vec<(String, Skew)>) {
+    let mine = [config.peer.advertise_address].into_iter();
+    let mine = mine.chain(running.map(|running| running.endpoint));
+    let mine: Vec<_> = mine.map(canonical).collect();
+    let runs_as = running.and_then(|running| running.id.as_deref());
+    let mut findings = identity::findings(config, &host_name(), &mine, runs_as, stored);
+    let mut skews = Vec::new();
+    if let Some(maker) = peers {
+        let names = &config.serving.request_headers;
+        let (peers, clocks) = peers::check(maker, names, &mine, stored).await;
+        findings.extend(peers);
+        skews = clocks;
+    }
+    findings.extend(peers::absent(stored, &mine, file));
+    (findings, skews)
+}
+
+/// Clients of the apiserver and of peers that connect as the proxy does.
+pub struct Clients {
+    credentials: Current,
+    apiserver: Arc<ClientMaker>,
+    peers: Arc<ClientMaker>,
+}
+
+impl Clients {
+    fn new(config: &Config, reading: &FileSnapshot<'_>) -> anyhow::Result<Self> {
+        let credentials = Credentials::read(config, reading)?;
+        let credentials = Arc::new(ArcSwap::from_pointee(credentials));
+        let peers = ClientMaker::new(
+            &config.peer.server_name,
+            credentials.clone(),
+            |credentials| &credentials.peers,
+            HeaderMap::new(),
+            http_probe::PATIENCE,
+        );
+        Ok(Self {
+            apiserver: Arc::new(local::maker(config, credentials.clone())?),
+            peers: Arc::new(peers?),
+            credentials,
+        })
+    }
 }

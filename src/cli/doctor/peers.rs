@@ -10,12 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use http::StatusCode;
 use http::header::{HeaderName, HeaderValue};
-use http::{HeaderMap, StatusCode};
-use tokio::time::timeout;
 
 use super::clock::Skew;
-use super::connection_failure::{ConfigKeys, ConnectionFailure};
+use super::connection_failure::{self, ConfigKeys, ConnectionFailure};
 use super::finding::Finding;
 use super::http_probe::{self, Readiness};
 use super::inventory::Inventory;
@@ -28,7 +27,7 @@ use crate::local::requestheader::findings::{TrustProblem, UserRecognition, recog
 use crate::request::headers::{NOT_EXECUTED, PEER_PROXIED, REROUTED};
 use crate::routing::table::ServerKind;
 
-const KEYS: ConfigKeys = ConfigKeys {
+pub const KEYS: ConfigKeys = ConfigKeys {
     server: "the proxy",
     address: "its peer.advertiseAddress",
     authority: "peer.caFile",
@@ -66,20 +65,17 @@ type Observed = Result<PeerObservations, ConnectionFailure>;
 
 /// Asks all live servers at addresses other than `mine`. Returns the clock differences too.
 pub async fn check(
-    maker: Result<Arc<ClientMaker>, String>,
+    maker: &Arc<ClientMaker>,
     names: &RequestHeaders,
     mine: &[SocketAddr],
     inventory: &Inventory,
 ) -> (Vec<Finding>, Vec<(String, Skew)>) {
-    let maker = match maker {
-        Ok(maker) => maker,
-        Err(why) => return (vec![told::skipped("peers", why)], Vec::new()),
-    };
     let mut live = live_peers(inventory, mine);
     let left = live.split_off(live.len().min(MAX_PEERS)).len();
     let probes = live.into_iter().map(async |peer| {
-        let observed = timeout(PATIENCE, observe(&maker, names, peer.address)).await;
-        (peer, observed.unwrap_or(Err(ConnectionFailure::TimedOut)))
+        let observed = observe(maker, names, peer.address);
+        let observed = connection_failure::within(PATIENCE, observed).await;
+        (peer, observed)
     });
     let observed = join_all(probes).await;
     let skews = observed.iter().filter_map(|(peer, observed)| {
@@ -87,9 +83,7 @@ pub async fn check(
         Some((peer.about(), skew))
     });
     let mut findings = findings(&observed);
-    if left > 0 {
-        findings.push(told::left_out("peers", left));
-    }
+    findings.extend((left > 0).then(|| told::left_out("peers", left)));
     (findings, skews.collect())
 }
 
@@ -102,37 +96,29 @@ impl PeerServer {
 
 /// Live servers at addresses other than `mine`, of which the first is the configured one.
 pub fn live_peers(inventory: &Inventory, mine: &[SocketAddr]) -> Vec<PeerServer> {
-    let mut peers: Vec<PeerServer> = Vec::new();
-    let mut add = |id: &str, address: SocketAddr, kind: ServerKind| {
-        let known = inventory.records.iter().find(|(known, _)| known == id);
-        let of_proxy = known.filter(|_| kind.has_proxy());
-        peers.push(PeerServer {
-            id: id.to_owned(),
-            address,
-            kind,
-            version: of_proxy.and_then(|(_, record)| record.binary_version.clone()),
-        });
+    let record = |id: &str| inventory.records.iter().find(|(known, _)| known == id);
+    let proxied = inventory.lives.iter().map(|(id, live)| PeerServer {
+        id: id.clone(),
+        address: live.endpoint,
+        kind: ServerKind::Proxied,
+        version: record(id).and_then(|(_, record)| record.binary_version.clone()),
+    });
+    let without_proxy = |id: &str, address: SocketAddr, kind: ServerKind| PeerServer {
+        id: id.to_owned(),
+        address,
+        kind,
+        version: None,
     };
-    let elsewhere = |address: SocketAddr| !mine.contains(&canonical(address));
-    for (id, live) in &inventory.lives {
-        if elsewhere(live.endpoint) {
-            add(id, live.endpoint, ServerKind::Proxied);
-        }
-    }
-    for (id, entry) in &inventory.entries {
-        let recorded = inventory.records.iter().any(|(known, _)| known == id);
-        if elsewhere(entry.address) && !recorded && !is_alive(inventory, id, entry.address) {
-            add(id, entry.address, ServerKind::Native);
-        }
-    }
+    let native = inventory.entries.iter().filter(|(id, entry)| {
+        let recorded = record(id).is_some();
+        !recorded && !is_alive(inventory, id, entry.address)
+    });
+    let native = native.map(|(id, entry)| without_proxy(id, entry.address, ServerKind::Native));
+    let elsewhere = |peer: &PeerServer| !mine.contains(&canonical(peer.address));
+    let mut peers: Vec<_> = proxied.chain(native).filter(elsewhere).collect();
     let known: Vec<_> = peers.iter().map(|peer| canonical(peer.address)).collect();
     let bare = advertised(inventory, mine).filter(|address| !known.contains(address));
-    peers.extend(bare.map(|address| PeerServer {
-        id: "bare".to_owned(),
-        address,
-        kind: ServerKind::Bare,
-        version: None,
-    }));
+    peers.extend(bare.map(|address| without_proxy("bare", address, ServerKind::Bare)));
     peers
 }
 
@@ -166,15 +152,14 @@ pub fn absent(inventory: &Inventory, mine: &[SocketAddr], file: &Path) -> Vec<Fi
 }
 
 pub fn findings(observed: &[(PeerServer, Observed)]) -> Vec<Finding> {
-    if observed.is_empty() {
-        return vec![told::alone("peers")];
+    match observed {
+        [] => vec![told::alone("peers")],
+        each => each.iter().map(|(peer, it)| finding(peer, it)).collect(),
     }
-    let each = observed.iter();
-    each.map(|(peer, observed)| finding(peer, observed))
-        .collect()
 }
 
 fn finding(peer: &PeerServer, observed: &Observed) -> Finding {
+    use UserRecognition::{No, Unnamed, Yes};
     let about = peer.about();
     let bare = peer.kind == ServerKind::Bare;
     let observed = match observed {
@@ -184,26 +169,21 @@ fn finding(peer: &PeerServer, observed: &Observed) -> Finding {
         }
         Err(failure) => return failure.finding(&about, &KEYS),
     };
+    let unready = observed.ready.status == StatusCode::SERVICE_UNAVAILABLE;
     match (&observed.proxy, &observed.trust) {
         (Ok(true), _) if bare => told::advertised_by_proxy(about),
         (Ok(false), _) if peer.kind.has_proxy() => told::peer_is_no_proxy(about),
-        (_, Ok(UserRecognition::Yes)) => readiness(peer, &observed.ready),
-        (_, Ok(UserRecognition::No(TrustProblem::NotBelieved(_)))) => told::peer_rejects(about),
-        (_, Ok(UserRecognition::No(TrustProblem::TakenFor { header, user }))) => {
-            // A server that does not take the certificate for a peer's answers 401, and never as anonymous.
-            match user == ANONYMOUS {
-                true => told::peer_reads_other_headers(about, header),
-                false => told::peer_takes_for_user(about, user),
-            }
+        (_, Ok(Yes)) => readiness(peer, &observed.ready),
+        (_, Ok(No(TrustProblem::NotBelieved(_)))) => told::peer_rejects(about),
+        // A server that does not take the certificate for a peer's answers 401, and never as anonymous.
+        (_, Ok(No(TrustProblem::TakenFor { header, user }))) if user == ANONYMOUS => {
+            told::peer_reads_other_headers(about, header)
         }
+        (_, Ok(No(TrustProblem::TakenFor { user, .. }))) => told::peer_takes_for_user(about, user),
         // A server that is not ready need not tell whom it believes.
-        _ if observed.ready.status == StatusCode::SERVICE_UNAVAILABLE => {
-            readiness(peer, &observed.ready)
-        }
-        (_, Ok(UserRecognition::No(other))) => told::peer_belief_unknown(about, other),
-        (_, Ok(UserRecognition::Unnamed)) => {
-            told::peer_belief_unknown(about, "everybody may read everything there")
-        }
+        _ if unready => readiness(peer, &observed.ready),
+        (_, Ok(No(other))) => told::peer_belief_unknown(about, other),
+        (_, Ok(Unnamed)) => told::peer_belief_unknown(about, "everybody may read everything there"),
         (_, Err(why)) => told::peer_belief_unknown(about, why),
     }
 }
@@ -245,23 +225,19 @@ async fn trust(
     address: SocketAddr,
 ) -> Result<UserRecognition, String> {
     let invented = format!("kube-interop-proxy-invented-{:016x}", rand::random::<u64>());
-    let identity = client::identity(names, &invented, &[]).map_err(|error| error.to_string())?;
-    let mut client = maker.client(address);
-    let answer = http_probe::get(&mut client, PATH, &rerouted(&identity)).await;
-    let answer = answer.map_err(|failure| failure.description(&KEYS))?;
+    let mut headers = client::identity(names, &invented, &[]).map_err(|error| error.to_string())?;
+    headers.extend([REROUTED, PEER_PROXIED].map(|name| (name, HeaderValue::from_static("true"))));
+    let headers: Vec<(HeaderName, HeaderValue)> = headers
+        .iter()
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    let answer = maker.client(address).get(PATH, &headers).await;
+    let answer = answer.map_err(|error| ConnectionFailure::from(error).description(&KEYS))?;
     // A proxy sends this header to trusted peers only.
     Ok(match answer.headers.contains_key(NOT_EXECUTED) {
         true => UserRecognition::Yes,
         false => recognised(names, &invented, answer.status, &answer.body),
     })
-}
-
-/// The headers of a rerouted request with this identity.
-fn rerouted(identity: &HeaderMap) -> Vec<(HeaderName, HeaderValue)> {
-    let marks = [REROUTED, PEER_PROXIED].map(|name| (name, HeaderValue::from_static("true")));
-    let identity = identity.iter();
-    let identity = identity.map(|(name, value)| (name.clone(), value.clone()));
-    identity.chain(marks).collect()
 }
 
 #[cfg(test)]

@@ -3,21 +3,18 @@
 //! the latter. The proof is that of last bookmarks ([`crate::watches::prover`]).
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use tokio::time::timeout;
 
-use super::PATIENCE;
 use super::apiserver;
 use super::finding::Finding;
 use super::http_probe::body;
 use super::told;
+use super::{Clients, PATIENCE};
 use crate::client::Client;
 use crate::config::Config;
 use crate::kube::discovery::documents;
 use crate::kube::gvr::{GroupVersion, ResourceKind};
-use crate::local;
-use crate::tls::credentials::Current;
 use crate::watches::apiservers::ApiServers;
 use crate::watches::prover::Prover;
 use crate::watches::sample::WatchedResource;
@@ -26,7 +23,7 @@ use crate::watches::storage;
 /// Names, as `etcd.otherResources` has them.
 #[derive(Debug, Default)]
 struct Stored {
-    here: usize,
+    here: BTreeSet<String>,
     elsewhere: BTreeSet<String>,
     unknown: BTreeSet<String>,
 }
@@ -34,23 +31,19 @@ struct Stored {
 /// `None`: the apiserver does not tell what it serves.
 pub async fn check(
     config: &Config,
-    credentials: &Current,
+    clients: &Clients,
     etcd: &etcd_client::Client,
 ) -> Option<Finding> {
-    let stored = timeout(PATIENCE, probe(config, credentials, etcd)).await;
+    let stored = timeout(PATIENCE, probe(config, clients, etcd)).await;
     Some(finding(config, &stored.ok()??))
 }
 
 /// Asks the apiserver for one object of each resource that it lists in built-in groups, and etcd for the same.
-async fn probe(
-    config: &Config,
-    credentials: &Current,
-    etcd: &etcd_client::Client,
-) -> Option<Stored> {
+async fn probe(config: &Config, clients: &Clients, etcd: &etcd_client::Client) -> Option<Stored> {
     let server = config.api_server.address;
-    let maker = Arc::new(local::maker(config, credentials.clone()).ok()?);
+    let maker = &clients.apiserver;
     let listed = listed(&mut maker.client(server)).await?;
-    let prover = Prover(ApiServers::new(config, credentials, maker).ok()?);
+    let prover = Prover(ApiServers::new(config, &clients.credentials, maker.clone()).ok()?);
     let (mut stored, mut asked) = (Stored::default(), BTreeSet::new());
     for resource in listed {
         // Else the resource is not among those that kube-apiserver has built in, or is in `etcd.otherResources`.
@@ -60,11 +53,12 @@ async fn probe(
             continue;
         };
         let asking = prover.is_stored(etcd.clone(), server, &root, &resource);
-        match asking.await {
-            Ok(Some(true)) => stored.here += 1,
-            Ok(Some(false)) => drop(stored.elsewhere.insert(name(&resource))),
-            Ok(None) | Err(_) => drop(stored.unknown.insert(name(&resource))),
-        }
+        let names = match asking.await {
+            Ok(Some(true)) => &mut stored.here,
+            Ok(Some(false)) => &mut stored.elsewhere,
+            Ok(None) | Err(_) => &mut stored.unknown,
+        };
+        names.insert(name(&resource));
     }
     Some(stored)
 }
@@ -72,15 +66,16 @@ async fn probe(
 fn finding(config: &Config, stored: &Stored) -> Finding {
     let about = apiserver::about(config);
     let names = |names: &BTreeSet<String>| Vec::from_iter(names.iter().cloned()).join(", ");
-    if !stored.elsewhere.is_empty() {
-        return match stored.here {
-            0 => told::stores_nothing_here(about),
-            _ => told::stores_elsewhere(about, names(&stored.elsewhere)),
-        };
-    }
-    match stored.unknown.is_empty() {
-        true => told::stores_here(about),
-        false => told::storage_unknown(about, names(&stored.unknown)),
+    let Stored {
+        here,
+        elsewhere,
+        unknown,
+    } = stored;
+    match (here.is_empty(), elsewhere.is_empty(), unknown.is_empty()) {
+        (true, false, _) => told::stores_nothing_here(about),
+        (false, false, _) => told::stores_elsewhere(about, names(elsewhere)),
+        (_, true, true) => told::stores_here(about),
+        (_, true, false) => told::storage_unknown(about, names(unknown)),
     }
 }
 
@@ -122,6 +117,7 @@ mod tests {
     fn said(here: usize, elsewhere: &[&str], unknown: &[&str]) -> String {
         let config = crate::config::parse(include_str!("../../../config.example.yaml")).unwrap();
         let set = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+        let here = (0..here).map(|number| number.to_string()).collect();
         let (elsewhere, unknown) = (set(elsewhere), set(unknown));
         let stored = Stored {
             here,

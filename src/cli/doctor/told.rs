@@ -175,8 +175,6 @@ findings! {
     Ok no_problems() "no problems";
     Problem misconfigured(problem) "{problem}" => "correct it there";
     Info skipped(why) "not looked at: {why}";
-    Problem unbelieved(what, advice) "{what}" => "{advice}";
-    Warning differs(what, advice) "{what}" => "{advice}";
     Info alone() "no other server lives";
     Info left_out(count) "{count} more were not looked at";
 }
