@@ -3,7 +3,7 @@
 //! `super::section` notes every value that it reads, defaults included, so no key can be forgotten. Two spellings of
 //! one value are the same text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug, Display, Formatter};
 
 use super::tree::KeyPath;
@@ -40,20 +40,13 @@ impl EffectiveValues {
 
     /// The keys whose values differ in `new`, in alphabetical order.
     pub fn changes<'a>(&'a self, new: &'a Self) -> Vec<Change<'a>> {
-        let mut keys: Vec<&str> = self
-            .0
-            .keys()
-            .chain(new.0.keys())
-            .map(String::as_str)
-            .collect();
-        keys.sort_unstable();
-        keys.dedup();
-        let change = |key| Change {
+        let keys: BTreeSet<&String> = self.0.keys().chain(new.0.keys()).collect();
+        let value = |of: &'a Self, key| of.0.get(key).map(String::as_str);
+        let changes = keys.into_iter().map(|key| Change {
             key,
-            before: self.0.get(key).map(String::as_str),
-            now: new.0.get(key).map(String::as_str),
-        };
-        let changes = keys.into_iter().map(change);
+            before: value(self, key),
+            now: value(new, key),
+        });
         changes
             .filter(|change| change.before != change.now)
             .collect()

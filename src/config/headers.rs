@@ -79,24 +79,20 @@ struct HeaderRole {
 impl HeaderRole {
     /// Of all keys, in their order.
     fn all(facts: &Facts) -> Vec<Self> {
-        let mut roles = Vec::new();
-        let mut add = |key, name: &str, is_prefix| {
-            roles.push(Self {
-                key,
-                plain: plain(name),
-                is_prefix,
-            });
+        let role = |key, name: &str, is_prefix| Self {
+            key,
+            plain: plain(name),
+            is_prefix,
         };
+        let mut roles = Vec::new();
         for key in [USERNAME, UID, GROUP] {
             let names = facts.items::<HeaderName>(key);
-            names.for_each(|(_, name)| add(key, name.as_str(), false));
+            roles.extend(names.map(|(_, name)| role(key, name.as_str(), false)));
         }
         let prefixes = facts.items::<String>(EXTRA);
-        prefixes.for_each(|(_, prefix)| add(EXTRA, prefix, true));
+        roles.extend(prefixes.map(|(_, prefix)| role(EXTRA, prefix, true)));
         let version = facts.get::<HeaderName>(VERSION);
-        version
-            .into_iter()
-            .for_each(|name| add(VERSION, name.as_str(), false));
+        roles.extend(version.map(|name| role(VERSION, name.as_str(), false)));
         roles
     }
 

@@ -46,7 +46,6 @@ pub(super) fn config(
     let (facts, mut problems) = (notes.facts, notes.problems);
     check_lists(&facts, &mut problems);
     check_addresses(&facts, &mut problems);
-    check_additional_addresses(&facts, &mut problems);
     check_etcd(&facts, &mut problems);
     check_lease(&facts, &mut problems);
     headers::check_collisions(&facts, &mut problems);
@@ -72,52 +71,52 @@ fn check_lists(facts: &Facts, problems: &mut Problems) {
 const LOOP: &str = "the proxy would send every request to itself";
 const TAKEN: &str = "each needs a port of its own";
 
-/// Requests must not loop, and two listeners must not have the same port.
-fn check_addresses(facts: &Facts, problems: &mut Problems) {
-    for (key, other, consequence) in [
-        (API_SERVER, SERVING, LOOP),
-        (API_SERVER, PEER, LOOP),
-        (ADMIN, SERVING, TAKEN),
-        (ADMIN, API_SERVER, TAKEN),
-        (SECURE_ADMIN, SERVING, TAKEN),
-        (SECURE_ADMIN, API_SERVER, TAKEN),
-        (SECURE_ADMIN, ADMIN, TAKEN),
-    ] {
-        if is_same(facts.get(key), facts.get(other)) {
-            let message = format!("is the same as {other}; {consequence}");
-            problems.add(KeyPath::of(key), message);
-        }
-    }
-}
-
-/// Finds further addresses that are taken: one that is there twice would get two listeners.
-fn check_additional_addresses(facts: &Facts, problems: &mut Problems) {
-    for (index, (path, address)) in facts.items(ADDITIONAL).enumerate() {
-        for (key, consequence) in [
+/// The addresses of each key must not be those of other keys, for these reasons.
+const APART: [(&str, &[(&str, &str)]); 4] = [
+    (API_SERVER, &[(SERVING, LOOP), (PEER, LOOP)]),
+    (ADMIN, &[(SERVING, TAKEN), (API_SERVER, TAKEN)]),
+    (
+        SECURE_ADMIN,
+        &[(SERVING, TAKEN), (API_SERVER, TAKEN), (ADMIN, TAKEN)],
+    ),
+    (
+        ADDITIONAL,
+        &[
             (SERVING, "remove it here"),
             (API_SERVER, LOOP),
             (ADMIN, TAKEN),
             (SECURE_ADMIN, TAKEN),
-        ] {
-            if is_same(Some(address), facts.get(key)) {
-                let message = format!("is the same as {key}; {consequence}");
-                problems.add(path.clone(), message);
+        ],
+    ),
+];
+
+/// Requests must not loop, and two listeners must not have the same port.
+fn check_addresses(facts: &Facts, problems: &mut Problems) {
+    for (key, others) in APART {
+        let key = KeyPath::of(key);
+        let of_key = |(path, _): &(&KeyPath, _)| **path == key || path.is_item_of(&key);
+        for (path, address) in facts.all().filter(of_key) {
+            for (other, consequence) in others {
+                if is_same(address, facts.get(other)) {
+                    let message = format!("is the same as {other}; {consequence}");
+                    problems.add(path.clone(), message);
+                }
             }
         }
-        // In another spelling; items that are literally the same are noted where the list is read.
+    }
+    // In another spelling; items that are literally the same are noted where the list is read.
+    for (index, (path, address)) in facts.items(ADDITIONAL).enumerate() {
         let mut earlier = facts.items(ADDITIONAL).take(index);
-        if earlier.any(|(_, other)| is_same(Some(address), Some(other))) {
+        if earlier.any(|(_, other)| is_same(address, Some(other))) {
             problems.add(path.clone(), "is there twice; remove one");
         }
     }
 }
 
 /// Port 0 (any free port) is never the same.
-fn is_same(one: Option<&SocketAddr>, other: Option<&SocketAddr>) -> bool {
+fn is_same(one: &SocketAddr, other: Option<&SocketAddr>) -> bool {
     let whole = |address: &SocketAddr| (address.ip().to_canonical(), address.port());
-    one.filter(|address| address.port() != 0)
-        .map(whole)
-        .is_some_and(|one| other.map(whole) == Some(one))
+    one.port() != 0 && other.map(whole) == Some(whole(one))
 }
 
 /// All endpoints have TLS, and need files, or none.
@@ -156,9 +155,8 @@ fn check_lease(facts: &Facts, problems: &mut Problems) {
     }
     let interval = facts.get::<Duration>(RENEW);
     let duration = facts.get::<Duration>("identity.leaseDuration");
-    if interval
-        .zip(duration)
-        .is_some_and(|(renew, duration)| renew >= duration)
+    if let (Some(renew), Some(duration)) = (interval, duration)
+        && renew >= duration
     {
         problems.add(KeyPath::of(RENEW), "must be shorter than leaseDuration");
     }
