@@ -126,8 +126,8 @@ fn examine(path: &Path) -> ExitCode {
 fn said(text: &str, code: ExitCode) -> ExitCode {
     match terminal::say(text) {
         Ok(()) => code,
-        Err(error) => {
-            terminal::complain(format_args!("cannot write: {error}"));
+        Err(why) => {
+            terminal::complain(why);
             ExitCode::from(FAILURE)
         }
     }

@@ -12,7 +12,8 @@ mod server_keys;
 use std::time::SystemTime;
 
 use self::etcd::EtcdAccess;
-use self::server_keys::{Liveness, unknown};
+use self::server_keys::{Liveness, describe, unknown};
+use super::terminal::say;
 use super::text::plain;
 use super::{Ending, block_on, terminal};
 use crate::config::Config;
@@ -31,13 +32,7 @@ pub fn run(id: &str, config: &Config, sure: bool) -> Ending {
         terminal::complain("there is no terminal to ask at: --yes forgets without asking");
         return Ending::Usage;
     }
-    match block_on(forget(id, config, sure)) {
-        Ok(()) => Ending::Good,
-        Err(why) => {
-            terminal::complain(why);
-            Ending::Bad
-        }
-    }
+    Ending::of(block_on(forget(id, config, sure)).map(|()| true))
 }
 
 /// Why the server was not forgotten.
@@ -61,12 +56,12 @@ async fn forget(id: &str, config: &Config, sure: bool) -> Result<(), Reason> {
             return Err(unknown(id, &known.ids));
         }
     };
-    say(&record.describe(id, &known.others))?;
+    say(&describe(id, record, known.left, &known.others))?;
     say(&stays)?;
-    if !sure && !terminal::ask(&format!("Forget {shown}?")).map_err(|error| error.to_string())? {
+    if !sure && !terminal::ask(&format!("Forget {shown}?"))? {
         return Err(format!("{shown} is not forgotten: nothing was changed"));
     }
-    let dropped = etcd.drop(id, record).await;
+    let dropped = etcd.drop(id, record.mod_revision).await;
     let unsure =
         |error| format!("{error}\n{shown} may be forgotten or not: the same command tells");
     let Some(changed) = dropped.map_err(unsure)? else {
@@ -77,10 +72,6 @@ async fn forget(id: &str, config: &Config, sure: bool) -> Result<(), Reason> {
         _ => "its record was written anew meanwhile".to_owned(),
     };
     Err(format!("{shown} is not forgotten: {why}"))
-}
-
-fn say(text: &str) -> Result<(), Reason> {
-    terminal::say(text).map_err(|error| format!("cannot write: {error}"))
 }
 
 #[cfg(test)]

@@ -27,6 +27,20 @@ pub enum Ending {
     Usage,
 }
 
+impl Ending {
+    /// Of a command that has `ended` well or not, or that says why it failed.
+    fn of(ended: Result<bool, String>) -> Self {
+        match ended {
+            Ok(true) => Self::Good,
+            Ok(false) => Self::Bad,
+            Err(why) => {
+                terminal::complain(why);
+                Self::Bad
+            }
+        }
+    }
+}
+
 /// Runs what a command asks of servers.
 fn block_on<T>(asking: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()

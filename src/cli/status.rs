@@ -51,15 +51,8 @@ pub fn run(admin: &str, format: OutputFormat) -> Ending {
             OutputFormat::Table => table::page(&status, now, terminal::width()),
             OutputFormat::Json => json::indented(&document),
         };
-        terminal::say(&text).map_err(|error| format!("cannot write: {error}"))?;
+        terminal::say(&text)?;
         Ok(status.server.ready)
     });
-    match shown {
-        Ok(true) => Ending::Good,
-        Ok(false) => Ending::Bad,
-        Err(why) => {
-            terminal::complain(why);
-            Ending::Bad
-        }
-    }
+    Ending::of(shown)
 }

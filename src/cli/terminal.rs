@@ -22,12 +22,14 @@ pub(super) fn width() -> Option<usize> {
 }
 
 /// Writes to standard output. A closed pipe (`| head`) is no failure.
-pub fn say(text: &str) -> io::Result<()> {
+pub fn say(text: &str) -> Result<(), String> {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(text.as_bytes());
     match written.and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => written,
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(format!("cannot write: {error}"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -42,11 +44,12 @@ pub(super) fn can_ask() -> bool {
 }
 
 /// Asks a question; anything except "y" and "yes" means no.
-pub(super) fn ask(question: &str) -> io::Result<bool> {
+pub(super) fn ask(question: &str) -> Result<bool, String> {
     say(&format!("{question} [y/N] "))?;
     let mut answer = String::new();
     let mut input = io::Read::take(io::stdin().lock(), ANSWER);
-    if input.read_line(&mut answer)? == 0 {
+    let read = input.read_line(&mut answer);
+    if read.map_err(|error| error.to_string())? == 0 {
         say("\n")?;
     }
     let answer = answer.trim().to_ascii_lowercase();

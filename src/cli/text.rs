@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use crate::config::escaped;
+
 /// Spaces between two columns.
 const GAP: usize = 2;
 /// Smallest width of a shortened column.
@@ -13,16 +15,13 @@ pub(super) fn plain(value: &str) -> String {
     escaped(value, |c| c == ' ' || c.is_ascii_graphic())
 }
 
-/// Escapes all characters that are not `plain`.
-pub(super) fn escaped(value: &str, plain: fn(char) -> bool) -> String {
-    let mut shown = String::with_capacity(value.len());
-    for c in value.chars() {
-        match plain(c) {
-            true => shown.push(c),
-            false => shown.extend(c.escape_default()),
-        }
-    }
-    shown
+/// Lines of a name, in a column of this width, and a value.
+pub(super) fn fields(width: usize, fields: &[(&str, String)]) -> String {
+    let lines = fields.iter().map(|(name, value)| {
+        let line = format!("{name:<width$}{value}");
+        format!("{}\n", line.trim_end())
+    });
+    lines.collect()
 }
 
 /// Rows below headings.

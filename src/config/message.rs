@@ -17,16 +17,19 @@ pub(super) fn shortened(text: &str) -> String {
 
 /// Escapes control characters and line separators.
 pub(super) fn one_line(text: &str) -> String {
-    let plain = |c: char| !c.is_control() && c != '\u{2028}' && c != '\u{2029}';
-    if text.chars().all(plain) {
-        return text.to_owned();
-    }
-    let escaped = |c: char| {
-        if plain(c) {
-            c.to_string()
-        } else {
-            c.escape_default().to_string()
+    escaped(text, |c| {
+        !c.is_control() && c != '\u{2028}' && c != '\u{2029}'
+    })
+}
+
+/// Escapes all characters that are not `plain`.
+pub(crate) fn escaped(text: &str, plain: fn(char) -> bool) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match plain(c) {
+            true => shown.push(c),
+            false => shown.extend(c.escape_default()),
         }
-    };
-    text.chars().map(escaped).collect()
+    }
+    shown
 }

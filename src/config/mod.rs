@@ -36,6 +36,7 @@ use std::path::Path;
 use crate::x509::pem::PemError;
 use effective::EffectiveValues;
 pub(crate) use files::SHARED_AUTHORITY;
+pub(crate) use message::escaped;
 pub use problem::Problem;
 pub use sections::*;
 
@@ -100,7 +101,16 @@ fn base(path: &Path) -> &Path {
 
 /// The contents of a configuration file.
 fn read(path: &Path) -> Result<String, Problem> {
-    read_text(path).map_err(|message| file_problem(path, &message))
+    let mut bytes = Vec::new();
+    // One byte more than allowed, so that `file::parse` can reject a file that is too large.
+    let limit = file::MAX_BYTES as u64 + 1;
+    let read = File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes));
+    read.map_err(|error| file_problem(path, &PemError::from(error).to_string()))?;
+    String::from_utf8(bytes).map_err(|error| {
+        let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = 1 + good.iter().filter(|byte| **byte == b'\n').count();
+        file_problem(path, &format!("not UTF-8 text (line {line})"))
+    })
 }
 
 /// Reads the file while the proxy runs: it must not be a pipe, which would be waited for.
@@ -113,20 +123,4 @@ pub(crate) fn read_again(path: &Path) -> Result<String, Problem> {
 
 fn file_problem(path: &Path, message: &str) -> Problem {
     Problem::of_file(None, format!("{}: {message}", path.display()))
-}
-
-fn read_text(path: &Path) -> Result<String, String> {
-    let open = |path| File::open(path).map_err(PemError::from);
-    let mut bytes = Vec::new();
-    // One byte more than allowed, so that `file::parse` can reject a file that is too large.
-    let limit = file::MAX_BYTES as u64 + 1;
-    let read = open(path).and_then(|file| Ok(file.take(limit).read_to_end(&mut bytes)?));
-    read.map_err(|error| error.to_string())?;
-    String::from_utf8(bytes).map_err(|error| {
-        let line = 1 + error.as_bytes()[..error.utf8_error().valid_up_to()]
-            .iter()
-            .filter(|byte| **byte == b'\n')
-            .count();
-        format!("not UTF-8 text (line {line})")
-    })
 }

@@ -5,7 +5,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use crate::cli::text::escaped;
+use crate::config::escaped;
 
 /// Longest part of a line, in characters.
 const MAX_CHARS: usize = 1000;

@@ -13,8 +13,7 @@ use super::super::PATIENCE;
 use super::super::text::plain;
 use super::Reason;
 use super::remaining::{self, RemainingReferences};
-use super::server_keys::{Liveness, ServerKeys, ServerLivenessById, StoredKey};
-use crate::cluster::codec::Lease;
+use super::server_keys::{Liveness, ServerKeys, ServerLivenessById};
 use crate::cluster::connector::{self, Connector, failed};
 use crate::cluster::etcd;
 use crate::cluster::json;
@@ -36,6 +35,8 @@ pub(super) struct EtcdAccess {
 pub(super) struct KnownServers {
     /// All of the server that is asked for.
     pub(super) keys: ServerKeys,
+    /// Time until its record expires, if etcd tells.
+    pub(super) left: Option<Duration>,
     /// Records of other servers that can be read.
     pub(super) others: Vec<Record>,
     /// All servers.
@@ -60,62 +61,65 @@ impl EtcdAccess {
     }
 
     pub(super) async fn known(&self, id: &str) -> Result<KnownServers, Reason> {
-        self.ask(async |mut client: Client| {
-            let list = async |topic: Topic, keys_only: bool| {
-                let below = self.keys.of(topic);
-                let listing = etcd::list(client.kv_client(), &below, keys_only).await?;
-                Ok::<_, SourceError>(listing.items)
-            };
-            // What announces life is read last: who comes back meanwhile is seen.
-            let records = list(Topic::Servers, false).await?;
-            let versions = list(Topic::StorageVersions, false).await?;
-            let claims = list(Topic::Claims, true).await?;
-            let lives = list(Topic::Live, false).await?;
-            let entries = list(Topic::PeerEndpoints, false).await?;
-            let claims = claims.iter().filter_map(|claim| claim.key.split_once('/'));
-            let claims = claims.filter(|(claimed, _)| *claimed == id);
-            let mut keys = ServerKeys {
-                record: of(&records, id),
-                live: of(&lives, id),
-                entry: of(&entries, id),
-                claims: claims.map(|(_, address)| address.to_owned()).collect(),
-            };
-            if let Some(record) = &mut keys.record {
-                record.left = self.time_left(id, &mut client).await?;
-            }
-            let gone = records.iter().map(|item| (item.key.clone(), false));
-            let alive = lives.iter().chain(&entries);
-            let others = records.iter().filter(|other| other.key != id);
-            let naming = versions.iter();
-            let naming = naming.filter(|item| remaining::names(&item.value, id));
-            Ok(KnownServers {
-                keys,
-                others: others
-                    .filter_map(|other| json::read(&other.value).ok())
-                    .collect(),
-                ids: gone
-                    .chain(alive.map(|item| (item.key.clone(), true)))
-                    .collect(),
-                remaining: RemainingReferences {
-                    leases: self.leases(id, &mut client).await?,
-                    storage_versions: naming.count(),
-                },
-            })
-        })
-        .await
+        self.ask(async |client: Client| self.read(id, client).await)
+            .await
     }
 
-    /// Deletes the record if nothing has changed since `record` was read. Otherwise returns what is known now.
-    pub(super) async fn drop(
-        &self,
-        id: &str,
-        record: &StoredKey,
-    ) -> Result<Option<ServerKeys>, Reason> {
+    async fn read(&self, id: &str, client: Client) -> Result<KnownServers, SourceError> {
+        let list = async |below: String, keys_only: bool| {
+            let listing = etcd::list(client.kv_client(), &below, keys_only).await?;
+            Ok::<_, SourceError>(listing.items)
+        };
+        let all = |topic: Topic| list(self.keys.of(topic), false);
+        // What announces life is read last: who comes back meanwhile is seen.
+        let records = all(Topic::Servers).await?;
+        let versions = all(Topic::StorageVersions).await?;
+        let mut leases = Vec::new();
+        for (number, namespace) in (0..).zip(&self.namespaces) {
+            let found = list(self.key(Topic::Leases(number), id), false).await?;
+            let lease = found.first();
+            let lease = lease.and_then(|item| remaining::identity(&item.value));
+            leases.extend(lease.map(|lease| (namespace.clone(), lease)));
+        }
+        let left = self.time_left(id, client.clone()).await;
+        let claims = list(self.keys.of(Topic::Claims), true).await?;
+        let lives = all(Topic::Live).await?;
+        let entries = all(Topic::PeerEndpoints).await?;
+        let of = |items: &[EtcdItem]| items.iter().find(|item| item.key == id).cloned();
+        let claims = claims.iter().filter_map(|claim| claim.key.split_once('/'));
+        let claims = claims.filter(|(claimed, _)| *claimed == id);
+        let gone = records.iter().map(|item| (item.key.clone(), false));
+        let alive = lives.iter().chain(&entries);
+        let others = records.iter().filter(|other| other.key != id);
+        let others = others.filter_map(|other| json::read(&other.value).ok());
+        let naming = versions.iter();
+        let naming = naming.filter(|item| remaining::names(&item.value, id));
+        Ok(KnownServers {
+            keys: ServerKeys {
+                record: of(&records),
+                live: of(&lives),
+                entry: of(&entries),
+                claims: claims.map(|(_, address)| address.to_owned()).collect(),
+            },
+            left,
+            others: others.collect(),
+            ids: gone
+                .chain(alive.map(|item| (item.key.clone(), true)))
+                .collect(),
+            remaining: RemainingReferences {
+                leases,
+                storage_versions: naming.count(),
+            },
+        })
+    }
+
+    /// Deletes the record if nothing has changed since its `revision`. Otherwise returns what is known now.
+    pub(super) async fn drop(&self, id: &str, revision: i64) -> Result<Option<ServerKeys>, Reason> {
         let absent = |key: String| Compare::version(key, CompareOp::Equal, 0);
         let own = self.key(Topic::Servers, id);
         let txn = Txn::new()
             .when([
-                Compare::mod_revision(own.clone(), CompareOp::Equal, record.revision),
+                Compare::mod_revision(own.clone(), CompareOp::Equal, revision),
                 absent(self.key(Topic::Live, id)),
                 absent(self.key(Topic::PeerEndpoints, id)),
                 absent(self.keys.claims(id)).with_prefix(),
@@ -135,34 +139,11 @@ impl EtcdAccess {
     }
 
     /// Time until the record expires. Not every etcd tells (kine).
-    async fn time_left(
-        &self,
-        id: &str,
-        client: &mut Client,
-    ) -> Result<Option<Duration>, SourceError> {
-        let answer = client.get(self.key(Topic::Servers, id), None).await;
-        let answer = answer.map_err(failed)?;
-        let lease = answer.kvs().first().map_or(0, etcd_client::KeyValue::lease);
-        let answer = client.lease_time_to_live(lease, None).await.ok();
-        let seconds = answer.and_then(|answer| u64::try_from(answer.ttl()).ok());
-        Ok(seconds.map(Duration::from_secs))
-    }
-
-    /// Identity Leases of this name, with their namespaces.
-    async fn leases(
-        &self,
-        id: &str,
-        client: &mut Client,
-    ) -> Result<Vec<(String, Lease)>, SourceError> {
-        let mut leases = Vec::new();
-        for (number, namespace) in (0..).zip(&self.namespaces) {
-            let key = self.key(Topic::Leases(number), id);
-            let answer = client.get(key, None).await.map_err(failed)?;
-            let lease = answer.kvs().first();
-            let lease = lease.and_then(|kv| remaining::identity(kv.value()));
-            leases.extend(lease.map(|lease| (namespace.clone(), lease)));
-        }
-        Ok(leases)
+    async fn time_left(&self, id: &str, mut client: Client) -> Option<Duration> {
+        let answer = client.get(self.key(Topic::Servers, id), None).await.ok()?;
+        let lease = answer.kvs().first()?.lease();
+        let answer = client.lease_time_to_live(lease, None).await.ok()?;
+        u64::try_from(answer.ttl()).map(Duration::from_secs).ok()
     }
 
     /// Tries one endpoint after the other until one answers. The error is one line.
@@ -197,14 +178,4 @@ fn reason(error: &SourceError) -> String {
         true => format!("{message}: does it take the client certificate, etcd.certFile?"),
         false => message,
     }
-}
-
-/// The key of a server among those of all.
-fn of(items: &[EtcdItem], id: &str) -> Option<StoredKey> {
-    let item = items.iter().find(|item| item.key == id)?;
-    Some(StoredKey {
-        value: item.value.clone(),
-        revision: item.mod_revision,
-        left: None,
-    })
 }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::super::text::{plain, span};
+use super::super::text::{fields, plain, span};
 use crate::cluster::codec;
 use crate::cluster::json;
 use crate::cluster::record::{LiveKey, Record};
+use crate::cluster::source::EtcdItem;
 
 /// Most servers, or group versions, that are named.
 const MAX_NAMED: usize = 50;
@@ -15,23 +16,14 @@ const MAX_NAMED: usize = 50;
 const BECOMES: &str = "is answered 503 now, and 404 once this is forgotten; garbage collectors and namespace controllers \
                        believe a 404.";
 
-/// A key in etcd; `revision` last wrote it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct StoredKey {
-    pub(super) value: Vec<u8>,
-    pub(super) revision: i64,
-    /// Remaining time of the lease, if etcd reports it.
-    pub(super) left: Option<Duration>,
-}
-
 /// All keys of one server ID, at one revision.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ServerKeys {
-    pub(super) record: Option<StoredKey>,
+    pub(super) record: Option<EtcdItem>,
     /// Exists while its proxy lives.
-    pub(super) live: Option<StoredKey>,
+    pub(super) live: Option<EtcdItem>,
     /// Exists below `peerserverleases` while its apiserver lives; a proxy writes it too.
-    pub(super) entry: Option<StoredKey>,
+    pub(super) entry: Option<EtcdItem>,
     /// Addresses of proxies that claim this ID.
     pub(super) claims: Vec<String>,
 }
@@ -40,7 +32,7 @@ pub(super) struct ServerKeys {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Liveness<'a> {
     /// Yes: only its record exists.
-    RecordOnly(&'a StoredKey),
+    RecordOnly(&'a EtcdItem),
     /// No, for this reason. The keys of a dead server expire after `peer.leaseTTL`.
     Live(String),
     /// It has no key.
@@ -49,68 +41,62 @@ pub(super) enum Liveness<'a> {
 
 impl ServerKeys {
     pub(super) fn liveness(&self) -> Liveness<'_> {
-        let at = |address: Option<SocketAddr>| {
+        let shown = |address: Option<SocketAddr>| {
             address.map_or_else(|| "an unknown address".to_owned(), |at| at.to_string())
         };
-        if let Some(live) = &self.live {
-            let key = json::read::<LiveKey>(&live.value).ok();
-            let (at, revision) = (at(key.map(|key| key.endpoint)), live.revision);
-            let why = format!("its proxy at {at} has a live key (revision {revision})");
-            return Liveness::Live(why);
-        }
-        if let Some(entry) = &self.entry {
-            let value = codec::endpoints(&entry.value).ok();
-            let (at, revision) = (at(value.map(|value| value.address)), entry.revision);
-            return Liveness::Live(format!(
+        Liveness::Live(if let Some(live) = &self.live {
+            let at = json::read::<LiveKey>(&live.value).map(|key| key.endpoint);
+            let (at, revision) = (shown(at.ok()), live.mod_revision);
+            format!("its proxy at {at} has a live key (revision {revision})")
+        } else if let Some(entry) = &self.entry {
+            let at = codec::endpoints(&entry.value).map(|value| value.address);
+            let (at, revision) = (shown(at.ok()), entry.mod_revision);
+            format!(
                 "the apiserver at {at} has an entry below peerserverleases (revision {revision})"
-            ));
-        }
-        if let Some(claim) = self.claims.first() {
-            return Liveness::Live(format!(
-                "a proxy at {} takes this ID for its own",
-                plain(claim)
-            ));
-        }
-        self.record
-            .as_ref()
-            .map_or(Liveness::Unknown, Liveness::RecordOnly)
+            )
+        } else if let Some(claim) = self.claims.first() {
+            format!("a proxy at {} takes this ID for its own", plain(claim))
+        } else {
+            let record = self.record.as_ref();
+            return record.map_or(Liveness::Unknown, Liveness::RecordOnly);
+        })
     }
 }
 
-impl StoredKey {
-    /// Describes a record to the operator who decides. `others`: records of other servers that can be read.
-    pub(super) fn describe(&self, id: &str, others: &[Record]) -> String {
-        let mut lines = format!("{} is gone. Known of it:\n", plain(id));
-        let mut line = |name: &str, value: &str| {
-            lines.push_str(&format!("  {name:<12}{value}\n"));
-        };
-        let record = json::read::<Record>(&self.value);
-        match &record {
-            Ok(record) => {
-                let lists = &record.resources;
-                let count: usize = lists.values().map(Vec::len).sum();
-                let groups = lists.len();
-                line("Endpoint", &record.endpoint.to_string());
-                line("Version", &version(record));
-                let lists = format!("{count} resources in {groups} group versions");
-                line("Lists", &lists);
-            }
-            Err(error) => {
-                let error = plain(&error.to_string());
-                line("Record", &format!("cannot be read: {error}"));
-            }
+/// Describes a record to the operator who decides. `left`: the time until it expires, if etcd tells; `others`: records of
+/// other servers that can be read.
+pub(super) fn describe(
+    id: &str,
+    item: &EtcdItem,
+    left: Option<Duration>,
+    others: &[Record],
+) -> String {
+    let record = json::read::<Record>(&item.value);
+    let mut lines = match &record {
+        Ok(record) => {
+            let groups = record.resources.len();
+            let count: usize = record.resources.values().map(Vec::len).sum();
+            let lists = format!("{count} resources in {groups} group versions");
+            vec![
+                ("  Endpoint", record.endpoint.to_string()),
+                ("  Version", version(record)),
+                ("  Lists", lists),
+            ]
         }
-        line("Written at", &format!("revision {}", self.revision));
-        if let Some(left) = self.left {
-            let left = span(left.as_secs_f64());
-            line("Forgotten", &format!("by itself in {left}"));
+        Err(error) => {
+            let error = plain(&error.to_string());
+            vec![("  Record", format!("cannot be read: {error}"))]
         }
-        lines.push_str(&match record {
-            Ok(record) => consequence(&only_listed_here(&record, others)),
-            Err(_) => format!("What no other proxy lists {BECOMES}\n"),
-        });
-        lines
-    }
+    };
+    lines.push(("  Written at", format!("revision {}", item.mod_revision)));
+    let left = left.map(|left| span(left.as_secs_f64()));
+    lines.extend(left.map(|left| ("  Forgotten", format!("by itself in {left}"))));
+    let consequence = match record {
+        Ok(record) => consequence(&only_listed_here(&record, others)),
+        Err(_) => format!("What no other proxy lists {BECOMES}\n"),
+    };
+    let known = fields(14, &lines);
+    format!("{} is gone. Known of it:\n{known}{consequence}", plain(id))
 }
 
 /// What clients will see. `only`: resources that no other server lists.
@@ -180,11 +166,12 @@ mod tests {
         "compatibilityVersion":"1.20","resources":{"v1":["pods","pods/log"],"apps/v1":["deployments"]}}"#;
     const LIVE: &str = r#"{"endpoint":"10.0.0.3:6443","initialized":true}"#;
 
-    fn stored(value: &str) -> Option<StoredKey> {
-        Some(StoredKey {
+    fn stored(value: &str) -> Option<EtcdItem> {
+        Some(EtcdItem {
+            key: "cp-3".to_owned(),
             value: value.into(),
-            revision: 42,
-            left: Some(Duration::from_secs(1800)),
+            create_revision: 7,
+            mod_revision: 42,
         })
     }
 
@@ -237,7 +224,8 @@ mod tests {
             .iter()
             .filter_map(|value| json::read::<Record>(value.as_bytes()).ok())
             .collect();
-        stored(value).unwrap().describe("cp-3", &others)
+        let left = Some(Duration::from_secs(1800));
+        describe("cp-3", &stored(value).unwrap(), left, &others)
     }
 
     #[test]

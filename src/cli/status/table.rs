@@ -7,7 +7,7 @@ mod differences;
 
 use time::OffsetDateTime;
 
-use super::super::text::{Table, plain, span};
+use super::super::text::{Table, fields, plain, span};
 use super::wait;
 use crate::admin::document::{EtcdStatus, PeerStatus, ServerStatus, StatusDocument};
 
@@ -28,53 +28,34 @@ pub(super) fn page(status: &StatusDocument, now: OffsetDateTime, width: Option<u
 
 fn this_server(status: &StatusDocument) -> String {
     let server = &status.server;
-    let mut lines = String::new();
-    let mut line = |name: &str, value: &str| {
-        lines.push_str(format!("{name:<10}{value}").trim_end());
-        lines.push('\n');
-    };
-    line(
-        "Server",
-        &text(server.id.as_deref().unwrap_or_default(), "has no ID yet"),
-    );
-    line("Endpoint", &text(&server.endpoint, "-"));
-    line("Version", &versions(server));
-    if server.ready {
-        line("State", "ready");
-    } else {
-        line("State", "NOT READY");
-        for missing in &server.missing {
-            line("", &text(missing, "?"));
-        }
+    let id = server.id.as_deref().unwrap_or_default();
+    let state = if server.ready { "ready" } else { "NOT READY" };
+    let mut lines = vec![
+        ("Server", text(id, "has no ID yet")),
+        ("Endpoint", text(&server.endpoint, "-")),
+        ("Version", versions(server)),
+        ("State", state.to_owned()),
+    ];
+    if !server.ready {
+        lines.extend(server.missing.iter().map(|it| ("", text(it, "?"))));
     }
-    line("etcd", &etcd(&status.etcd));
+    lines.push(("etcd", etcd(&status.etcd)));
     let not_followed = status.not_followed();
     if !not_followed.is_empty() {
-        line(
-            "Forbidden",
-            &format!("etcd's role does not permit to read {not_followed}"),
-        );
+        let forbidden = format!("etcd's role does not permit to read {not_followed}");
+        lines.push(("Forbidden", forbidden));
     }
-    if let Some(only_here) = wait::only_here(status) {
-        let consequence = "would be answered 503 if this server stopped";
-        line("Only here", &format!("{only_here}: {consequence}"));
+    if let Some(what) = wait::only_here(status) {
+        let refused = format!("{what}: would be answered 503 if this server stopped");
+        lines.push(("Only here", refused));
     }
-    for problem in &status.config.problems {
-        let problem = text(problem, "?");
-        line("Config", &format!("the file cannot be used: {problem}"));
-    }
-    for change in &status.config.needs_restart {
-        let change = text(change, "?");
-        line("Config", &format!("at the next start, {change}"));
-    }
-    for claim in status.claims() {
-        let claim = text(claim, "?");
-        line(
-            "Duplicate",
-            &format!("{claim}: a second proxy claims this server ID"),
-        );
-    }
-    lines
+    let problems = status.config.problems.iter().map(|it| text(it, "?"));
+    lines.extend(problems.map(|it| ("Config", format!("the file cannot be used: {it}"))));
+    let changes = status.config.needs_restart.iter().map(|it| text(it, "?"));
+    lines.extend(changes.map(|it| ("Config", format!("at the next start, {it}"))));
+    let twice = |it| format!("{}: a second proxy claims this server ID", text(it, "?"));
+    lines.extend(status.claims().map(|it| ("Duplicate", twice(it))));
+    fields(10, &lines)
 }
 
 fn versions(server: &ServerStatus) -> String {

@@ -25,10 +25,8 @@ pub fn run(admin: &str, peers: usize, timeout: Duration) -> Ending {
             Err(error) => vec![error],
         };
         if lacking.is_empty() {
-            return match terminal::say("nothing is lacking\n") {
-                Ok(()) => Ending::Good,
-                Err(_) => Ending::Bad,
-            };
+            let said = terminal::say("nothing is lacking\n");
+            return Ending::of(said.map(|()| true));
         }
         if lacking != said {
             for line in &lacking {
@@ -38,9 +36,7 @@ pub fn run(admin: &str, peers: usize, timeout: Duration) -> Ending {
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            let timeout = duration::format(timeout);
-            terminal::complain(format_args!("not within {timeout}"));
-            return Ending::Bad;
+            return Ending::of(Err(format!("not within {}", duration::format(timeout))));
         }
         sleep(left.min(PAUSE));
     }
