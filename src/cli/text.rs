@@ -1,11 +1,9 @@
 //! Text for a terminal: tables, and values from other programs. Pure.
 
-use std::fmt::Write as _;
-
 use crate::config::escaped;
 
-/// Spaces between two columns.
-const GAP: usize = 2;
+/// Between two columns.
+const GAP: &str = "  ";
 /// Smallest width of a shortened column.
 const NARROWEST: usize = 6;
 
@@ -48,18 +46,13 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
     /// Lines no longer than `width`, if possible.
     pub(super) fn lines(&self, width: Option<usize>) -> String {
         let widths = self.widths(width);
-        let mut lines = String::new();
-        for row in &self.rows {
-            let mut line = String::new();
-            for (cell, width) in row.iter().zip(widths) {
-                let cell = cut(cell, width);
-                // Cannot fail: it is a String.
-                let _ = write!(line, "{cell:<width$}{:GAP$}", "");
-            }
-            lines.push_str(line.trim_end());
-            lines.push('\n');
-        }
-        lines
+        let rows = self.rows.iter().map(|row| {
+            let cells = row.iter().zip(widths);
+            let cells = cells.map(|(cell, width)| format!("{:<width$}", cut(cell, width)));
+            let line = cells.collect::<Vec<_>>().join(GAP);
+            format!("{}\n", line.trim_end())
+        });
+        rows.collect()
     }
 
     /// Makes the widest columns narrower until the lines fit.
@@ -73,7 +66,7 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
         let Some(width) = width else {
             return widths;
         };
-        let room = width.saturating_sub(GAP * COLUMNS.saturating_sub(1));
+        let room = width.saturating_sub(GAP.len() * COLUMNS.saturating_sub(1));
         for column in &mut widths {
             *column = room.max(NARROWEST).min(*column);
         }

@@ -60,28 +60,23 @@ fn this_server(status: &StatusDocument) -> String {
 
 fn versions(server: &ServerStatus) -> String {
     let proxy = text(&server.version, "unknown");
-    match server.compatibility_version.as_deref() {
-        Some(version) => format!("{proxy}, apiserver {}", plain(version)),
-        None => format!("{proxy}, apiserver unknown"),
-    }
+    let apiserver = server.compatibility_version.as_deref();
+    let apiserver = apiserver.map_or_else(|| "unknown".to_owned(), plain);
+    format!("{proxy}, apiserver {apiserver}")
 }
 
 fn etcd(etcd: &EtcdStatus) -> String {
     if !etcd.synced {
         return "was never read completely since start".to_owned();
     }
-    let mut line = "read".to_owned();
-    if let Some(revision) = etcd.revision {
-        line.push_str(&format!(", revision {revision}"));
+    let mut parts = vec!["read".to_owned()];
+    parts.extend(etcd.revision.map(|it| format!("revision {it}")));
+    let heard = |age| format!("last heard of {} ago", span(age));
+    parts.extend(etcd.age_seconds.map(heard));
+    if etcd.undecodable > 0 {
+        parts.push(format!("values that cannot be read: {}", etcd.undecodable));
     }
-    if let Some(age) = etcd.age_seconds {
-        line.push_str(&format!(", last heard of {} ago", span(age)));
-    }
-    match etcd.undecodable {
-        0 => {}
-        count => line.push_str(&format!(", values that cannot be read: {count}")),
-    }
-    line
+    parts.join(", ")
 }
 
 fn peers(status: &StatusDocument, width: Option<usize>) -> Option<String> {

@@ -4,50 +4,24 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::super::text::{Table, plain};
 use super::text;
-use crate::admin::document::{PeerStatus, ResourceStatus, StatusDocument};
+use crate::admin::document::{PeerStatus, StatusDocument};
 use crate::kube::gvr::api_version;
 
-/// Servers that are compared: only those whose resources are known.
-struct ComparedServers<'a> {
-    /// ID of this server.
-    own: Option<&'a str>,
-    /// IDs of peers that requests can be sent to.
-    peers: BTreeSet<&'a str>,
-}
-
-impl<'a> ComparedServers<'a> {
-    fn of(status: &'a StatusDocument) -> Self {
-        let server = &status.server;
-        let own_id = || server.id.as_deref().unwrap_or("this");
-        let compared = |peer: &&PeerStatus| peer.target && peer.known == Some(true);
-        let peers = status.peers.iter().filter(compared);
-        Self {
-            own: server.discovery_known.then(own_id),
-            peers: ids(peers.map(|peer| &peer.id)),
-        }
-    }
-
-    /// IDs of servers that serve a resource, and of those that do not.
-    fn split(&self, resource: &'a ResourceStatus) -> (Vec<&'a str>, Vec<&'a str>) {
-        let holders = ids(&resource.peers);
-        let (mut with, mut without) = (Vec::new(), Vec::new());
-        match self.own {
-            Some(own) if resource.local => with.push(own),
-            Some(own) => without.push(own),
-            None => {}
-        }
-        with.extend(&holders);
-        without.extend(self.peers.difference(&holders));
-        (with, without)
-    }
-}
-
-/// One line for each group version and each set of servers that serve something of it.
+/// One line for each group version and each set of servers that serve something of it. Only servers whose resources are
+/// known are compared.
 pub(super) fn section(status: &StatusDocument, width: Option<usize>) -> Option<String> {
-    let servers = ComparedServers::of(status);
+    let server = &status.server;
+    let own_id = server.id.as_deref().unwrap_or("this");
+    let own = Some(own_id).filter(|_| server.discovery_known);
+    let compared = |peer: &&PeerStatus| peer.target && peer.known == Some(true);
+    let peers = status.peers.iter().filter(compared);
+    let mut servers = ids(peers.map(|peer| &peer.id));
+    servers.extend(own);
     let mut counts: BTreeMap<_, usize> = BTreeMap::new();
     for resource in &status.resources {
-        let (with, without) = servers.split(resource);
+        let mut with = ids(&resource.peers);
+        with.extend(own.filter(|_| resource.local));
+        let without: BTreeSet<_> = servers.difference(&with).copied().collect();
         if with.is_empty() || !without.is_empty() {
             let version = text(&resource.version, "?");
             let group_version = api_version(&text(&resource.group, ""), &version);
@@ -66,7 +40,7 @@ pub(super) fn section(status: &StatusDocument, width: Option<usize>) -> Option<S
         return Some(table.lines(width));
     }
     // Without another server there is nothing to compare.
-    let compared = servers.own.is_some() && !servers.peers.is_empty();
+    let compared = own.is_some() && servers.len() > 1;
     compared.then(|| "All servers that can be asked serve the same.\n".to_owned())
 }
 
@@ -76,7 +50,7 @@ fn ids<'a>(ids: impl IntoIterator<Item = &'a String>) -> BTreeSet<&'a str> {
     ids.filter(|id| !id.is_empty()).collect()
 }
 
-fn names(ids: &[&str]) -> String {
+fn names(ids: &BTreeSet<&str>) -> String {
     let names: Vec<_> = ids.iter().map(|id| plain(id)).collect();
     names.join(", ")
 }
