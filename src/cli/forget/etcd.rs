@@ -24,11 +24,10 @@ use crate::config::Config;
 use crate::tls::error::TlsError;
 use crate::tls::files::FileSnapshot;
 
-pub(super) struct EtcdAccess {
+pub(super) struct EtcdAccess<'c> {
+    config: &'c Config,
     connector: Connector,
-    endpoints: Vec<String>,
     keys: EtcdKeys,
-    namespaces: Vec<String>,
 }
 
 /// What etcd knows of servers.
@@ -44,19 +43,17 @@ pub(super) struct KnownServers {
     pub(super) remaining: RemainingReferences,
 }
 
-impl EtcdAccess {
+impl<'c> EtcdAccess<'c> {
     /// Connects with the first request.
-    pub(super) fn new(config: &Config) -> Result<Self, TlsError> {
+    pub(super) fn new(config: &'c Config) -> Result<Self, TlsError> {
         let etcd = &config.etcd;
         let files = connector::files(etcd);
         let tls = connector::tls_options(etcd, &FileSnapshot::read(&files))?;
         let tls = Arc::new(ArcSwapOption::from_pointee(tls));
-        let namespaces = &config.identity.lease_namespaces;
         Ok(Self {
+            config,
             connector: Connector::new(etcd, tls),
-            endpoints: etcd.endpoints.clone(),
-            keys: EtcdKeys::new(&etcd.prefix, namespaces),
-            namespaces: namespaces.clone(),
+            keys: EtcdKeys::new(&etcd.prefix, &config.identity.lease_namespaces),
         })
     }
 
@@ -75,7 +72,7 @@ impl EtcdAccess {
         let records = all(Topic::Servers).await?;
         let versions = all(Topic::StorageVersions).await?;
         let mut leases = Vec::new();
-        for (number, namespace) in (0..).zip(&self.namespaces) {
+        for (number, namespace) in (0..).zip(&self.config.identity.lease_namespaces) {
             let found = list(self.key(Topic::Leases(number), id), false).await?;
             let lease = found.first();
             let lease = lease.and_then(|item| remaining::identity(&item.value));
@@ -151,11 +148,12 @@ impl EtcdAccess {
         &self,
         request: impl AsyncFn(Client) -> Result<T, SourceError>,
     ) -> Result<T, Reason> {
-        let count = u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX);
+        let endpoints = &self.config.etcd.endpoints;
+        let count = u32::try_from(endpoints.len()).unwrap_or(u32::MAX);
         let share = PATIENCE / count.max(1);
         let mut connector = self.connector.clone().limited(share);
         let mut failures = String::new();
-        for endpoint in &self.endpoints {
+        for endpoint in endpoints {
             let attempt = async { request(connector.connect().await?).await };
             match timeout(share, attempt).await {
                 Ok(Ok(answer)) => return Ok(answer),
