@@ -7,12 +7,11 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use serde::Deserialize;
-
 use super::connection_failure::{self, ConfigKeys, ConnectionFailure};
 use super::finding::Finding;
 use super::http_probe::{self, PATIENCE};
 use super::{peers, told};
+use crate::admin::document::{ServerStatus, StatusDocument};
 use crate::cli::fetch::{self, FetchError};
 use crate::client::ClientMaker;
 use crate::cluster::state::canonical;
@@ -34,21 +33,9 @@ const KEYS: ConfigKeys = ConfigKeys {
 #[derive(Debug)]
 pub struct LocalObservations {
     /// What listens at `admin.bindAddress`: a proxy, nobody, or how something else showed.
-    pub admin: Result<Option<RunningProxy>, String>,
+    pub admin: Result<Option<ServerStatus>, String>,
     /// `serving.bindAddress` and, if it differs, `peer.advertiseAddress`.
     pub addresses: Vec<OwnAddress>,
-}
-
-/// The running proxy, from its status document.
-#[derive(Debug, Deserialize)]
-pub struct RunningProxy {
-    /// Its server ID, once known.
-    pub id: Option<String>,
-    /// `peer.advertiseAddress`, as the running proxy has it.
-    pub endpoint: SocketAddr,
-    pub version: String,
-    /// Readiness checks that fail.
-    pub missing: Vec<String>,
 }
 
 /// A configured address of this proxy.
@@ -74,13 +61,18 @@ pub enum Listener {
 }
 
 impl LocalObservations {
-    pub fn running(&self) -> Option<&RunningProxy> {
+    pub fn running(&self) -> Option<&ServerStatus> {
         self.admin.as_ref().ok()?.as_ref()
+    }
+
+    /// `peer.advertiseAddress`, as the running proxy has it.
+    pub fn advertised(&self) -> Option<SocketAddr> {
+        self.running()?.endpoint.parse().ok().map(canonical)
     }
 }
 
 /// `maker`: clients that connect as peers do.
-pub async fn probe(config: &Config, maker: Option<&Arc<ClientMaker>>) -> LocalObservations {
+pub async fn probe(config: &Config, maker: &Arc<ClientMaker>) -> LocalObservations {
     let port = config.admin.bind_address.to_string();
     let admin = admin(&port).await;
     let counts = matches!(admin, Ok(Some(_))).then_some(port.as_str());
@@ -89,25 +81,23 @@ pub async fn probe(config: &Config, maker: Option<&Arc<ClientMaker>>) -> LocalOb
     let mut addresses = Vec::new();
     for (key, address) in [(BIND_KEY, bound)].into_iter().chain(other) {
         // Nothing can connect to port 0.
-        let Some(maker) = maker.filter(|_| address.port() != 0) else {
-            continue;
-        };
-        addresses.push(OwnAddress {
-            key,
-            address,
-            listener: listener(key, address, maker, counts).await,
-        });
+        if address.port() != 0 {
+            let listener = listener(key, address, maker, counts).await;
+            addresses.push(OwnAddress {
+                key,
+                address,
+                listener,
+            });
+        }
     }
     LocalObservations { admin, addresses }
 }
 
-async fn admin(port: &str) -> Result<Option<RunningProxy>, String> {
+async fn admin(port: &str) -> Result<Option<ServerStatus>, String> {
     match fetch::status(port).await {
         Err(FetchError::Connect(error)) if error.kind() == ErrorKind::ConnectionRefused => Ok(None),
         Err(error) => Err(error.to_string()),
-        Ok(mut status) => serde_json::from_value(status["server"].take())
-            .map(Some)
-            .map_err(|error| format!("its /statusz is another one: {error}")),
+        Ok(status) => Ok(Some(StatusDocument::read(&status).server)),
     }
 }
 
@@ -147,7 +137,7 @@ pub fn findings(config: &Config, observed: &LocalObservations) -> Vec<Finding> {
     let admin = config.admin.bind_address;
     let mut findings = match &observed.admin {
         Ok(None) => vec![told::none_runs(ABOUT, admin)],
-        Ok(Some(running)) => running_findings(config, running),
+        Ok(Some(running)) => running_findings(config, running, observed.advertised()),
         Err(how) => {
             let about = format!("admin.bindAddress {admin}");
             vec![told::admin_port_taken(about, how)]
@@ -158,12 +148,17 @@ pub fn findings(config: &Config, observed: &LocalObservations) -> Vec<Finding> {
     findings
 }
 
-fn running_findings(config: &Config, running: &RunningProxy) -> Vec<Finding> {
-    let (endpoint, id) = (running.endpoint, running.id.as_deref());
+/// `at`: what it advertises.
+fn running_findings(
+    config: &Config,
+    running: &ServerStatus,
+    at: Option<SocketAddr>,
+) -> Vec<Finding> {
+    let (endpoint, id) = (&running.endpoint, running.id.as_deref());
     let shown = id.unwrap_or("no server ID yet");
     let advertised = config.peer.advertise_address;
     let configured = config.identity.server_id.as_deref();
-    let elsewhere = advertised.port() != 0 && canonical(endpoint) != canonical(advertised);
+    let elsewhere = advertised.port() != 0 && at != Some(canonical(advertised));
     let differs = match configured.filter(|_| configured != id) {
         _ if elsewhere => Some(format!(
             "it advertises {endpoint}, the file says {advertised}"
@@ -187,13 +182,12 @@ fn address_finding(config: &Config, own: &OwnAddress, observed: &LocalObservatio
     let about = format!("{key} {}", own.address);
     let binds = key == BIND_KEY;
     let advertised = canonical(config.peer.advertise_address);
-    let running = observed.running();
     // The running proxy has the same address.
-    let agrees = running.is_some_and(|running| canonical(running.endpoint) == advertised);
+    let agrees = observed.advertised() == Some(advertised);
     match &own.listener {
         Listener::Foreign => told::foreign_address(about),
         Listener::Nothing if binds && !agrees => told::free(about),
-        Listener::Nothing if running.is_none() => told::nobody_yet(about),
+        Listener::Nothing if observed.running().is_none() => told::nobody_yet(about),
         Listener::Nothing => told::nobody(about, key),
         Listener::Unknown(failure) => failure.finding(&about, &KEYS),
         Listener::NotAProxy if binds => told::port_taken(about),
@@ -211,7 +205,7 @@ mod tests {
 
     const EXAMPLE: &str = include_str!("../../../config.example.yaml");
 
-    fn said(admin: Result<Option<RunningProxy>, String>, listener: Listener) -> Vec<String> {
+    fn said(admin: Result<Option<ServerStatus>, String>, listener: Listener) -> Vec<String> {
         let config = crate::config::parse(EXAMPLE).unwrap();
         let own = OwnAddress {
             key: BIND_KEY,
@@ -226,12 +220,12 @@ mod tests {
         findings.iter().map(ToString::to_string).collect()
     }
 
-    fn running(endpoint: &str) -> Result<Option<RunningProxy>, String> {
-        Ok(Some(RunningProxy {
+    fn running(endpoint: &str) -> Result<Option<ServerStatus>, String> {
+        Ok(Some(ServerStatus {
             id: Some("a".to_owned()),
-            endpoint: endpoint.parse().unwrap(),
+            endpoint: endpoint.to_owned(),
             version: "0.1.0".to_owned(),
-            missing: Vec::new(),
+            ..ServerStatus::default()
         }))
     }
 

@@ -31,7 +31,7 @@ use self::addresses::HostAddresses;
 use self::clock::Skew;
 use self::finding::{Finding, Level};
 use self::inventory::Inventory;
-use self::local_proxy::RunningProxy;
+use self::local_proxy::LocalObservations;
 use crate::client::ClientMaker;
 use crate::cluster::connector;
 use crate::cluster::state::canonical;
@@ -48,15 +48,14 @@ const PATIENCE: Duration = Duration::from_secs(12);
 /// Checks everything that the configuration in `file` names, as far as possible even if the file has problems.
 pub async fn examine(file: &Path) -> Vec<Finding> {
     let about = format!("configuration {}", file.display());
-    let mut findings: Vec<Finding> = match config::load(file) {
-        Ok(_) => vec![told::no_problems(&about)],
-        Err(problems) => {
-            let problems = problems.iter();
-            problems
-                .map(|problem| told::misconfigured(&about, problem))
-                .collect()
-        }
-    };
+    let problems = config::load(file).err().unwrap_or_default();
+    let told = problems.iter();
+    let mut findings: Vec<_> = told
+        .map(|problem| told::misconfigured(&about, problem))
+        .collect();
+    if problems.is_empty() {
+        findings.push(told::no_problems(about));
+    }
     match config::load_without_files(file) {
         Ok(config) => findings.extend(live(&config, file).await),
         Err(_) => findings.push(told::skipped(
@@ -72,39 +71,36 @@ async fn live(config: &Config, file: &Path) -> Vec<Finding> {
     named.extend(connector::files(&config.etcd));
     let reading = FileSnapshot::read(&named);
     let mut findings = certificates::findings(config, &named, &reading, SystemTime::now());
-    let clients = Clients::new(config, &reading);
-    let unusable = clients.as_ref().err();
-    findings.extend(unusable.map(|why| told::skipped("apiserver and peers", why)));
-    let clients = clients.ok();
-    let apiserver = async {
-        match &clients {
-            Some(clients) => apiserver::check(config, clients, &reading).await,
-            None => (Vec::new(), None),
+    let clients = match Clients::new(config, &reading) {
+        Ok(clients) => clients,
+        Err(error) => {
+            findings.extend(etcd::check(config, &reading).await.findings);
+            findings.push(told::skipped("apiserver, proxies and addresses", error));
+            return findings;
         }
     };
-    let peers = clients.as_ref().map(|clients| &clients.peers);
     let ((apiserver, skew), here, etcd) = tokio::join!(
-        apiserver,
-        local_proxy::probe(config, peers),
+        apiserver::check(config, &clients, &reading),
+        local_proxy::probe(config, &clients.peers),
         etcd::check(config, &reading),
     );
     findings.extend(etcd.findings);
     let answers = apiserver.iter().all(|found| found.level < Level::Problem);
     findings.extend(apiserver);
-    if let (true, Some(clients), Some(client)) = (answers, &clients, etcd.client) {
-        findings.extend(storage::check(config, clients, &client).await);
+    if let (true, Some(client)) = (answers, etcd.client) {
+        findings.extend(storage::check(config, &clients, &client).await);
     }
     findings.extend(local_proxy::findings(config, &here));
     let host = HostAddresses::read(config.serving.bind_address.port());
     findings.extend(addresses::findings(config, &host));
-    let (cluster, skews) = match &etcd.stored {
-        Some(stored) => self::cluster(config, file, peers, here.running(), stored).await,
+    let (servers, skews) = match &etcd.stored {
+        Some(stored) => cluster(config, file, &clients.peers, &here, stored).await,
         None => {
             let why = "no endpoint of etcd tells of them";
             (vec![told::skipped("server ID and peers", why)], Vec::new())
         }
     };
-    findings.extend(cluster);
+    findings.extend(servers);
     let skews: Vec<_> = skew.into_iter().chain(skews).collect();
     findings.extend(clock::findings(&skews, config.identity.lease_duration));
     findings
@@ -114,22 +110,17 @@ async fn live(config: &Config, file: &Path) -> Vec<Finding> {
 async fn cluster(
     config: &Config,
     file: &Path,
-    peers: Option<&Arc<ClientMaker>>,
-    running: Option<&RunningProxy>,
+    maker: &Arc<ClientMaker>,
+    here: &LocalObservations,
     stored: &Inventory,
 ) -> (Vec<Finding>, Vec<(String, Skew)>) {
-    let mine = [config.peer.advertise_address].into_iter();
-    let mine = mine.chain(running.map(|running| running.endpoint));
-    let mine: Vec<_> = mine.map(canonical).collect();
-    let runs_as = running.and_then(|running| running.id.as_deref());
+    let configured = canonical(config.peer.advertise_address);
+    let mine: Vec<_> = [configured].into_iter().chain(here.advertised()).collect();
+    let runs_as = here.running().and_then(|running| running.id.as_deref());
     let mut findings = identity::findings(config, &host_name(), &mine, runs_as, stored);
-    let mut skews = Vec::new();
-    if let Some(maker) = peers {
-        let names = &config.serving.request_headers;
-        let (peers, clocks) = peers::check(maker, names, &mine, stored).await;
-        findings.extend(peers);
-        skews = clocks;
-    }
+    let names = &config.serving.request_headers;
+    let (peers, skews) = peers::check(maker, names, &mine, stored).await;
+    findings.extend(peers);
     findings.extend(peers::absent(stored, &mine, file));
     (findings, skews)
 }

@@ -108,16 +108,14 @@ pub fn findings(config: &EtcdConfig, user: Option<&str>, stored: &Stored) -> Vec
     if findings.iter().all(|it| it.level < Level::Problem) {
         findings.push(told::permitted(PERMISSIONS, user));
     }
-    let (about, prefix) = ("etcd.prefix", &config.prefix);
+    let hint = || match stored.other_prefixes.as_slice() {
+        [] => "there is nothing else in this etcd either".to_owned(),
+        places => format!("there are keys below {}", places.join(", ")),
+    };
+    let prefix = &config.prefix;
     findings.extend(stored.values.has_apiserver_keys.map(|some| match some {
-        true => told::prefix(about, prefix),
-        false if stored.other_prefixes.is_empty() => {
-            told::other_prefix(about, prefix, "there is nothing else in this etcd either")
-        }
-        false => {
-            let places = stored.other_prefixes.join(", ");
-            told::other_prefix(about, prefix, format!("there are keys below {places}"))
-        }
+        true => told::prefix("etcd.prefix", prefix),
+        false => told::other_prefix("etcd.prefix", prefix, hint()),
     }));
     let undecodable = stored.values.undecodable.iter();
     findings

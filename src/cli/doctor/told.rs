@@ -15,8 +15,8 @@ macro_rules! findings {
     )*};
 }
 
-// Connections. `server` is etcd, for example; the others are keys of the configuration, or say where a server has its own.
 findings! {
+    // Connections. `server` is etcd, for example; the others are keys of the configuration, or say where a server has its own.
     Problem refused(server, address) "connection refused" => "start {server} there, or correct {address}";
     Problem timed_out(server) "no answer in time" => "see whether {server} there hangs, or a firewall is in between";
     Problem unreachable(why, address) "cannot be reached: {why}" => "correct {address}, or the way there";
@@ -31,10 +31,8 @@ findings! {
     Problem server_not_yet_valid(serving) "its certificate is not valid yet"
         => "set the clock here or there right, or renew {serving}";
     Problem bad_certificate(why, serving) "its certificate cannot be used: {why}" => "replace {serving}";
-}
 
-// Endpoints of etcd.
-findings! {
+    // Endpoints of etcd.
     Ok answers(version, revision, took) "{version}, revision {revision}, {took} ms";
     Problem no_leader(version) "{version}, without a leader: most members are not there"
         => "start the other members, and see that they reach each other";
@@ -48,10 +46,8 @@ findings! {
          further back"
         => "start it with --experimental-watch-progress-notify-interval=5s (from 3.6 on --watch-progress-notify-interval), \
             as kubeadm does from 1.25 on";
-}
 
-// What is stored in etcd. `below` names prefixes.
-findings! {
+    // What is stored in etcd. `below` names prefixes.
     Ok permitted(user) "{user} may read and write all that it needs";
     Problem denied(user, to, below) "{user} may not {to} below {below}"
         => "grant it a role that may {to} there: etcdctl role grant-permission --prefix";
@@ -66,10 +62,8 @@ findings! {
         => "make it what the kube-apiserver's --etcd-prefix says, and see that these endpoints are its --etcd-servers";
     Warning undecodable(why) "cannot be understood: {why}"
         => "see who wrote it; what was known of it before stays in use";
-}
 
-// The local apiserver.
-findings! {
+    // The local apiserver.
     Problem circle() "a kube-interop-proxy listens there, no kube-apiserver: requests would go in a circle"
         => "make apiServer.address the kube-apiserver's own (--bind-address and --secure-port)";
     Ok ready(version, took) "{version}, {took} ms";
@@ -90,10 +84,8 @@ findings! {
     Problem stores_elsewhere(names) "it stores in another etcd: {names}" => "name them in etcd.otherResources";
     Info storage_unknown(names) "does not tell where it stores {names}";
     Ok stores_here() "stores what it has built in in this etcd";
-}
 
-// Peers.
-findings! {
+    // Peers.
     Info not_alive(id, file) "does not live, and is remembered until rerouting.absentServerGrace is over"
         => "if it will not come back: kube-interop-proxy forget {id} --config {file}";
     Info advertised_by_proxy() "an apiserver advertises this address, and it leads to a proxy";
@@ -114,10 +106,8 @@ findings! {
         => "start its proxy; or let it listen there, and let control plane nodes reach each other's port";
     Ok peer_answers(version, kind, took) "kube-apiserver {version} {kind}, {took} ms";
     Warning peer_not_ready(version, kind) "kube-apiserver {version} {kind}, not ready" => "run check --live there";
-}
 
-// The proxy of this machine, and its addresses.
-findings! {
+    // The proxy of this machine, and its addresses.
     Info none_runs(admin) "none runs: nobody listens at admin.bindAddress {admin}";
     Problem admin_port_taken(how) "taken by something that is not this program: {how}"
         => "end what listens there, or choose another port";
@@ -143,10 +133,8 @@ findings! {
     Info absent_address() "not an address of this machine now; it is served when it is";
     Warning unserved(addresses) "something listens at {addresses} now, and this proxy will not"
         => "add those that clients use to serving.additionalBindAddresses";
-}
 
-// Server IDs.
-findings! {
+    // Server IDs.
     Info no_id() "neither configured nor told by a Lease: the proxy makes up one of its own";
     Ok unused_id() "nobody lives under it";
     Ok own_id() "this proxy's alone";
@@ -158,29 +146,23 @@ findings! {
         => "make it the address at which peers reach this proxy";
     Problem shared_address(address) "all are said to live at {address}"
         => "correct peer.advertiseAddress of all but one of them";
-}
 
-// Clocks.
-findings! {
+    // Clocks.
     Ok clocks_agree(count) "within a second of all others that told the time ({count})";
     Info no_clock() "nobody told the time";
     Warning clock_off(by) "{by} this machine's"
         => "have both machines' clocks set by one time service (chrony, ntpd)";
     Problem clock_wrong(by) "{by} this machine's"
         => "have both machines' clocks set by one time service (chrony, ntpd)";
-}
 
-// The configuration, and what could not be looked at.
-findings! {
+    // The configuration, and what could not be looked at.
     Ok no_problems() "no problems";
     Problem misconfigured(problem) "{problem}" => "correct it there";
     Info skipped(why) "not looked at: {why}";
     Info alone() "no other server lives";
     Info left_out(count) "{count} more were not looked at";
-}
 
-// Certificates.
-findings! {
+    // Certificates.
     Info some_expired(count, all) "{count} of {all} authorities have expired";
     Problem expired(end) "expired on {end}" => "renew it";
     Problem not_yet_valid(begin) "not valid before {begin}" => "see whether this machine's clock is right";
