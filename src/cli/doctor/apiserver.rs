@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::clock::Skew;
 use super::connection_failure::{self, ConfigKeys, ConnectionFailure};
 use super::finding::{Finding, Level};
-use super::http_probe::{self, PATIENCE, Readiness, body};
+use super::http_probe::{self, Observations, PATIENCE, Readiness, body};
 use super::{Clients, told};
 use crate::client::Client;
 use crate::config::Config;
@@ -31,17 +31,6 @@ const KEYS: ConfigKeys = ConfigKeys {
 const DISCOVERY: [&str; 3] = ["/", "/api", "/apis"];
 const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints/kubernetes";
 
-/// What answers at `apiServer.address`.
-#[derive(Debug)]
-pub struct ApiServerObservations {
-    /// Whether a proxy listens there.
-    pub proxy: Result<bool, ConnectionFailure>,
-    pub ready: Readiness,
-    /// Whether it trusts this proxy, and what else differs; or why that is unknown.
-    pub trust: Result<TrustReport, String>,
-    pub documents: Documents,
-}
-
 #[derive(Debug, Default)]
 pub struct Documents {
     /// `gitVersion`.
@@ -54,7 +43,9 @@ pub struct Documents {
     pub authorities: Value,
 }
 
-type Observed = Result<ApiServerObservations, ConnectionFailure>;
+/// Whether it trusts this proxy, and what else differs; or why that is unknown.
+type Trust = Result<TrustReport, String>;
+type Observed = Result<Observations<(Trust, Documents)>, ConnectionFailure>;
 
 /// Subject of the findings.
 pub fn about(config: &Config) -> String {
@@ -68,39 +59,28 @@ pub async fn check(
     reading: &FileSnapshot<'_>,
 ) -> (Vec<Finding>, Option<(String, Skew)>) {
     let about = about(config);
-    let observed = observe(config, clients);
+    let asking = ask(config, clients);
+    let observed = http_probe::observe(&clients.apiserver, config.api_server.address, asking);
     let observed = connection_failure::within(super::PATIENCE, observed).await;
     let mut findings = findings(config, &observed);
     let Ok(observed) = observed else {
         return (findings, None);
     };
-    let published = &observed.documents.authorities;
-    findings.extend(authorities(&about, config, reading, published));
+    let (_, documents) = &observed.asked;
+    findings.extend(authorities(&about, config, reading, &documents.authorities));
     (findings, observed.ready.skew.map(|skew| (about, skew)))
 }
 
-async fn observe(config: &Config, clients: &Clients) -> Observed {
-    let address = config.api_server.address;
-    let mut client = clients.apiserver.client(address);
-    let ready = http_probe::readyz(&mut client).await?;
+async fn ask(config: &Config, clients: &Clients) -> (Trust, Documents) {
+    let mut client = clients.apiserver.client(config.api_server.address);
     let asking = async {
         let trust = check_trust(config, clients.credentials.clone());
         tokio::join!(trust, documents(&mut client))
     };
-    let (proxy, asked) = tokio::join!(
-        http_probe::is_proxy(&clients.apiserver, address),
-        timeout(PATIENCE, asking),
-    );
-    let (trust, documents) = match asked {
+    match timeout(PATIENCE, asking).await {
         Ok((trust, documents)) => (trust.map_err(|error| error.to_string()), documents),
         Err(_) => (Err("no answer in time".to_owned()), Documents::default()),
-    };
-    Ok(ApiServerObservations {
-        proxy,
-        ready,
-        trust,
-        documents,
-    })
+    }
 }
 
 async fn documents(client: &mut Client) -> Documents {
@@ -155,39 +135,34 @@ pub fn findings(config: &Config, observed: &Observed) -> Vec<Finding> {
         // Its other answers are another server's.
         return vec![told::circle(about)];
     }
-    let trust = observed.trust.as_ref();
-    let believes = trust.is_ok_and(|trust| trust.problems.is_empty());
-    let mut findings = vec![readiness(&about, observed, believes)];
+    let (trust, documents) = &observed.asked;
+    let believes = (trust.as_ref()).is_ok_and(|trust| trust.problems.is_empty());
+    let mut findings = vec![readiness(&about, &observed.ready, documents, believes)];
     match trust {
         Ok(trust) => findings.extend(trust_findings(&about, trust)),
         Err(why) => findings.push(told::belief_unknown(&about, why)),
     }
-    let unreadable = observed.documents.unreadable.join(", ");
+    let unreadable = documents.unreadable.join(", ");
     if believes && !unreadable.is_empty() {
         findings.push(told::no_discovery(&about, unreadable));
     }
-    findings.extend(bypass(config, &about, &observed.documents.endpoints));
+    findings.extend(bypass(config, &about, &documents.endpoints));
     findings
 }
 
-fn readiness(about: &str, observed: &ApiServerObservations, believes: bool) -> Finding {
-    let ready = &observed.ready;
+fn readiness(about: &str, ready: &Readiness, documents: &Documents, believes: bool) -> Finding {
     let took = ready.elapsed.as_millis();
-    let version = observed.documents.version.as_deref();
+    let version = documents.version.as_deref();
     let version = version.unwrap_or("of unknown version");
+    let missing = ready.missing.join(", ");
     match ready.status {
         StatusCode::OK => told::ready(about, version, took),
         // It does not report its state to a client that it does not trust.
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if !believes => {
             told::ready(about, "answers", took)
         }
-        status => {
-            let missing = match ready.missing.as_slice() {
-                [] => String::new(),
-                names => format!(" ({})", names.join(", ")),
-            };
-            told::not_ready(about, version, status, missing)
-        }
+        status if missing.is_empty() => told::not_ready(about, version, status),
+        status => told::not_ready(about, version, format!("{status} ({missing})")),
     }
 }
 
@@ -267,8 +242,8 @@ mod tests {
     use super::*;
     use crate::local::requestheader::findings::TrustProblem;
 
-    fn observed() -> ApiServerObservations {
-        ApiServerObservations {
+    fn observed() -> Observations<(Trust, Documents)> {
+        Observations {
             proxy: Ok(false),
             ready: Readiness {
                 status: StatusCode::OK,
@@ -276,15 +251,17 @@ mod tests {
                 skew: None,
                 elapsed: Duration::from_millis(3),
             },
-            trust: Ok(TrustReport::default()),
-            documents: Documents {
-                version: Some("v1.20.2".to_owned()),
-                ..Documents::default()
-            },
+            asked: (
+                Ok(TrustReport::default()),
+                Documents {
+                    version: Some("v1.20.2".to_owned()),
+                    ..Documents::default()
+                },
+            ),
         }
     }
 
-    fn said(observed: ApiServerObservations) -> Vec<String> {
+    fn said(observed: Observations<(Trust, Documents)>) -> Vec<String> {
         let config = crate::config::parse(include_str!("../../../config.example.yaml")).unwrap();
         let findings = findings(&config, &Ok(observed));
         findings.iter().map(ToString::to_string).collect()
@@ -292,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_proxy_in_its_place_is_all_that_is_said() {
-        let lines = said(ApiServerObservations {
+        let lines = said(Observations {
             proxy: Ok(true),
             ..observed()
         });
@@ -307,13 +284,13 @@ mod tests {
             ..observed().ready
         };
         let trust = Ok(TrustProblem::UserAnyway.into());
-        let lines = said(ApiServerObservations {
+        let documents = Documents {
+            unreadable: vec!["/apis: 401 Unauthorized".to_owned()],
+            ..Documents::default()
+        };
+        let lines = said(Observations {
             ready,
-            trust,
-            documents: Documents {
-                unreadable: vec!["/apis: 401 Unauthorized".to_owned()],
-                ..Documents::default()
-            },
+            asked: (trust, documents),
             ..observed()
         });
         let problems: Vec<_> = lines
@@ -336,7 +313,7 @@ mod tests {
             missing: vec!["etcd".to_owned()],
             ..observed().ready
         };
-        let line = said(ApiServerObservations {
+        let line = said(Observations {
             ready,
             ..observed()
         })

@@ -32,15 +32,36 @@ pub struct Readiness {
     pub elapsed: Duration,
 }
 
-pub async fn readyz(client: &mut Client) -> Result<Readiness, ConnectionFailure> {
+/// What answers at an address.
+#[derive(Debug)]
+pub struct Observations<T> {
+    /// Whether a proxy listens there.
+    pub proxy: Result<bool, ConnectionFailure>,
+    pub ready: Readiness,
+    /// What it was asked besides.
+    pub asked: T,
+}
+
+/// Looks at `address`, and asks more if anybody answers there.
+pub async fn observe<T>(
+    maker: &Arc<ClientMaker>,
+    address: SocketAddr,
+    asking: impl Future<Output = T>,
+) -> Result<Observations<T>, ConnectionFailure> {
     let (sent, started) = (SystemTime::now(), Instant::now());
-    let answer = client.get("/readyz", &[]).await?;
+    let answer = maker.client(address).get("/readyz", &[]).await?;
     let elapsed = started.elapsed();
-    Ok(Readiness {
+    let ready = Readiness {
         status: answer.status,
         missing: missing(&answer.body),
         skew: clock::skew(&answer.headers, sent, elapsed),
         elapsed,
+    };
+    let (proxy, asked) = tokio::join!(is_proxy(maker, address), asking);
+    Ok(Observations {
+        proxy,
+        ready,
+        asked,
     })
 }
 

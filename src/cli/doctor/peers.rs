@@ -16,7 +16,7 @@ use http::header::{HeaderName, HeaderValue};
 use super::clock::Skew;
 use super::connection_failure::{self, ConfigKeys, ConnectionFailure};
 use super::finding::Finding;
-use super::http_probe::{self, Readiness};
+use super::http_probe::{self, Observations, Readiness};
 use super::inventory::Inventory;
 use super::told;
 use crate::client::{self, ClientMaker};
@@ -52,16 +52,9 @@ pub struct PeerServer {
     pub version: Option<String>,
 }
 
-#[derive(Debug)]
-pub struct PeerObservations {
-    /// Whether a proxy listens there.
-    pub proxy: Result<bool, ConnectionFailure>,
-    pub ready: Readiness,
-    /// Whether it recognises a user whom this proxy names; or why that is unknown.
-    pub trust: Result<UserRecognition, String>,
-}
-
-type Observed = Result<PeerObservations, ConnectionFailure>;
+/// Whether it recognises a user whom this proxy names; or why that is unknown.
+type Trust = Result<UserRecognition, String>;
+type Observed = Result<Observations<Trust>, ConnectionFailure>;
 
 /// Asks all live servers at addresses other than `mine`. Returns the clock differences too.
 pub async fn check(
@@ -73,7 +66,8 @@ pub async fn check(
     let mut live = live_peers(inventory, mine);
     let left = live.split_off(live.len().min(MAX_PEERS)).len();
     let probes = live.into_iter().map(async |peer| {
-        let observed = observe(maker, names, peer.address);
+        let trust = trust(maker, names, peer.address);
+        let observed = http_probe::observe(maker, peer.address, trust);
         let observed = connection_failure::within(PATIENCE, observed).await;
         (peer, observed)
     });
@@ -170,7 +164,7 @@ fn finding(peer: &PeerServer, observed: &Observed) -> Finding {
         Err(failure) => return failure.finding(&about, &KEYS),
     };
     let unready = observed.ready.status == StatusCode::SERVICE_UNAVAILABLE;
-    match (&observed.proxy, &observed.trust) {
+    match (&observed.proxy, &observed.asked) {
         (Ok(true), _) if bare => told::advertised_by_proxy(about),
         (Ok(false), _) if peer.kind.has_proxy() => told::peer_is_no_proxy(about),
         (_, Ok(Yes)) => readiness(peer, &observed.ready),
@@ -202,28 +196,7 @@ fn readiness(peer: &PeerServer, ready: &Readiness) -> Finding {
     }
 }
 
-async fn observe(
-    maker: &Arc<ClientMaker>,
-    names: &RequestHeaders,
-    address: SocketAddr,
-) -> Observed {
-    let ready = http_probe::readyz(&mut maker.client(address)).await?;
-    let (proxy, trust) = tokio::join!(
-        http_probe::is_proxy(maker, address),
-        trust(maker, names, address)
-    );
-    Ok(PeerObservations {
-        proxy,
-        ready,
-        trust,
-    })
-}
-
-async fn trust(
-    maker: &Arc<ClientMaker>,
-    names: &RequestHeaders,
-    address: SocketAddr,
-) -> Result<UserRecognition, String> {
+async fn trust(maker: &Arc<ClientMaker>, names: &RequestHeaders, address: SocketAddr) -> Trust {
     let invented = format!("kube-interop-proxy-invented-{:016x}", rand::random::<u64>());
     let mut headers = client::identity(names, &invented, &[]).map_err(|error| error.to_string())?;
     headers.extend([REROUTED, PEER_PROXIED].map(|name| (name, HeaderValue::from_static("true"))));
@@ -326,7 +299,7 @@ mod tests {
             kind: ServerKind::Proxied,
             version: None,
         };
-        let observed = PeerObservations {
+        let observed = Observations {
             proxy: Ok(true),
             ready: Readiness {
                 status: StatusCode::from_u16(status).unwrap(),
@@ -334,7 +307,7 @@ mod tests {
                 skew: None,
                 elapsed: Duration::ZERO,
             },
-            trust: Ok(trust),
+            asked: Ok(trust),
         };
         let findings = findings(&[(peer, Ok(observed))]);
         findings.iter().map(ToString::to_string).collect()

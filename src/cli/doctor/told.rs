@@ -67,7 +67,7 @@ findings! {
     Problem circle() "a kube-interop-proxy listens there, no kube-apiserver: requests would go in a circle"
         => "make apiServer.address the kube-apiserver's own (--bind-address and --secure-port)";
     Ok ready(version, took) "{version}, {took} ms";
-    Problem not_ready(version, status, missing) "{version}, not ready: /readyz says {status}{missing}"
+    Problem not_ready(version, status) "{version}, not ready: /readyz says {status}"
         => "wait for its start, and read its log if that takes long";
     Ok believes(same) "takes this proxy's word about users{same}";
     Problem belief_unknown(why) "could not be asked whether it believes this proxy: {why}" => "read its log";
