@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, HOST};
-use http::uri::Authority;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1;
@@ -15,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::PATIENCE;
+use crate::config::is_host_and_port;
 
 /// Longest document, in bytes.
 const MAX_BYTES: usize = 64 << 20;
@@ -43,12 +43,10 @@ pub(super) enum FetchError {
 
 /// Checks a `HOST:PORT` of the command line.
 pub fn address(text: &str) -> Result<String, String> {
-    let bad = || "is not HOST:PORT such as 127.0.0.1:10260".to_owned();
-    let authority: Authority = text.parse().map_err(|_| bad())?;
-    let usable = !text.contains('@')
-        && !authority.host().is_empty()
-        && authority.port_u16().is_some_and(|port| port > 0);
-    usable.then(|| text.to_owned()).ok_or_else(bad)
+    match is_host_and_port(text) {
+        true => Ok(text.to_owned()),
+        false => Err("is not HOST:PORT such as 127.0.0.1:10260".to_owned()),
+    }
 }
 
 /// The status document as the proxy wrote it.

@@ -39,6 +39,7 @@ pub(crate) use files::SHARED_AUTHORITY;
 pub(crate) use message::escaped;
 pub use problem::Problem;
 pub use sections::*;
+pub(crate) use values::is_host_and_port;
 
 /// A configuration with what is needed to notice that its file has changed.
 #[derive(Debug, Clone, PartialEq)]

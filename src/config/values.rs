@@ -194,14 +194,15 @@ pub(super) fn loopback(node: &Node) -> Result<SocketAddr, String> {
 /// `host:port`; empty means none.
 pub(super) fn host_and_port(node: &Node) -> Result<Option<String>, String> {
     read(node, "host:port such as localhost:4317", |found| {
-        let whole = |it: Authority| {
-            !it.host().is_empty()
-                && it.port_u16().is_some_and(|port| port > 0)
-                && !found.contains('@')
-        };
-        let is_whole = || found.parse().is_ok_and(whole);
-        (found.is_empty() || is_whole()).then(|| some(found))
+        (found.is_empty() || is_host_and_port(found)).then(|| some(found))
     })
+}
+
+/// Whether the text is `host:port` and nothing else.
+pub(crate) fn is_host_and_port(text: &str) -> bool {
+    let is_whole =
+        |it: Authority| !it.host().is_empty() && it.port_u16().is_some_and(|port| port > 0);
+    !text.contains('@') && text.parse().is_ok_and(is_whole)
 }
 
 /// A file's path; relative ones start from `base`.

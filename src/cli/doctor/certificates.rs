@@ -51,10 +51,9 @@ pub fn findings(
             .unwrap_or_default(),
     };
     let mut checked = BTreeSet::new();
-    let certificates = files.iter().filter(|file| {
-        let is_certificate = file.content == FileContent::Certificates;
-        is_certificate && checked.insert(&file.path)
-    });
+    let certificates = files
+        .iter()
+        .filter(|file| file.content == FileContent::Certificates && checked.insert(&file.path));
     let validity = certificates.filter_map(|file| judge.validity(file));
     let uses = [
         judge.client_certificate(),
