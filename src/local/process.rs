@@ -4,7 +4,7 @@
 //! `APIServerIdentity` for those to itself. A connected socket has a process that holds it, and the kernel lists the
 //! sockets of a network namespace in `/proc/net`. So nothing has to be asked or held open, which would keep the process.
 //! What this proxy itself keeps open at the apiserver does not count: it ends with the proxy. Of an apiserver in another
-//! network namespace nothing is seen, as if it had ended.
+//! network namespace nothing is seen, as if it had ended. `check --live` reads from the same files where something listens.
 
 use std::collections::HashSet;
 use std::fs;
