@@ -5,9 +5,11 @@
 use std::ops::RangeInclusive;
 
 use bytes::Bytes;
+use der::Tag;
+use der::asn1::IntRef;
 
 use super::constraints::Constraints;
-use super::der::{DerReader, INTEGER, SEQUENCE, constructed, context};
+use super::der::{DerReader, constructed, context};
 use super::extensions::{self, Extensions};
 use super::signature::{Key, Signing};
 use super::{names, time};
@@ -37,25 +39,24 @@ impl Certificate {
     /// `None`: Go would not parse it.
     pub fn parse(der: &[u8]) -> Option<Self> {
         let raw = Bytes::copy_from_slice(der);
-        let mut outer = DerReader::new(&raw);
+        let mut outer = DerReader::new(&raw)?;
         let mut certificate = outer.sequence().filter(|_| outer.is_empty())?;
-        let signed = certificate.whole(SEQUENCE)?;
-        let mut content = DerReader::new(signed.content);
+        let signed = certificate.whole(Tag::Sequence)?;
+        let mut content = DerReader::new(signed)?.sequence()?;
         let version = version(&mut content)?;
-        content.integer()?;
-        let algorithm = content.expect(SEQUENCE)?;
-        if certificate.expect(SEQUENCE)? != algorithm {
+        let _serial: IntRef<'_> = content.read()?;
+        let algorithm = content.expect(Tag::Sequence)?;
+        if certificate.expect(Tag::Sequence)? != algorithm {
             return None;
         }
-        let issuer = content.whole(SEQUENCE)?;
+        let issuer = content.whole(Tag::Sequence)?;
         let mut validity = content.sequence()?;
         let (not_before, not_after) = (time::read(&mut validity)?, time::read(&mut validity)?);
-        let subject = content.whole(SEQUENCE)?;
-        let key_info = content.whole(SEQUENCE)?;
-        let mut both = [&issuer, &subject].into_iter();
-        if !both.all(|name| names::is_parsable(name.content)) {
+        let subject = content.whole(Tag::Sequence)?;
+        if ![issuer, subject].into_iter().all(names::is_parsable) {
             return None;
         }
+        let key_info = content.whole(Tag::Sequence)?;
         let extensions = match version {
             3 => extensions(&raw, &mut content)?,
             _ => Extensions::default(),
@@ -63,15 +64,15 @@ impl Certificate {
         let part = |part: &[u8]| raw.slice_ref(part);
         Some(Self {
             version,
-            issuer: part(issuer.whole),
-            subject: part(subject.whole),
+            issuer: part(issuer),
+            subject: part(subject),
             not_before,
             not_after,
-            key: Key::read(key_info.content, &raw)?,
-            key_info: part(key_info.whole),
-            signed: part(signed.whole),
+            key: Key::read(key_info, &raw)?,
+            key_info: part(key_info),
+            signed: part(signed),
             signing: Signing::read(algorithm)?,
-            signature: part(certificate.bytes()?),
+            signature: part(certificate.bits()?.as_bytes()?),
             extensions,
             raw: raw.clone(),
         })
@@ -103,22 +104,19 @@ impl Certificate {
 
 /// 1, 2 or 3.
 fn version(content: &mut DerReader<'_>) -> Option<i64> {
-    let Some(tagged) = content.optional(constructed(0))? else {
+    let Some(tagged) = content.tagged(constructed(0))? else {
         return Some(1);
     };
-    let mut tagged = DerReader::new(tagged);
-    let version = tagged
-        .is_next(INTEGER)
-        .then(|| tagged.small_integer())?
-        .filter(|_| tagged.is_empty())?;
+    let mut tagged = DerReader::new(tagged)?;
+    let version: i64 = tagged.read().filter(|_| tagged.is_empty())?;
     (0..=2).contains(&version).then_some(version + 1)
 }
 
 fn extensions(raw: &Bytes, content: &mut DerReader<'_>) -> Option<Extensions> {
-    content.optional(context(1))?;
-    content.optional(context(2))?;
-    match content.optional(constructed(3))? {
-        Some(list) => extensions::read(raw, DerReader::new(list).sequence()?),
+    content.tagged(context(1))?;
+    content.tagged(context(2))?;
+    match content.tagged(constructed(3))? {
+        Some(list) => extensions::read(raw, DerReader::new(list)?.sequence()?),
         None => Some(Extensions::default()),
     }
 }

@@ -3,6 +3,9 @@
 
 use std::net::IpAddr;
 
+use der::asn1::AnyRef;
+use der::{Tag, Tagged as _};
+
 use super::der::{DerReader, constructed, context};
 use super::domain::{self, Mailbox};
 use super::names::{self, AltName};
@@ -30,8 +33,8 @@ impl Constraints {
     /// Returns also whether all constraints are of known types; `None`: they cannot be read.
     pub(super) fn read(mut value: DerReader<'_>) -> Option<(Self, bool)> {
         let mut content = value.sequence().filter(|_| value.is_empty())?;
-        let permitted = content.optional(constructed(0))?.unwrap_or_default();
-        let excluded = content.optional(constructed(1))?.unwrap_or_default();
+        let permitted = content.tagged(constructed(0))?.unwrap_or_default();
+        let excluded = content.tagged(constructed(1))?.unwrap_or_default();
         if !content.is_empty() || (permitted.is_empty() && excluded.is_empty()) {
             return None;
         }
@@ -45,9 +48,9 @@ impl Constraints {
 
     /// Whether all names of a SubjectAltName are allowed. `comparisons`: how many are left; decreased by those made.
     pub(super) fn allow(&self, alternatives: &[u8], comparisons: &mut usize) -> bool {
-        names::alternatives(alternatives).all(|name| {
-            let allowed = name.and_then(|name| self.allows(name, comparisons));
-            allowed.unwrap_or(false)
+        names::alternatives(alternatives).is_some_and(|names| {
+            let mut names = names.into_iter();
+            names.all(|name| self.allows(name, comparisons).unwrap_or(false))
         })
     }
 
@@ -115,20 +118,20 @@ fn is_inside(ip: IpAddr, (address, mask): &(Vec<u8>, Vec<u8>)) -> bool {
 
 impl Subtrees {
     fn read(subtrees: &[u8]) -> Option<Self> {
-        let mut subtrees = DerReader::new(subtrees);
+        let mut subtrees = DerReader::new(subtrees)?;
         let mut read = Self::default();
         while !subtrees.is_empty() {
-            let base = subtrees.sequence()?.value()?;
-            read.take(base.tag, base.content)?;
+            let base: AnyRef<'_> = subtrees.sequence()?.read()?;
+            read.take(base.tag(), base.value())?;
         }
         Some(read)
     }
 
-    fn take(&mut self, tag: u8, value: &[u8]) -> Option<()> {
-        const EMAIL: u8 = context(1);
-        const DNS: u8 = context(2);
-        const URI: u8 = context(6);
-        const IP: u8 = context(7);
+    fn take(&mut self, tag: Tag, value: &[u8]) -> Option<()> {
+        const EMAIL: Tag = context(1);
+        const DNS: Tag = context(2);
+        const URI: Tag = context(6);
+        const IP: Tag = context(7);
         match tag {
             DNS => self.dns.push(domain(names::ascii(value)?)?),
             EMAIL => {

@@ -6,9 +6,11 @@
 use std::collections::HashSet;
 
 use bytes::Bytes;
+use der::Tag;
+use der::asn1::BitStringRef;
 
 use super::constraints::Constraints;
-use super::der::{BOOLEAN, DerReader, INTEGER, OCTET_STRING, constructed, context};
+use super::der::{DerReader, constructed, context};
 use super::names;
 
 /// The extensions that verification needs.
@@ -60,14 +62,11 @@ pub(super) fn read(raw: &Bytes, mut list: DerReader<'_>) -> Option<Extensions> {
     while !list.is_empty() {
         let mut extension = list.sequence()?;
         let id = extension.oid()?;
-        let critical = match extension.is_next(BOOLEAN) {
-            true => extension.boolean()?,
-            false => false,
-        };
-        let value = extension.expect(OCTET_STRING)?;
+        let critical: Option<bool> = extension.optional()?;
+        let value = extension.expect(Tag::OctetString)?;
         seen.insert(id).then_some(())?;
         let known = extensions.take(raw, id, value)?;
-        extensions.unknown_critical |= critical && !known;
+        extensions.unknown_critical |= critical == Some(true) && !known;
     }
     Some(extensions)
 }
@@ -87,9 +86,9 @@ impl Extensions {
             AUTHORITY_INFO_ACCESS => return access(value).map(|()| true),
             _ => return Some(false),
         };
-        let mut reader = DerReader::new(value);
+        let mut reader = DerReader::new(value)?;
         match number {
-            14 => self.subject_key = raw.slice_ref(reader.expect(OCTET_STRING)?),
+            14 => self.subject_key = raw.slice_ref(reader.expect(Tag::OctetString)?),
             15 => self.may_sign = may_sign(reader.bits()?),
             17 => {
                 self.names = Some(raw.slice_ref(value));
@@ -104,7 +103,7 @@ impl Extensions {
             31 => distribution_points(&mut reader)?,
             32 => policies(&mut reader)?,
             35 => {
-                let key = reader.sequence()?.optional(context(0))?;
+                let key = reader.sequence()?.tagged(context(0))?;
                 self.authority_key = raw.slice_ref(key.unwrap_or_default());
             }
             37 => self.allows_client_auth = allows_client_auth(&mut reader)?,
@@ -115,8 +114,9 @@ impl Extensions {
 }
 
 /// A key usage without any bit allows everything.
-fn may_sign((bits, _): (&[u8], u8)) -> bool {
+fn may_sign(usages: BitStringRef<'_>) -> bool {
     const CERT_SIGN: u8 = 0x80 >> 5;
+    let bits = usages.raw_bytes();
     let first = bits.first().copied().unwrap_or(0);
     let ninth = bits.get(1).copied().unwrap_or(0) & 0x80;
     (first == 0 && ninth == 0) || first & CERT_SIGN != 0
@@ -124,16 +124,13 @@ fn may_sign((bits, _): (&[u8], u8)) -> bool {
 
 fn basic(reader: &mut DerReader<'_>) -> Option<BasicConstraints> {
     let mut content = reader.sequence()?;
-    let is_ca = match content.is_next(BOOLEAN) {
-        true => content.boolean()?,
-        false => false,
-    };
-    let path_length = match content.is_next(INTEGER) {
+    let is_ca: Option<bool> = content.optional()?;
+    let path_length: Option<i64> = content.optional()?;
+    Some(BasicConstraints {
+        is_ca: is_ca.unwrap_or(false),
         // For Go a negative value is no limit.
-        true => usize::try_from(content.small_integer()?).ok(),
-        false => None,
-    };
-    Some(BasicConstraints { is_ca, path_length })
+        path_length: path_length.and_then(|most| usize::try_from(most).ok()),
+    })
 }
 
 fn allows_client_auth(reader: &mut DerReader<'_>) -> Option<bool> {
@@ -154,11 +151,11 @@ fn policies(reader: &mut DerReader<'_>) -> Option<()> {
 }
 
 fn distribution_points(reader: &mut DerReader<'_>) -> Option<()> {
-    const URI: u8 = context(6);
+    const URI: Tag = context(6);
     let mut points = reader.sequence()?;
     while !points.is_empty() {
-        if let Some(name) = points.sequence()?.optional(constructed(0))? {
-            let mut names = DerReader::new(DerReader::new(name).expect(constructed(0))?);
+        if let Some(name) = points.sequence()?.tagged(constructed(0))? {
+            let mut names = DerReader::new(DerReader::new(name)?.expect(constructed(0))?)?;
             while names.is_next(URI) {
                 names.expect(URI)?;
             }
@@ -168,12 +165,12 @@ fn distribution_points(reader: &mut DerReader<'_>) -> Option<()> {
 }
 
 fn access(value: &[u8]) -> Option<()> {
-    const URI: u8 = context(6);
-    let mut descriptions = DerReader::new(value).sequence()?;
+    const URI: Tag = context(6);
+    let mut descriptions = DerReader::new(value)?.sequence()?;
     while !descriptions.is_empty() {
         let mut description = descriptions.sequence()?;
         description.oid()?;
-        description.optional(URI)?;
+        description.tagged(URI)?;
     }
     Some(())
 }

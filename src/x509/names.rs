@@ -2,7 +2,10 @@
 
 use std::net::IpAddr;
 
-use super::der::{DerReader, SET, context};
+use der::asn1::AnyRef;
+use der::{Tag, Tagged as _};
+
+use super::der::{DerReader, context};
 use super::{domain, uri};
 
 /// Whether Go can parse all attributes of a subject or issuer (`parseName`, `parseASN1String`).
@@ -11,33 +14,27 @@ pub(super) fn is_parsable(name: &[u8]) -> bool {
 }
 
 fn read(name: &[u8]) -> Option<()> {
-    let mut name = DerReader::new(name);
+    let mut name = DerReader::new(name)?.sequence()?;
     while !name.is_empty() {
-        let mut set = DerReader::new(name.expect(SET)?);
+        let mut set = DerReader::new(name.expect(Tag::Set)?)?;
         while !set.is_empty() {
             let mut attribute = set.sequence()?;
             attribute.oid()?;
-            let value = attribute.value()?;
-            is_text(value.tag, value.content).then_some(())?;
+            is_text(attribute.read()?).then_some(())?;
         }
     }
     Some(())
 }
 
-fn is_text(tag: u8, value: &[u8]) -> bool {
-    const UTF8: u8 = 12;
-    const NUMERIC: u8 = 18;
-    const PRINTABLE: u8 = 19;
-    const T61: u8 = 20;
-    const IA5: u8 = 22;
-    const BMP: u8 = 30;
-    match tag {
-        UTF8 => std::str::from_utf8(value).is_ok(),
-        NUMERIC => value.iter().all(|b| b.is_ascii_digit() || *b == b' '),
-        PRINTABLE => value.iter().all(|b| is_printable(*b)),
-        T61 => true,
-        IA5 => value.is_ascii(),
-        BMP => value.len().is_multiple_of(2),
+fn is_text(value: AnyRef<'_>) -> bool {
+    let bytes = value.value();
+    match value.tag() {
+        Tag::Utf8String => std::str::from_utf8(bytes).is_ok(),
+        Tag::NumericString => bytes.iter().all(|b| b.is_ascii_digit() || *b == b' '),
+        Tag::PrintableString => bytes.iter().all(|b| is_printable(*b)),
+        Tag::TeletexString => true,
+        Tag::Ia5String => bytes.is_ascii(),
+        Tag::BmpString => bytes.len().is_multiple_of(2),
         _ => false,
     }
 }
@@ -58,30 +55,23 @@ pub(super) enum AltName<'a> {
     Other,
 }
 
-/// The names in a SubjectAltName; a last item `None`: the rest cannot be read.
-pub(super) fn alternatives(value: &[u8]) -> impl Iterator<Item = Option<AltName<'_>>> {
-    let mut names = DerReader::new(value).sequence();
-    std::iter::from_fn(move || match names {
-        None => Some(None),
-        Some(list) if list.is_empty() => None,
-        Some(ref mut list) => {
-            let name = list
-                .value()
-                .and_then(|value| name(value.tag, value.content));
-            if name.is_none() {
-                names = Some(DerReader::new(&[]));
-            }
-            Some(name)
-        }
-    })
+/// The names in a SubjectAltName; `None`: it cannot be read.
+pub(super) fn alternatives(value: &[u8]) -> Option<Vec<AltName<'_>>> {
+    let mut list = DerReader::new(value)?.sequence()?;
+    let mut names = Vec::new();
+    while !list.is_empty() {
+        names.push(name(list.read()?)?);
+    }
+    Some(names)
 }
 
-fn name(tag: u8, value: &[u8]) -> Option<AltName<'_>> {
-    const EMAIL: u8 = context(1);
-    const DNS: u8 = context(2);
-    const URI: u8 = context(6);
-    const IP: u8 = context(7);
-    Some(match tag {
+fn name(name: AnyRef<'_>) -> Option<AltName<'_>> {
+    const EMAIL: Tag = context(1);
+    const DNS: Tag = context(2);
+    const URI: Tag = context(6);
+    const IP: Tag = context(7);
+    let value = name.value();
+    Some(match name.tag() {
         EMAIL => AltName::Email(ascii(value)?),
         DNS => AltName::Dns(ascii(value)?),
         URI => {
@@ -108,6 +98,6 @@ pub(super) fn ascii(value: &[u8]) -> Option<&str> {
 
 /// Whether a SubjectAltName has a name of a type that Go knows; `None`: it cannot be read.
 pub(super) fn check(value: &[u8]) -> Option<bool> {
-    // An empty list has no names; a value that is not a list counts as one malformed name.
-    alternatives(value).try_fold(false, |known, name| Some(known | (name? != AltName::Other)))
+    let names = alternatives(value)?;
+    Some(names.iter().any(|name| *name != AltName::Other))
 }

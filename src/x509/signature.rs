@@ -1,6 +1,8 @@
 //! Keys, signatures, and whether one made the other, as Go's crypto/x509 sees it.
 
 use bytes::Bytes;
+use der::asn1::{AnyRef, UintRef};
+use der::{Tag, Tagged as _};
 use rustls::pki_types::SignatureVerificationAlgorithm;
 use webpki::ring as webpki_ring;
 
@@ -49,7 +51,6 @@ const ECDSA_WITH_SHA2: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3];
 const ED25519: &[u8] = &[0x2b, 0x65, 0x70];
 const EC_PUBLIC_KEY: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1];
 const SHA2: &[u8] = &[0x60, 0x86, 0x48, 1, 0x65, 3, 4, 2];
-const NULL: &[u8] = &[5, 0];
 
 impl Signing {
     /// From an AlgorithmIdentifier; `None`: it cannot be read.
@@ -57,15 +58,15 @@ impl Signing {
         let (id, parameters) = identifier(algorithm)?;
         if id == ED25519 {
             return Some(match parameters {
-                [] => Self::Ed25519,
-                _ => Self::Unknown,
+                None => Self::Ed25519,
+                Some(_) => Self::Unknown,
             });
         }
         let known = match (id.strip_prefix(PKCS1), id.strip_prefix(ECDSA_WITH_SHA2)) {
             (Some([11]), _) => Self::Rsa(Hash::Sha256),
             (Some([12]), _) => Self::Rsa(Hash::Sha384),
             (Some([13]), _) => Self::Rsa(Hash::Sha512),
-            (Some([10]), _) => pss(parameters).map_or(Self::Unknown, Self::RsaPss),
+            (Some([10]), _) => parameters.and_then(pss).map_or(Self::Unknown, Self::RsaPss),
             (_, Some([2])) => Self::Ecdsa(Hash::Sha256),
             (_, Some([3])) => Self::Ecdsa(Hash::Sha384),
             (_, Some([4])) => Self::Ecdsa(Hash::Sha512),
@@ -75,29 +76,30 @@ impl Signing {
     }
 }
 
-/// An object identifier and its parameters: with their tag, or empty.
-fn identifier(algorithm: &[u8]) -> Option<(&[u8], &[u8])> {
-    let mut algorithm = DerReader::new(algorithm);
-    let id = algorithm.oid()?;
-    let parameters = match algorithm.is_empty() {
-        true => &[],
-        false => algorithm.value()?.whole,
-    };
-    Some((id, parameters))
+/// An object identifier and its parameters.
+fn identifier(algorithm: &[u8]) -> Option<(&[u8], Option<AnyRef<'_>>)> {
+    let mut algorithm = DerReader::new(algorithm)?;
+    Some((algorithm.oid()?, algorithm.read()?))
+}
+
+/// The content of a value, which must have this tag.
+fn content(value: AnyRef<'_>, tag: Tag) -> Option<&[u8]> {
+    (value.tag() == tag).then(|| value.value())
 }
 
 /// Only those with one hash throughout, and a salt of its length.
-fn pss(parameters: &[u8]) -> Option<Hash> {
-    let mut parameters = DerReader::new(parameters).sequence()?;
-    let hash = DerReader::new(parameters.expect(constructed(0))?).sequence_content()?;
-    let mask = DerReader::new(parameters.expect(constructed(1))?).sequence_content()?;
-    let salt = DerReader::new(parameters.expect(constructed(2))?).small_integer()?;
-    let trailer = match parameters.optional(constructed(3))? {
-        Some(trailer) => DerReader::new(trailer).small_integer()?,
+fn pss(parameters: AnyRef<'_>) -> Option<Hash> {
+    let mut parameters = DerReader::new(content(parameters, Tag::Sequence)?)?;
+    let mut field = |number| DerReader::new(parameters.expect(constructed(number))?);
+    let hash = field(0)?.expect(Tag::Sequence)?;
+    let mask = field(1)?.expect(Tag::Sequence)?;
+    let salt: i64 = field(2)?.read()?;
+    let trailer: i64 = match parameters.tagged(constructed(3))? {
+        Some(trailer) => DerReader::new(trailer)?.read()?,
         None => 1,
     };
-    let (mask, mask_parameters) = identifier(mask)?;
-    let mask_hash = DerReader::new(mask_parameters).sequence_content()?;
+    let (mask, mask_hash) = identifier(mask)?;
+    let mask_hash = content(mask_hash?, Tag::Sequence)?;
     let [(hash, nothing), (mask_hash, nothing_either)] =
         [identifier(hash)?, identifier(mask_hash)?];
     let (hash, length) = match hash.strip_prefix(SHA2)? {
@@ -109,24 +111,24 @@ fn pss(parameters: &[u8]) -> Option<Hash> {
     let good = mask.strip_prefix(PKCS1) == Some(&[8])
         && [nothing, nothing_either]
             .iter()
-            .all(|it| it.is_empty() || *it == NULL)
+            .all(|it| it.is_none_or(AnyRef::is_null))
         && salt == length
         && trailer == 1;
     good.then_some(hash)
 }
 
 impl Key {
-    /// From the content of a SubjectPublicKeyInfo, a part of `raw`; `None`: Go cannot read it.
+    /// From a SubjectPublicKeyInfo, a part of `raw`; `None`: Go cannot read it.
     pub(super) fn read(info: &[u8], raw: &Bytes) -> Option<Self> {
-        let mut info = DerReader::new(info);
-        let (id, parameters) = identifier(info.sequence_content()?)?;
-        let bits = info.bytes()?;
+        let mut info = DerReader::new(info)?.sequence()?;
+        let (id, parameters) = identifier(info.expect(Tag::Sequence)?)?;
+        let bits = info.bits()?.as_bytes()?;
         let kind = if id == ED25519 {
-            (parameters.is_empty() && bits.len() == 32).then_some(Kind::Ed25519)?
+            (parameters.is_none() && bits.len() == 32).then_some(Kind::Ed25519)?
         } else if id == EC_PUBLIC_KEY {
-            curve(parameters, bits)?
+            curve(parameters?, bits)?
         } else if id.strip_prefix(PKCS1) == Some(&[1]) {
-            (parameters == NULL && is_rsa(bits)).then_some(Kind::Rsa)?
+            (parameters.is_some_and(AnyRef::is_null) && is_rsa(bits)).then_some(Kind::Rsa)?
         } else {
             Kind::Other
         };
@@ -160,9 +162,9 @@ impl Key {
     }
 }
 
-fn curve(parameters: &[u8], point: &[u8]) -> Option<Kind> {
+fn curve(parameters: AnyRef<'_>, point: &[u8]) -> Option<Kind> {
     const CERTICOM: &[u8] = &[0x2b, 0x81, 4, 0];
-    let id = DerReader::new(parameters).oid()?;
+    let id = content(parameters, Tag::ObjectIdentifier)?;
     let (kind, bytes) = match id.strip_prefix(CERTICOM) {
         Some([33]) => (Kind::P224, 28),
         Some([34]) => (Kind::P384, 48),
@@ -178,10 +180,9 @@ fn curve(parameters: &[u8], point: &[u8]) -> Option<Kind> {
 /// Whether these are a modulus and an exponent.
 fn is_rsa(bits: &[u8]) -> bool {
     let numbers = || {
-        let mut key = DerReader::new(bits).sequence()?;
-        let modulus = key.integer()?;
-        let is_positive = modulus.first()? & 0x80 == 0 && modulus != [0];
-        Some(is_positive && key.small_integer()? > 0)
+        let mut key = DerReader::new(bits)?.sequence()?;
+        let (modulus, exponent): (UintRef<'_>, i64) = (key.read()?, key.read()?);
+        Some(modulus.as_bytes() != [0] && exponent > 0)
     };
     numbers().unwrap_or(false)
 }
