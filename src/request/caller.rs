@@ -11,11 +11,10 @@ use std::time::{Duration, SystemTime};
 use arc_swap::ArcSwapOption;
 use http::HeaderValue;
 use rustls::pki_types::CertificateDer;
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::credential;
 use crate::tls::verify::{self, ClientCas};
-use crate::x509::{PresentedChain, overlap};
+use crate::x509::{Attribute, PresentedChain, overlap};
 
 /// The state of a client connection.
 #[derive(Debug)]
@@ -186,7 +185,7 @@ impl Authenticator {
         let presented = PresentedChain::parse(chain);
         let (owner, unchanged) = match &presented {
             Some(presented) => (
-                self.judge(chain, presented, now),
+                self.judge(presented, now),
                 overlap(&presented.unchanged(now), &self.cas.unchanged(now)),
             ),
             None => (Owner::Unverifiable, 0..=u64::MAX),
@@ -198,50 +197,45 @@ impl Authenticator {
         }
     }
 
-    fn judge(&self, chain: &[CertificateDer<'_>], presented: &PresentedChain, now: u64) -> Owner {
-        let Some(der) = chain.first() else {
-            return Owner::Unverifiable;
-        };
-        let Ok((_, leaf)) = X509Certificate::from_der(der) else {
-            return Owner::Unverifiable;
-        };
-        if self.cas.is_peer(presented, now) && self.is_allowed_name(&leaf) {
+    fn judge(&self, presented: &PresentedChain, now: u64) -> Owner {
+        let subject = presented.subject();
+        if self.cas.is_peer(presented, now) && self.is_allowed_name(&subject) {
             return Owner::Peer;
         }
         if self.cas.is_user(presented, now)
-            && let Some(headers) = user_headers(der, &leaf)
+            && let Some(headers) = user_headers(presented.leaf(), &subject)
         {
             return Owner::User(Arc::new(headers));
         }
         Owner::Unverifiable
     }
 
-    fn is_allowed_name(&self, leaf: &X509Certificate<'_>) -> bool {
+    fn is_allowed_name(&self, subject: &[Attribute<'_>]) -> bool {
         self.allowed_names.is_empty()
-            || common_name(leaf)
+            || common_name(subject)
                 .is_some_and(|name| self.allowed_names.iter().any(|allowed| allowed == name))
     }
 }
 
+/// id-at-commonName
+const COMMON_NAME: &[u8] = &[0x55, 4, 3];
+/// id-at-organizationName
+const ORGANIZATION: &[u8] = &[0x55, 4, 10];
+
 /// The last CN, as Go's crypto/x509 takes it.
-fn common_name<'a>(certificate: &'a X509Certificate<'_>) -> Option<&'a str> {
-    certificate
-        .subject()
-        .iter_common_name()
-        .last()?
-        .as_str()
-        .ok()
+fn common_name<'a>(subject: &[Attribute<'a>]) -> Option<&'a str> {
+    let mut names = subject.iter().filter(|it| it.id == COMMON_NAME);
+    names.next_back()?.text()
 }
 
 /// User and groups as header values; `None` if a value could be read differently as a header.
-fn user_headers(der: &[u8], certificate: &X509Certificate<'_>) -> Option<UserHeaders> {
-    let user = header_value(common_name(certificate)?)?;
-    let groups = certificate
-        .subject()
-        .iter_organization()
-        .map(|organization| header_value(organization.as_str().ok()?))
+fn user_headers(der: &[u8], subject: &[Attribute<'_>]) -> Option<UserHeaders> {
+    let user = header_value(common_name(subject)?)?;
+    let organizations = subject.iter().filter(|it| it.id == ORGANIZATION);
+    let groups = organizations
+        .map(|organization| header_value(organization.text()?))
         .collect::<Option<_>>()?;
-    let uid = match credential::uid(certificate.subject()).ok()? {
+    let uid = match credential::uid(subject).ok()? {
         Some(uid) => Some(header_value(uid)?),
         None => None,
     };

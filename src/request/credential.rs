@@ -7,8 +7,8 @@
 
 use http::{HeaderName, HeaderValue};
 use ring::digest::{SHA256, digest};
-use x509_parser::prelude::X509Name;
-use x509_parser::{der_parser::Oid, der_parser::oid};
+
+use crate::x509::Attribute;
 
 /// The key of the extra: escaped for a header name as in client-go, in lower case for HTTP/2.
 const KEY: &str = "authentication.kubernetes.io%2fcredential-id";
@@ -16,8 +16,8 @@ const KEY: &str = "authentication.kubernetes.io%2fcredential-id";
 const SINCE: u32 = 32;
 /// The first minor version that reads UIDs.
 const UID_SINCE: u32 = 34;
-/// The subject attribute that Kubernetes defines for the user's UID.
-const UID: Oid<'static> = oid!(1.3.6.1.4.1.57683.2);
+/// The subject attribute that Kubernetes defines for the user's UID: 1.3.6.1.4.1.57683.2.
+const UID: &[u8] = &[0x2b, 6, 1, 4, 1, 0x83, 0xc2, 0x53, 2];
 
 /// The first minor version that closes an HTTP/2 connection after an anonymous request
 /// (`UnauthenticatedHTTP2DOSMitigation`).
@@ -51,11 +51,11 @@ pub fn header(prefix: &str) -> Option<HeaderName> {
 pub struct MalformedUid;
 
 /// The UID in a certificate's subject, if there is one.
-pub fn uid<'a>(subject: &'a X509Name<'_>) -> Result<Option<&'a str>, MalformedUid> {
-    let mut uids = subject.iter_by_oid(&UID);
+pub fn uid<'a>(subject: &[Attribute<'a>]) -> Result<Option<&'a str>, MalformedUid> {
+    let mut uids = subject.iter().filter(|it| it.id == UID);
     match (uids.next(), uids.next()) {
         (None, _) => Ok(None),
-        (Some(uid), None) => uid.as_str().map(Some).map_err(|_| MalformedUid),
+        (Some(uid), None) => uid.text().map(Some).ok_or(MalformedUid),
         (Some(_), Some(_)) => Err(MalformedUid),
     }
 }

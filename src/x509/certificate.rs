@@ -53,9 +53,8 @@ impl Certificate {
         let mut validity = content.sequence()?;
         let (not_before, not_after) = (time::read(&mut validity)?, time::read(&mut validity)?);
         let subject = content.whole(Tag::Sequence)?;
-        if ![issuer, subject].into_iter().all(names::is_parsable) {
-            return None;
-        }
+        names::attributes(issuer)?;
+        names::attributes(subject)?;
         let key_info = content.whole(Tag::Sequence)?;
         let extensions = match version {
             3 => extensions(&raw, &mut content)?,

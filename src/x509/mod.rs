@@ -23,6 +23,7 @@ use std::ops::RangeInclusive;
 
 pub use build::Budget;
 pub use certificate::Certificate;
+pub use names::Attribute;
 
 /// Trusted certificates.
 #[derive(Debug, Clone, Default)]
@@ -73,6 +74,16 @@ impl PresentedChain {
             leaf,
             intermediates,
         })
+    }
+
+    /// The leaf, in DER.
+    pub fn leaf(&self) -> &[u8] {
+        &self.leaf.raw
+    }
+
+    /// The attributes of the leaf's subject, in its order.
+    pub fn subject(&self) -> Vec<Attribute<'_>> {
+        names::attributes(&self.leaf.subject).unwrap_or_default()
     }
 
     /// Unix seconds around `now` in which no certificate becomes valid or expires.

@@ -8,22 +8,37 @@ use der::{Tag, Tagged as _};
 use super::der::{DerReader, context};
 use super::{domain, uri};
 
-/// Whether Go can parse all attributes of a subject or issuer (`parseName`, `parseASN1String`).
-pub(super) fn is_parsable(name: &[u8]) -> bool {
-    read(name).is_some()
+/// An attribute of a subject or issuer.
+#[derive(Debug, Clone, Copy)]
+pub struct Attribute<'a> {
+    /// Its type: the content of an object identifier.
+    pub id: &'a [u8],
+    value: AnyRef<'a>,
 }
 
-fn read(name: &[u8]) -> Option<()> {
+impl<'a> Attribute<'a> {
+    /// `None`: in an encoding other than UTF-8 or ASCII.
+    pub fn text(&self) -> Option<&'a str> {
+        match self.value.tag() {
+            Tag::TeletexString | Tag::BmpString => None,
+            _ => std::str::from_utf8(self.value.value()).ok(),
+        }
+    }
+}
+
+/// The attributes of a subject or issuer; `None`: Go cannot parse them all (`parseName`, `parseASN1String`).
+pub(super) fn attributes(name: &[u8]) -> Option<Vec<Attribute<'_>>> {
     let mut name = DerReader::new(name)?.sequence()?;
+    let mut attributes = Vec::new();
     while !name.is_empty() {
         let mut set = DerReader::new(name.expect(Tag::Set)?)?;
         while !set.is_empty() {
             let mut attribute = set.sequence()?;
-            attribute.oid()?;
-            is_text(attribute.read()?).then_some(())?;
+            let (id, value) = (attribute.oid()?, attribute.read()?);
+            is_text(value).then(|| attributes.push(Attribute { id, value }))?;
         }
     }
-    Some(())
+    Some(attributes)
 }
 
 fn is_text(value: AnyRef<'_>) -> bool {

@@ -1,7 +1,9 @@
 use super::*;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    SigningKey as _,
 };
+use x509_parser::parse_x509_certificate;
 
 struct Ca {
     issuer: Issuer<'static, KeyPair>,
@@ -122,6 +124,57 @@ fn a_users_certificate_names_user_and_groups() {
         ("alice", vec![]),
         "the certificate comes before the token, as in kube-apiserver"
     );
+}
+
+/// The certificate with other bytes, signed again.
+fn signed_again(
+    certificate: &CertificateDer<'_>,
+    [from, to]: [&[u8]; 2],
+    ca: &Ca,
+) -> CertificateDer<'static> {
+    const ECDSA_WITH_SHA256: &[u8] = &[0x30, 10, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2];
+    assert_eq!(from.len(), to.len());
+    let (_, parsed) = parse_x509_certificate(certificate).unwrap();
+    let mut content = parsed.tbs_certificate.as_ref().to_vec();
+    let at = content.windows(from.len()).position(|it| it == from);
+    let at = at.unwrap();
+    content[at..at + to.len()].copy_from_slice(to);
+    let signature = ca.issuer.key().sign(&content).unwrap();
+    content.extend(ECDSA_WITH_SHA256);
+    content.extend([3, u8::try_from(signature.len() + 1).unwrap(), 0]);
+    content.extend(signature);
+    let [high, low] = u16::try_from(content.len()).unwrap().to_be_bytes();
+    let whole = [0x30, 0x82, high, low].into_iter().chain(content);
+    whole.collect::<Vec<_>>().into()
+}
+
+#[test]
+fn what_comes_after_an_empty_part_of_a_subject_counts_as_in_go() {
+    let world = world(&["front-proxy-client"]);
+    let certificate = signed(&params("somebody", &["123456"]), &world.users);
+    let attribute = |kind: u8, text: &str| {
+        let length = u8::try_from(text.len()).unwrap();
+        let mut set = vec![
+            0x31,
+            9 + length,
+            0x30,
+            7 + length,
+            6,
+            3,
+            0x55,
+            4,
+            kind,
+            12,
+            length,
+        ];
+        set.extend(text.bytes());
+        set
+    };
+    let [organization, name] = [attribute(10, "123456"), attribute(3, "anna")];
+    let empty_set = [0x31, 0];
+    let after_it = [&empty_set[..], &name].concat();
+    let certificate = signed_again(&certificate, [&organization, &after_it], &world.users);
+    assert_eq!(user(&world.caller(certificate, NO_TOKEN)), ("anna", vec![]));
 }
 
 #[test]
