@@ -1,5 +1,6 @@
 //! `traceparent` of W3C Trace Context. Pure.
 
+use data_encoding::HEXLOWER;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -49,43 +50,16 @@ impl TraceContext {
 
     /// The header for the next server.
     pub fn header(&self) -> Option<HeaderValue> {
-        let mut text = String::with_capacity(LENGTH);
-        text.push_str("00-");
-        push_hex(&self.trace_id, &mut text);
-        text.push('-');
-        push_hex(&self.span_id, &mut text);
-        text.push_str(if self.sampled { "-01" } else { "-00" });
+        let [trace_id, span_id] = [&self.trace_id[..], &self.span_id].map(|id| HEXLOWER.encode(id));
+        let text = format!("00-{trace_id}-{span_id}-{:02}", u8::from(self.sampled));
         HeaderValue::try_from(text).ok()
     }
 }
 
 /// Exactly so many bytes in lower case hexadecimal digits.
 fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
-    if text.len() != 2 * N {
-        return None;
-    }
-    let mut bytes = [0; N];
-    for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
-        let [high, low] = pair else { return None };
-        *byte = digit(*high)? << 4 | digit(*low)?;
-    }
-    Some(bytes)
-}
-
-fn digit(letter: u8) -> Option<u8> {
-    match letter {
-        b'0'..=b'9' => Some(letter - b'0'),
-        b'a'..=b'f' => Some(letter - b'a' + 10),
-        _ => None,
-    }
-}
-
-fn push_hex(bytes: &[u8], text: &mut String) {
-    for byte in bytes {
-        for digit in [byte >> 4, byte & 15] {
-            text.extend(char::from_digit(digit.into(), 16));
-        }
-    }
+    let bytes = (text.len() == 2 * N).then(|| HEXLOWER.decode(text))?;
+    bytes.ok()?.try_into().ok()
 }
 
 #[cfg(test)]
