@@ -22,7 +22,7 @@ use crate::log_throttle::{LogThrottle, chain};
 pub struct LocalView {
     /// What it serves itself, without CRDs' resources and aggregated APIs; `None` while unknown.
     pub served: Option<Arc<ServedSet>>,
-    /// What of `served` is only not known to be custom: it could not say yet.
+    /// What of `served` the apiserver could not say yet whether it is custom.
     pub doubted: Arc<ServedSet>,
     /// What it serves itself, as groups.
     pub groups: Arc<ServedGroups>,
@@ -73,7 +73,7 @@ pub struct EtcdResources {
 
 /// Shortest pause between two reads: changes often come in bursts.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
-/// Until the apiserver is asked again what it could not say.
+/// How soon the apiserver is asked again about a resource of which it could not say whether it is custom.
 const DOUBT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs until all receivers of `view` are dropped. Aggregated APIs are not read, because their servers may hang.

@@ -10,9 +10,10 @@ use http::StatusCode;
 
 use crate::kube::gvr::{Custom, Gvr, GvrRef, ServedSet, may_be_built_in};
 
-/// Most questions after one read: whoever may create CRDs must not make a read last.
+/// Most resources that a server is asked about after one read: whoever may create CRDs must not delay reads.
 const MOST_QUESTIONS: usize = 512;
-/// Most bytes that resources in doubt take in our record: whoever may create CRDs must not make it more than etcd takes.
+/// Most bytes that resources in doubt take in our record: whoever may create CRDs must not make it larger than etcd
+/// allows.
 const MOST_DOUBTED: usize = 512 << 10;
 
 /// Whether a server serves a resource of a CRD's name itself.
@@ -54,10 +55,10 @@ pub(super) fn path(of: &Gvr) -> String {
 /// What an apiserver said of a resource.
 #[derive(Debug)]
 struct Answered {
-    /// Of the CRD that the question was about.
+    /// etcd's revision of the CRD that the question was about.
     revision: i64,
     answer: Answer,
-    /// It may be another process since.
+    /// The process may have been replaced since.
     outdated: bool,
 }
 
@@ -85,7 +86,8 @@ pub(super) struct OwnResources {
 }
 
 impl OwnResources {
-    /// It may be another process now. What an aggregated API hides of what the former one served may be its own too.
+    /// The process may have been replaced. What an aggregated API hides of what the former process served may be its own
+    /// too.
     pub(super) fn restarted(&mut self) {
         *self = Self {
             missing: self.own.clone(),
@@ -135,7 +137,7 @@ impl OwnResources {
         self.has_unasked || answers.any(|known| known.answer == Answer::Doubt)
     }
 
-    /// A doubt takes no answer away.
+    /// Notes an answer. A doubt replaces no certain answer.
     pub(super) fn answered(&mut self, (gvr, revision): (Gvr, i64), answer: Answer) {
         let known = self.answers.get(&gvr);
         if answer == Answer::Doubt && known.is_some_and(|known| known.is_certain(revision)) {
@@ -149,7 +151,7 @@ impl OwnResources {
         self.answers.insert(gvr, answered);
     }
 
-    /// `listed` by the server: what of it is its own.
+    /// A read of discovery: what of `listed` is the server's own.
     pub(super) fn update(&mut self, listed: ServedSet, custom: &Custom) -> &ServedSet {
         let is_aggregated = |gvr: &Gvr| custom.is_aggregated(&gvr.group, &gvr.version);
         // The aggregated API may have answered, before it was known.
@@ -184,7 +186,7 @@ impl OwnResources {
                 self.newcomers.insert(gvr);
             }
         }
-        // An aggregated API, which may not be known yet, may have taken their place in discovery.
+        // An aggregated API, which may not be known yet, may hide them in discovery.
         for gvr in before {
             if is_aggregated(&gvr) || (!missing.contains(&gvr) && self.missing.insert(gvr.clone()))
             {
@@ -198,15 +200,15 @@ impl OwnResources {
         &self.own
     }
 
-    /// What is in doubt is own as far as there is room. Kubernetes' own names are short.
+    /// Counts what is in doubt as own, up to [`MOST_DOUBTED`], the shortest names first: Kubernetes' own are short.
     fn admit(&mut self, mut in_doubt: Vec<Gvr>) {
         in_doubt.sort_by_key(packed_len);
-        let mut room = MOST_DOUBTED;
+        let mut left = MOST_DOUBTED;
         for gvr in in_doubt {
-            let Some(left) = room.checked_sub(packed_len(&gvr)) else {
-                return;
-            };
-            room = left;
+            match left.checked_sub(packed_len(&gvr)) {
+                Some(rest) => left = rest,
+                None => return,
+            }
             self.own.insert(gvr.clone());
             self.doubted.insert(gvr);
         }
@@ -217,7 +219,7 @@ impl OwnResources {
         &self.doubted
     }
 
-    /// About a resource that a CRD serves under the same name.
+    /// Whether a resource with the name of a CRD's is the server's own.
     fn origin(&mut self, gvr: GvrRef<'_>) -> Answer {
         let resource = GvrRef {
             subresource: "",

@@ -152,7 +152,7 @@ mod tests {
             assert!(held(&[one(AT, client, state, OTHERS)]));
             assert!(held(&[one("[::1]:6443", "[::1]:4000", state, OTHERS)]));
         }
-        // It waits for the last packets; no process has it.
+        // FIN_WAIT2: its process has closed it.
         assert!(!held(&[one(AT, client, 5, 0)]));
         for listener in [AT, "[::]:6443"] {
             let listening = one(listener, "0.0.0.0:0", LISTEN, OTHERS);
@@ -167,7 +167,7 @@ mod tests {
         let connected = |inode| one(client, AT, ESTABLISHED, inode);
         assert!(held(&[accepted(), connected(OTHERS)]));
         assert!(!held(&[accepted(), connected(OWN)]));
-        // A proxy at the same port of the node's address.
+        // A proxy with this port at the node's address.
         let serving = |inode| one("10.0.0.1:6443", "10.0.0.9:40000", ESTABLISHED, inode);
         assert!(!held(&[serving(OWN), serving(OTHERS)]));
         let listening = one("10.0.0.1:6443", "0.0.0.0:0", LISTEN, OTHERS);

@@ -24,7 +24,7 @@ use crate::request::headers::SERVER_ID;
 
 /// Deadline for one document, retries included.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// For all questions about namesakes of CRDs after one read: whoever may create CRDs must not make a read last.
+/// For all questions about namesakes of CRDs after one read: whoever may create CRDs must not delay reads.
 const NAMESAKES_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why discovery could not be read.
@@ -50,13 +50,13 @@ pub struct Reader {
     /// Asks for lists of resources; `None`: as `client`.
     lister: Option<Client>,
     own: OwnResources,
-    /// Of `client`, when it was read last.
+    /// How often `client` had connected when discovery was read last.
     connections: u64,
-    /// As last read.
+    /// The server's versions, as last read.
     versions: Option<Versions>,
     /// A proxy's answers are errors.
     no_proxy: bool,
-    /// Of what was read last, without custom resources.
+    /// The scopes of what was read last, without custom resources.
     scopes: Scopes,
     /// Resources of each group version, as last read from its own document.
     known: BTreeMap<GroupVersion, BTreeSet<Gvr>>,
@@ -97,7 +97,7 @@ impl Reader {
         }
     }
 
-    /// Of an apiserver: a proxy in its place is an error.
+    /// For an apiserver: an answer of a proxy is an error.
     pub fn of_apiserver(client: Client) -> Self {
         Self {
             no_proxy: true,

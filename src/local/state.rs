@@ -239,7 +239,7 @@ impl LocalState {
         }
     }
 
-    /// `/readyz` was not answered; the process may still be the same.
+    /// `/readyz` was not answered; the process may live on.
     pub fn silent(&self) {
         if self.ready.swap(false, Ordering::Relaxed) {
             self.changed.send_replace(());

@@ -180,12 +180,12 @@ impl Authenticator {
         owner
     }
 
-    /// Reuses the connection's verdict while it holds: verification is too expensive to repeat for each request.
+    /// Verifies the chain, which is too expensive to repeat for each request.
     fn verdict(&self, chain: &[CertificateDer<'_>], now: u64) -> Verdict {
         let presented = PresentedChain::parse(chain);
         let (owner, unchanged) = match &presented {
             Some(presented) => (
-                self.judge(presented, now),
+                self.authenticate(presented, now),
                 overlap(&presented.unchanged(now), &self.cas.unchanged(now)),
             ),
             None => (Owner::Unverifiable, 0..=u64::MAX),
@@ -197,7 +197,7 @@ impl Authenticator {
         }
     }
 
-    fn judge(&self, presented: &PresentedChain, now: u64) -> Owner {
+    fn authenticate(&self, presented: &PresentedChain, now: u64) -> Owner {
         let subject = presented.subject();
         if self.cas.is_peer(presented, now) && self.is_allowed_name(&subject) {
             return Owner::Peer;

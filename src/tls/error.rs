@@ -24,7 +24,7 @@ pub enum TlsError {
     /// Key and certificate do not fit, or rustls refuses them.
     #[error("certificate and key cannot be used")]
     Rustls(#[from] rustls::Error),
-    /// Each file is right, and together they cannot be used.
+    /// Each file is right, but no handshake succeeds with all of them.
     #[error(
         "no TLS handshake succeeds with the files of serving; is a chain or a bundle very long? ({0})"
     )]

@@ -24,7 +24,7 @@ pub fn provider() -> Arc<CryptoProvider> {
 
 /// Makes it the process's default provider; the first thing `main` does. Calling it again changes nothing.
 pub fn install_provider() {
-    // An error says that a default is installed already: the same one, ring is the only provider compiled in.
+    // An error says that a default is installed already. It is this one: no provider but ring is compiled in.
     let _ = algorithms::provider().install_default();
 }
 

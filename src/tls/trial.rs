@@ -1,7 +1,6 @@
 //! Tries a configuration of the TLS port before it is used: one handshake for each certificate, in memory.
 //!
-//! Each file of a configuration may be right, and no handshake succeed all the same: a chain may be longer than any
-//! client takes.
+//! Each file of a configuration may be right although no handshake succeeds: a chain may be longer than any client takes.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;

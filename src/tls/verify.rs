@@ -1,4 +1,4 @@
-//! Verification of client certificates: the handshake accepts any that can be parsed; requests are judged later.
+//! Verification of client certificates: the handshake accepts any that can be parsed; each request verifies the chain.
 //!
 //! kube-apiserver does not fail a handshake over an unknown client certificate, it answers 401 (or authenticates the
 //! bearer token). So the handshake only proves possession of the key. For each request [`ClientCas`] decides whom the
@@ -162,7 +162,8 @@ impl ClientCas {
         self.users.trust(chain, now)
     }
 
-    /// Whether the chain is a peer's: the same with `requestHeaderClientCAFile`.
+    /// Whether the chain is a peer's: it leads to `requestHeaderClientCAFile`, is valid at `now` (Unix seconds) and may be
+    /// used by clients.
     pub fn is_peer(&self, chain: &PresentedChain, now: u64) -> bool {
         self.peers.trust(chain, now)
     }

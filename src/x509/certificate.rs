@@ -1,4 +1,4 @@
-//! Parses a certificate as Go's crypto/x509 does (`parseCertificate`, Go 1.19), and rejects the same ones.
+//! Parses the certificates that Go's crypto/x509 parses (`parseCertificate`, Go 1.19), and no others.
 //!
 //! Parts are slices of one copy of the certificate, so CAs are parsed only once.
 

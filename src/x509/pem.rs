@@ -1,6 +1,6 @@
 //! Reads certificates and keys from PEM files.
 //!
-//! Used by the checks of a configuration and by everything that loads the same files later. The results are usable:
+//! Used by the checks of a configuration and by everything that loads its files later. The results are usable:
 //! certificates have been parsed, keys are of a supported type, pairs match. No error contains parts of a file.
 
 use std::collections::HashSet;
@@ -46,10 +46,10 @@ pub enum PemError {
     /// No certificate in it.
     #[error("no certificate in it (expected -----BEGIN CERTIFICATE-----)")]
     NoCertificate,
-    /// A certificate that is not X.509, by its place in the file from 1.
+    /// A certificate that is not X.509; its number in the file, from 1.
     #[error("certificate {0} in it cannot be parsed")]
     BadCertificate(usize),
-    /// A certificate that cannot be a trust anchor, by its place in the file from 1.
+    /// A certificate that cannot be a trust anchor; its number in the file, from 1.
     #[error("certificate {0} in it cannot be used as an authority")]
     BadAuthority(usize),
     /// No private key in it.

@@ -93,7 +93,7 @@ fn is_good(state: &LocalState, epoch: u64, report: Result<TrustReport, CheckErro
         }
     };
     let good = problems.is_empty() && warnings.is_empty();
-    // A verdict on the process before a restart does not count.
+    // A result for the process before a restart does not count.
     if state.epoch() == epoch {
         state.trust().set(epoch, problems, warnings);
     }

@@ -1,4 +1,4 @@
-//! The verdict of the last check. Written by [`super::run`], read by the readiness of both ports.
+//! The result of the last check. Written by [`super::run`], read by the readiness of both ports.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use tokio::sync::Notify;
 /// Whether the local apiserver accepts the users that this proxy names, as the last check found.
 #[derive(Debug, Default)]
 pub struct HeaderTrust {
-    verdict: ArcSwapOption<Verdict>,
+    last: ArcSwapOption<Checked>,
     recheck: Notify,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Verdict {
+struct Checked {
     /// Of the apiserver process that was checked.
     epoch: u64,
     /// Why it does not accept them; empty if it does.
@@ -25,50 +25,50 @@ struct Verdict {
 impl HeaderTrust {
     /// Whether the process of this epoch is known to accept the users that this proxy names.
     pub fn is_trusted(&self, epoch: u64) -> bool {
-        let verdict = self.verdict.load();
-        verdict
+        let checked = self.last.load();
+        checked
             .as_deref()
-            .is_some_and(|verdict| verdict.epoch == epoch && verdict.problems.is_empty())
+            .is_some_and(|checked| checked.epoch == epoch && checked.problems.is_empty())
     }
 
     /// Why not; `None` if it does.
     pub fn problems(&self, epoch: u64) -> Option<String> {
-        match self.verdict.load().as_deref() {
-            Some(verdict) if verdict.epoch == epoch => {
-                Some(verdict.problems.clone()).filter(|problems| !problems.is_empty())
+        match self.last.load().as_deref() {
+            Some(checked) if checked.epoch == epoch => {
+                Some(checked.problems.clone()).filter(|problems| !problems.is_empty())
             }
             _ => Some("the apiserver was not asked yet whether it believes this proxy".to_owned()),
         }
     }
 
-    /// Certificates have changed: check again. The last verdict stays until then.
+    /// Certificates have changed: check again. The last result stays until then.
     pub fn recheck(&self) {
         self.recheck.notify_one();
     }
 
     pub(super) fn set(&self, epoch: u64, problems: String, warnings: String) {
-        let verdict = Verdict {
+        let checked = Checked {
             epoch,
             problems,
             warnings,
         };
-        let before = self.verdict.load();
+        let before = self.last.load();
         let before = before.as_deref();
-        if before == Some(&verdict) {
+        if before == Some(&checked) {
             return;
         }
         if before
-            .is_none_or(|before| (before.epoch, &before.problems) != (epoch, &verdict.problems))
+            .is_none_or(|before| (before.epoch, &before.problems) != (epoch, &checked.problems))
         {
-            log_problems(&verdict.problems);
+            log_problems(&checked.problems);
         }
-        if !verdict.warnings.is_empty()
-            && before.is_none_or(|before| before.warnings != verdict.warnings)
+        if !checked.warnings.is_empty()
+            && before.is_none_or(|before| before.warnings != checked.warnings)
         {
-            let differs = &verdict.warnings;
+            let differs = &checked.warnings;
             tracing::warn!(differs, "apiservers may recognise users by other headers");
         }
-        self.verdict.store(Some(Arc::new(verdict)));
+        self.last.store(Some(Arc::new(checked)));
     }
 
     /// Resolves when [`HeaderTrust::recheck`] was called. One waiter.
