@@ -176,11 +176,8 @@ impl ClientCas {
 
 /// The Unix seconds in which a certificate is valid; `None`: it cannot be parsed, or never is.
 pub fn validity(cert: &CertificateDer<'_>) -> Option<RangeInclusive<u64>> {
-    let validity = x509_parser::parse_x509_certificate(cert)
-        .ok()?
-        .1
-        .validity()
-        .clone();
+    let certificate = pem::parsed(cert)?;
+    let validity = certificate.validity();
     let from = u64::try_from(validity.not_before.timestamp()).unwrap_or(0);
     let until = u64::try_from(validity.not_after.timestamp()).ok()?;
     (from <= until).then_some(from..=until)

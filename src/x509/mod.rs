@@ -1,8 +1,8 @@
 //! Verifies client certificate chains exactly as Go's crypto/x509 does for kube-apiserver.
 //!
 //! Follows Go 1.19 (`parseCertificate`, `Verify`, `buildChains`, `isValid`). Rust's TLS libraries decide differently: they
-//! reject leaves of X.509 v1 and leaves that are CAs, and accept expired CAs. Pure: bytes and a time go in, a yes or no
-//! comes out. Clients can present any chain, so all work is bounded ([`Budget`]).
+//! reject leaves of X.509 v1 and leaves that are CAs, and accept expired CAs. Who is named by the leaf is read here too, so
+//! that it is the name that was verified. Pure. Clients can present any chain, so all work is bounded ([`Budget`]).
 //!
 //! `certificate` parses, with `extensions`, `names`, `constraints` and `signature`; `build` searches for a chain to a root.
 
