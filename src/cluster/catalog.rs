@@ -24,9 +24,10 @@ use super::state::ClusterState;
 use super::unproxied::{Candidates, Unproxied};
 use super::watch::{Event, Message};
 use crate::cluster::transitions;
-use crate::kube::gvr::{Custom, ServedSet};
+use crate::kube::gvr::Custom;
 use crate::kube::requestheader::PublishedNames;
 use crate::local::discovery::LocalView;
+use crate::local::reader::FormerRecord;
 use crate::retry::sleep_until;
 use crate::routing::table::Snapshot;
 
@@ -59,8 +60,8 @@ pub struct Published {
     pub own_keys: watch::Sender<OwnKeys>,
     /// CRDs and aggregated APIs; `None` until etcd was read.
     pub custom: watch::Sender<Option<Arc<Custom>>>,
-    /// What the local apiserver served itself, as the proxy before this one has written. Set before `custom`.
-    pub former: Arc<OnceLock<Arc<ServedSet>>>,
+    /// What the proxy before this one has written. Set before `custom`.
+    pub former: Arc<OnceLock<FormerRecord>>,
     /// The header names by which apiservers recognise users; `None` while etcd has none.
     pub header_names: watch::Sender<Option<Arc<PublishedNames>>>,
     /// Identity Leases; `None` until they were listed.

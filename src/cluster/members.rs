@@ -26,6 +26,7 @@ use super::state::{ClusterState, UnpackedRecord, canonical};
 use super::unproxied::{Candidates, Unproxied};
 use crate::kube::gvr::{Gvr, ServedSet};
 use crate::local::discovery::LocalView;
+use crate::local::reader::FormerRecord;
 use crate::routing::table::{DiscoveryReads, Server, ServerKind, Snapshot};
 
 impl ClusterState {
@@ -263,15 +264,18 @@ impl ClusterState {
         served
     }
 
-    /// Whether there is a record of this ID, and none that is newer has its address.
     /// What the newest record of our address says, whatever its ID: this server may not know its own yet.
-    pub fn former_record(&self) -> Option<Arc<ServedSet>> {
+    pub fn former_record(&self) -> Option<FormerRecord> {
         let mut own: Vec<_> = self.servers.current.values().collect();
         own.retain(|at| canonical(at.value.record.endpoint) == self.own_endpoint);
         let newest = own.into_iter().max_by_key(|at| at.revision)?;
-        Some(newest.value.served.clone())
+        Some(FormerRecord {
+            binary_version: newest.value.record.binary_version.clone(),
+            served: newest.value.served.clone(),
+        })
     }
 
+    /// Whether there is a record of this ID, and none that is newer has its address.
     fn has_newest_record(&self, id: &str) -> bool {
         let record = self.servers.current.get(id);
         record.is_some_and(|at| !self.is_replaced(canonical(at.value.record.endpoint), at.revision))

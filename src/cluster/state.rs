@@ -24,7 +24,6 @@ use super::suspended::{Addressed, Gap, LeasedKeys};
 use super::undecodable::Undecodables;
 use super::unproxied::Unproxied;
 use super::watch::{Event, Message};
-
 use crate::kube::gvr::{Custom, Definition, ServedSet};
 use crate::kube::requestheader::PublishedNames;
 

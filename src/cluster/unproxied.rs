@@ -4,7 +4,8 @@
 //! `system:authenticated`, and in `system:masters` where it is asked whether a CRD's name is a built-in resource's
 //! ([`crate::local::reader`]). What may be a bare apiserver is asked in `system:masters` only: the path index `/`, which
 //! alone names everything that an apiserver before 1.26 serves, is not for others. It is read only when it is ready,
-//! because one that is starting lists less than it will serve. A proxy says in its answers that it is one.
+//! because one that is starting lists less than it will serve. A proxy says in its answers that it is one. Nobody is asked
+//! before the CRDs are known: what they define would count as the server's own.
 //!
 //! Addresses come from `peerserverleases` and `masterleases` in etcd only, never from Lease objects, which API users can
 //! write.

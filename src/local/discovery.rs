@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::groups::ServedGroups;
-use super::reader::{ReadError, Reader};
+use super::reader::{FormerRecord, ReadError, Reader};
 use super::state::LocalState;
 use crate::client::{Client, ClientError};
 use crate::kube::gvr::{Custom, Scopes, ServedSet};
@@ -67,8 +67,8 @@ impl LocalView {
 pub struct EtcdResources {
     /// CRDs and aggregated APIs; `None` until etcd was read.
     pub custom: watch::Receiver<Option<Arc<Custom>>>,
-    /// What the local apiserver served itself, as the proxy before this one has written. Set before `custom`.
-    pub former: Arc<OnceLock<Arc<ServedSet>>>,
+    /// What the proxy before this one has written. Set before `custom`.
+    pub former: Arc<OnceLock<FormerRecord>>,
 }
 
 /// Shortest pause between two reads: changes often come in bursts.
@@ -98,11 +98,11 @@ pub async fn run(
         }
         if state.is_initialized() {
             let known = custom.borrow_and_update().clone();
-            if let Some(custom) = &known
+            if known.is_some()
                 && std::mem::take(&mut is_new)
                 && let Some(former) = former.get()
             {
-                reader.remember(former, custom);
+                reader.remember(former.clone());
             }
             let begun = std::time::Instant::now();
             match read(&mut reader, known.as_deref()).await {

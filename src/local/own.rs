@@ -214,7 +214,7 @@ impl OwnResources {
         }
     }
 
-    /// What of the last [`OwnResources::update`] is only not known to be custom.
+    /// What of the last [`OwnResources::update`] may be custom: the server could not say yet.
     pub(super) fn doubted(&self) -> &ServedSet {
         &self.doubted
     }

@@ -4,6 +4,7 @@
 //! kept (`own`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -44,12 +45,21 @@ pub enum ReadError {
     },
 }
 
+/// What a proxy that ran before has written of its apiserver.
+#[derive(Debug, Clone)]
+pub struct FormerRecord {
+    pub binary_version: Option<String>,
+    /// What the apiserver served itself.
+    pub served: Arc<ServedSet>,
+}
+
 /// Reads one server's discovery and caches it.
 pub struct Reader {
     client: Client,
     /// Asks for lists of resources; `None`: as `client`.
     lister: Option<Client>,
     own: OwnResources,
+    former: Option<FormerRecord>,
     /// How often `client` had connected when discovery was read last.
     connections: u64,
     /// The server's versions, as last read.
@@ -82,6 +92,7 @@ impl Reader {
             client,
             lister: None,
             own: OwnResources::default(),
+            former: None,
             connections: 0,
             versions: None,
             no_proxy: false,
@@ -123,9 +134,9 @@ impl Reader {
         self.client.reset();
     }
 
-    /// See [`OwnResources::remember`].
-    pub fn remember(&mut self, former: &ServedSet, custom: &Custom) {
-        self.own.remember(former, custom);
+    /// What the proxy before this one has written counts, if it was about a server of the version that is read.
+    pub fn remember(&mut self, former: FormerRecord) {
+        self.former = Some(former);
     }
 
     /// Clears the cache: the server may be another process now.
@@ -152,6 +163,11 @@ impl Reader {
             // Another process of a peer.
             self.forget();
             self.versions = Some(versions.clone());
+        }
+        if let Some(former) = self.former.take()
+            && former.binary_version.as_ref() == Some(&versions.binary)
+        {
+            self.own.remember(&former.served, custom);
         }
         // Another connection may lead to another process, of the same version.
         let connections = self.client.connections();
@@ -202,7 +218,7 @@ impl Reader {
         self.own.is_in_doubt()
     }
 
-    /// What of the last read is only not known to be custom.
+    /// What of the last read may be custom: the server could not say yet.
     pub fn doubted(&self) -> &ServedSet {
         self.own.doubted()
     }

@@ -57,7 +57,7 @@ pub struct Identify {
 }
 
 impl Identify {
-    /// Runs until a sender is dropped.
+    /// Runs until it is dropped.
     pub async fn run(mut self) {
         let mut initialized = None;
         let mut changes = self.state.changes();

@@ -80,7 +80,7 @@ impl Rounds {
 }
 
 impl RecordKeeper {
-    /// Runs until the sender of the records is dropped.
+    /// Runs until it is dropped.
     pub async fn run(mut self) {
         let mut rounds = Rounds::default();
         let throttle = LogThrottle::default();

@@ -5,13 +5,11 @@ use crate::relay::client::Downstream;
 use crate::relay::observe::RequestMeter;
 use crate::relay::plan::RouteRequest;
 use crate::relay::shared::Shared;
-use crate::relay::upstream::{RequestKind, Tokens, Upstreams};
+use crate::relay::upstream::{RequestKind, Tokens};
 
 /// A request that is forwarded.
 pub struct RequestContext<'a> {
     pub shared: &'a Shared,
-    /// Connections to servers.
-    pub upstreams: &'a Upstreams,
     /// Tokens that apiservers have accepted.
     pub tokens: &'a Tokens,
     pub request: &'a RouteRequest<'a>,

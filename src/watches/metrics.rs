@@ -39,7 +39,9 @@ impl WatchMetrics {
 
     /// A server has answered a watch from a revision with 410.
     pub fn expired(&self, result: ExpiredResult) {
-        self.expired[result as usize].inc();
+        if let Some(counter) = self.expired.get(result as usize) {
+            counter.inc();
+        }
     }
 
     /// How many watches were answered with 410 and served by another server, and how many were not.
@@ -57,7 +59,9 @@ impl WatchMetrics {
 
     /// A watch ended without one.
     pub fn withheld(&self, withheld: Withheld) {
-        self.withheld[withheld as usize].inc();
+        if let Some(counter) = self.withheld.get(withheld as usize) {
+            counter.inc();
+        }
     }
 }
 

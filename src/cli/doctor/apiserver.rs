@@ -28,6 +28,7 @@ const KEYS: ConfigKeys = ConfigKeys {
     serving: "the kube-apiserver's serving certificate (its --tls-cert-file)",
 };
 
+const TOO_SLOW: &str = "no answer in time";
 const DISCOVERY: [&str; 3] = ["/", "/api", "/apis"];
 const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints/kubernetes";
 
@@ -55,10 +56,14 @@ pub fn about(config: &Config) -> String {
 /// Returns the clock difference too.
 pub async fn check(
     config: &Config,
-    clients: &Clients,
+    clients: &anyhow::Result<Clients>,
     reading: &FileSnapshot<'_>,
 ) -> (Vec<Finding>, Option<(String, Skew)>) {
     let about = about(config);
+    let clients = match clients {
+        Ok(clients) => clients,
+        Err(why) => return (vec![told::skipped(about, why)], None),
+    };
     let asking = ask(config, clients);
     let observed = http_probe::observe(&clients.apiserver, config.api_server.address, asking);
     let observed = connection_failure::within(super::PATIENCE, observed).await;
@@ -73,14 +78,17 @@ pub async fn check(
 
 async fn ask(config: &Config, clients: &Clients) -> (Trust, Documents) {
     let mut client = clients.apiserver.client(config.api_server.address);
-    let asking = async {
-        let trust = check_trust(config, clients.credentials.clone());
-        tokio::join!(trust, documents(&mut client))
+    let trust = timeout(PATIENCE, check_trust(config, clients.credentials.clone()));
+    let (trust, documents) = tokio::join!(trust, timeout(PATIENCE, documents(&mut client)));
+    let trust = match trust {
+        Ok(trust) => trust.map_err(|error| error.to_string()),
+        Err(_) => Err(TOO_SLOW.to_owned()),
     };
-    match timeout(PATIENCE, asking).await {
-        Ok((trust, documents)) => (trust.map_err(|error| error.to_string()), documents),
-        Err(_) => (Err("no answer in time".to_owned()), Documents::default()),
-    }
+    let documents = documents.unwrap_or_else(|_| Documents {
+        unreadable: vec![TOO_SLOW.to_owned()],
+        ..Documents::default()
+    });
+    (trust, documents)
 }
 
 async fn documents(client: &mut Client) -> Documents {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::connection_failure::{self, ConfigKeys, ConnectionFailure};
 use super::finding::Finding;
 use super::http_probe::{self, PATIENCE};
-use super::{peers, told};
+use super::{Clients, peers, told};
 use crate::admin::document::{ServerStatus, StatusDocument};
 use crate::cli::fetch::{self, FetchError};
 use crate::client::ClientMaker;
@@ -71,18 +71,28 @@ impl LocalObservations {
     }
 }
 
-/// `maker`: clients that connect as peers do.
-pub async fn probe(config: &Config, maker: &Arc<ClientMaker>) -> LocalObservations {
+/// `clients`: those of peers; without them nothing is said of the addresses.
+pub async fn probe(config: &Config, clients: Option<&Clients>) -> LocalObservations {
     let port = config.admin.bind_address.to_string();
     let admin = admin(&port).await;
     let counts = matches!(admin, Ok(Some(_))).then_some(port.as_str());
     let (bound, advertised) = (config.serving.bind_address, config.peer.advertise_address);
     let other = (advertised != bound).then_some((ADVERTISE_KEY, advertised));
     let mut addresses = Vec::new();
-    for (key, address) in [(BIND_KEY, bound)].into_iter().chain(other) {
+    let configured = clients.into_iter().flat_map(|clients| {
+        let addresses = [(BIND_KEY, bound)].into_iter().chain(other);
+        addresses.map(|address| (&clients.peers, address))
+    });
+    for (maker, (key, address)) in configured {
         // Nothing can connect to port 0.
         if address.port() != 0 {
-            let listener = listener(key, address, maker, counts).await;
+            let probe = listener(key, address, maker, counts);
+            let listener = match connection_failure::within(PATIENCE, probe).await {
+                Ok(listener) => listener,
+                Err(ConnectionFailure::Refused) => Listener::Nothing,
+                Err(failure) if failure.is_not_tls() => Listener::NotAProxy,
+                Err(failure) => Listener::Unknown(failure),
+            };
             addresses.push(OwnAddress {
                 key,
                 address,
@@ -106,23 +116,18 @@ async fn listener(
     address: SocketAddr,
     maker: &Arc<ClientMaker>,
     counts: Option<&str>,
-) -> Listener {
+) -> Result<Listener, ConnectionFailure> {
     // Binding a free port fails if the address is not this machine's.
     if key == BIND_KEY && TcpListener::bind((address.ip(), 0)).is_err() {
-        return Listener::Foreign;
+        return Ok(Listener::Foreign);
     }
     let before = refusal_count(counts).await;
-    let asking = http_probe::is_proxy(maker, address);
-    match connection_failure::within(PATIENCE, asking).await {
-        Err(ConnectionFailure::Refused) => Listener::Nothing,
-        Err(failure) if failure.is_not_tls() => Listener::NotAProxy,
-        Err(failure) => Listener::Unknown(failure),
-        Ok(false) => Listener::NotAProxy,
-        Ok(true) => {
-            let after = refusal_count(counts).await;
-            Listener::Proxy(before.zip(after).map(|(before, after)| after > before))
-        }
+    if !http_probe::is_proxy(maker, address).await? {
+        return Ok(Listener::NotAProxy);
     }
+    let after = refusal_count(counts).await;
+    let counted = before.zip(after).map(|(before, after)| after > before);
+    Ok(Listener::Proxy(counted))
 }
 
 /// How many malformed requests the local proxy has refused.

@@ -39,7 +39,7 @@ use crate::config::{self, Config};
 use crate::local;
 use crate::publish::identity::host_name;
 use crate::server::rotate;
-use crate::tls::credentials::{Credentials, Current};
+use crate::tls::credentials::{Credentials, Current, Trust};
 use crate::tls::files::FileSnapshot;
 
 /// Time limit for one subject. Two run one after the other: together they stay below half a minute.
@@ -71,30 +71,24 @@ async fn live(config: &Config, file: &Path) -> Vec<Finding> {
     named.extend(connector::files(&config.etcd));
     let reading = FileSnapshot::read(&named);
     let mut findings = certificates::findings(config, &named, &reading, SystemTime::now());
-    let clients = match Clients::new(config, &reading) {
-        Ok(clients) => clients,
-        Err(error) => {
-            findings.extend(etcd::check(config, &reading).await.findings);
-            findings.push(told::skipped("apiserver, proxies and addresses", error));
-            return findings;
-        }
-    };
+    let local = Clients::trusting(config, &config.api_server.ca_file, &reading);
+    let peers = Clients::trusting(config, &config.peer.ca_file, &reading);
     let ((apiserver, skew), here, etcd) = tokio::join!(
-        apiserver::check(config, &clients, &reading),
-        local_proxy::probe(config, &clients.peers),
+        apiserver::check(config, &local, &reading),
+        local_proxy::probe(config, peers.as_ref().ok()),
         etcd::check(config, &reading),
     );
     findings.extend(etcd.findings);
     let answers = apiserver.iter().all(|found| found.level < Level::Problem);
     findings.extend(apiserver);
-    if let (true, Some(client)) = (answers, etcd.client) {
-        findings.extend(storage::check(config, &clients, &client).await);
+    if let (true, Ok(clients), Some(client)) = (answers, &local, etcd.client) {
+        findings.extend(storage::check(config, clients, &client).await);
     }
     findings.extend(local_proxy::findings(config, &here));
     let host = HostAddresses::read(config.serving.bind_address.port());
     findings.extend(addresses::findings(config, &host));
     let (servers, skews) = match &etcd.stored {
-        Some(stored) => cluster(config, file, &clients.peers, &here, stored).await,
+        Some(stored) => cluster(config, file, &peers, &here, stored).await,
         None => {
             let why = "no endpoint of etcd tells of them";
             (vec![told::skipped("server ID and peers", why)], Vec::new())
@@ -110,7 +104,7 @@ async fn live(config: &Config, file: &Path) -> Vec<Finding> {
 async fn cluster(
     config: &Config,
     file: &Path,
-    maker: &Arc<ClientMaker>,
+    clients: &anyhow::Result<Clients>,
     here: &LocalObservations,
     stored: &Inventory,
 ) -> (Vec<Finding>, Vec<(String, Skew)>) {
@@ -119,13 +113,16 @@ async fn cluster(
     let runs_as = here.running().and_then(|running| running.id.as_deref());
     let mut findings = identity::findings(config, &host_name(), &mine, runs_as, stored);
     let names = &config.serving.request_headers;
-    let (peers, skews) = peers::check(maker, names, &mine, stored).await;
+    let (peers, skews) = match clients {
+        Ok(clients) => peers::check(&clients.peers, names, &mine, stored).await,
+        Err(why) => (vec![told::skipped("peers", why)], Vec::new()),
+    };
     findings.extend(peers);
     findings.extend(peers::absent(stored, &mine, file));
     (findings, skews)
 }
 
-/// Clients of the apiserver and of peers that connect as the proxy does.
+/// Clients of the apiserver, or of peers, that connect as the proxy does.
 pub struct Clients {
     credentials: Current,
     apiserver: Arc<ClientMaker>,
@@ -133,9 +130,18 @@ pub struct Clients {
 }
 
 impl Clients {
-    fn new(config: &Config, reading: &FileSnapshot<'_>) -> anyhow::Result<Self> {
-        let credentials = Credentials::read(config, reading)?;
-        let credentials = Arc::new(ArcSwap::from_pointee(credentials));
+    /// They trust `ca_file` only: what is wrong with the other one hides nothing.
+    fn trusting(
+        config: &Config,
+        ca_file: &Path,
+        reading: &FileSnapshot<'_>,
+    ) -> anyhow::Result<Self> {
+        let identity = &config.api_server.proxy_client;
+        let trust = Arc::new(Trust::read(ca_file, identity, reading)?);
+        let credentials = Arc::new(ArcSwap::from_pointee(Credentials {
+            local: trust.clone(),
+            peers: trust,
+        }));
         let peers = ClientMaker::new(
             &config.peer.server_name,
             credentials.clone(),

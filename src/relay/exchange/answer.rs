@@ -66,15 +66,15 @@ impl End {
 }
 
 /// An answer on its way to the client. What its methods return: how it has ended, if it has.
-pub(super) struct Answer<'s> {
+pub(super) struct Answer<'s, 'w> {
     pub(super) final_bookmark: &'s FinalBookmark<'s>,
     pub(super) caller: &'s Caller,
     pub(super) server: SocketAddr,
     pub(super) download: Download,
-    pub(super) writer: AnswerWriter<'s>,
+    pub(super) writer: &'s mut AnswerWriter<'w>,
 }
 
-impl Answer<'_> {
+impl Answer<'_, '_> {
     /// Passes a piece on; `last`: nothing comes after it.
     pub(super) async fn pass(
         &mut self,

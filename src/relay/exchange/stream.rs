@@ -24,17 +24,17 @@ pub(super) async fn stream(
     final_bookmark: &FinalBookmark<'_>,
 ) -> Result<Delivered, ExchangeFailure> {
     let revalidation = exchange.revalidation();
-    let turn = ends(final_bookmark, &revalidation);
     let long = exchange.context.kind != RequestKind::Short;
     // Only a long-running request waits for it, and a short one has no place for it.
-    let mut turn = long.then(|| rare(|| turn));
+    let mut turn = long.then(|| rare(|| ends(final_bookmark, &revalidation)));
+    let mut writer = exchange.stream_writer(&up);
     let mut answer = Answer {
         final_bookmark,
         caller: exchange.context.request.caller,
         server: exchange.destination.address,
         // A watch has no request body, and [`FinalBookmark`] ends it.
         download: Download::new(down, upload.is_expected() && !final_bookmark.is_watch()),
-        writer: exchange.stream_writer(&up),
+        writer: &mut writer,
     };
     let metrics = &exchange.context.shared.metrics.watches;
     let end = loop {
@@ -78,7 +78,7 @@ pub(super) async fn stream(
 
 /// Passes a piece on, or ends the answer.
 async fn pass(
-    answer: &mut Answer<'_>,
+    answer: &mut Answer<'_, '_>,
     down: &mut ClientSession,
     up: &mut UpstreamSession,
     piece: Result<Option<Bytes>, PieceError>,

@@ -97,17 +97,19 @@ impl WatchRest {
         };
         let mut turn = pin!(ends(&final_bookmark, &revalidation));
         let length = self.up.content_length();
-        let mut answer = Answer {
-            final_bookmark: &final_bookmark,
-            caller: &self.caller,
-            server: self.watch.server,
-            download: Download::new(down, false),
-            writer: AnswerWriter::new(&shared.limits.unread, &downstream.outflow, true, length),
-        };
+        let mut writer =
+            AnswerWriter::new(&shared.limits.unread, &downstream.outflow, true, length);
         let end = loop {
             let next = poll_fn(|context| next(&mut self.up, down, turn.as_mut(), context)).await;
             // Boxed, because thousands of watches only wait. What happens only once is boxed again, inside.
             let acting = Box::pin(async {
+                let mut answer = Answer {
+                    final_bookmark: &final_bookmark,
+                    caller: &self.caller,
+                    server: self.watch.server,
+                    download: Download::new(down, false),
+                    writer: &mut writer,
+                };
                 match next {
                     Next::Piece(Ok(Some(data))) => {
                         answer.pass(down, data, self.up.is_complete()).await

@@ -106,8 +106,8 @@ async fn attempt(
         reads: resumed.is_some() || context.kind == RequestKind::Short && request.is_safe(),
         has_answer: resumed.is_some() || attempt.permit.is_some(),
         tried,
-        budget: &context.upstreams.read_budget,
-        ticker: &context.upstreams.ticker,
+        budget: &request.upstreams.read_budget,
+        ticker: &request.upstreams.ticker,
     });
     match exchange::run(&exchange, session, header, upload, attempt.permit).await {
         Ok(delivered) => {
@@ -148,7 +148,7 @@ async fn fail_over(
             Ok(next) => next,
             Err(end) => break end,
         };
-        if next.address != route.address {
+        if next.address != route.address && !tries.has_returned() {
             let custom = request.is_custom();
             context.shared.metrics.failed_over(&failure, custom);
         }

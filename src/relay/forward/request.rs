@@ -19,13 +19,15 @@ use crate::relay::exchange::{Delivered, Exchange, Expiry, Upload, headers, pass_
 use crate::relay::observe::RequestEvent;
 use crate::relay::outcome::{ExchangeFailure, KeptAnswer, Outcome};
 use crate::relay::plan::Route;
-use crate::relay::upstream::{ConnectionChoice, PoolChoice, RequestKind};
+use crate::relay::upstream::{ConnectionChoice, PoolChoice, RequestKind, Upstreams};
 use crate::request::caller::Caller;
 use crate::routing::table::ServerKind;
 
 /// A request that is forwarded.
 pub struct ForwardedRequest<'a> {
     pub context: &'a RequestContext<'a>,
+    /// Connections to servers.
+    pub upstreams: &'a Upstreams,
     /// Its header is too large for a shared connection.
     pub exclusive: bool,
     /// `X-Kubernetes-Ready` on the answer.
@@ -55,9 +57,15 @@ impl Refused {
 }
 
 impl<'a> ForwardedRequest<'a> {
-    pub fn new(context: &'a RequestContext<'a>, exclusive: bool, ready: Option<bool>) -> Self {
+    pub fn new(
+        context: &'a RequestContext<'a>,
+        upstreams: &'a Upstreams,
+        exclusive: bool,
+        ready: Option<bool>,
+    ) -> Self {
         Self {
             context,
+            upstreams,
             exclusive,
             ready,
             failed_reroute: None,
@@ -131,8 +139,8 @@ impl<'a> ForwardedRequest<'a> {
             return Error::e_explain(ErrorType::InternalError, "the answer has begun");
         };
         let context = self.context;
-        let (shared, upstreams, caller) =
-            (context.shared, context.upstreams, context.request.caller);
+        let (shared, upstreams) = (context.shared, self.upstreams);
+        let caller = context.request.caller;
         let (headers, server_kind) = (&mut header.headers, route.server_kind);
         headers::for_server_kind(shared, headers, caller, server_kind)?;
         let merge_request = route
@@ -182,7 +190,7 @@ impl<'a> ForwardedRequest<'a> {
         if known || !route.details.ends_anonymous {
             return PoolChoice::Shared;
         }
-        let own = context.downstream.unverified_pools(context.upstreams);
+        let own = context.downstream.unverified_pools(self.upstreams);
         PoolChoice::Unverified(match route.server_kind {
             ServerKind::Local => own.local,
             ServerKind::Proxied | ServerKind::Native | ServerKind::Bare => own.peers,

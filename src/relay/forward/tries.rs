@@ -39,6 +39,7 @@ impl RouteEnd {
     }
 }
 
+/// What is known of the servers that were tried for one request.
 #[derive(Default)]
 pub(super) struct Tries {
     /// The servers that have failed.
@@ -56,6 +57,11 @@ impl Tries {
     /// The servers that have failed, if the request may leave the next one too.
     pub(super) fn may_leave(&self) -> Option<&[SocketAddr]> {
         (self.expired.is_some() || !self.has_returned).then_some(&*self.tried)
+    }
+
+    /// Whether the request is back at the frozen server that it had left: it goes on to none.
+    pub(super) fn has_returned(&self) -> bool {
+        self.has_returned
     }
 
     /// The watch that goes on after a 410.

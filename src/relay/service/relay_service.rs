@@ -165,7 +165,6 @@ impl RelayService {
         let decision = action.decision();
         let context = RequestContext {
             shared,
-            upstreams: &self.upstreams(),
             tokens: &self.tokens,
             request: &request,
             downstream,
@@ -180,7 +179,8 @@ impl RelayService {
             }
             Action::Forward(mut route) => {
                 let (mut upload, _open) = (received.upload(header), self.counted(kind));
-                let request = ForwardedRequest::new(&context, received.is_large(), ready);
+                let (servers, large) = (self.upstreams(), received.is_large());
+                let request = ForwardedRequest::new(&context, &servers, large, ready);
                 forward(request, session, &mut upload, &mut route).await
             }
         };

@@ -24,6 +24,8 @@ impl UnreadMetrics {
     }
 
     pub fn given_up(&self, reason: ResetReason) {
-        self.given_up[reason as usize].inc();
+        if let Some(counter) = self.given_up.get(reason as usize) {
+            counter.inc();
+        }
     }
 }
