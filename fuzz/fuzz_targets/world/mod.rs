@@ -24,11 +24,12 @@ use kube_interop_proxy::local::state::LocalState;
 use kube_interop_proxy::relay::client::Downstream;
 use kube_interop_proxy::relay::observe::Metrics;
 use kube_interop_proxy::relay::service::RelayService;
-use kube_interop_proxy::relay::shared::{Shared, ShutdownPhase};
+use kube_interop_proxy::relay::shared::Shared;
+use kube_interop_proxy::relay::shutdown::ShutdownPhase;
 use kube_interop_proxy::relay::{self, RelayInputs};
 use kube_interop_proxy::request::caller::ClientConnection;
 use kube_interop_proxy::request::headers::PrivilegedHeaders;
-use kube_interop_proxy::routing::table::{ServerKind, Server, Snapshot};
+use kube_interop_proxy::routing::table::{Server, ServerKind, Snapshot};
 use kube_interop_proxy::server::counted_stream::CountedStream;
 use kube_interop_proxy::server::header_blocks::HeaderBlockWatch;
 use kube_interop_proxy::server::{http2, rotate};
@@ -224,7 +225,10 @@ impl Service {
         let downstream = Arc::new(Downstream::new(connection));
         let of_a_peer = self.relay.is_peer(&downstream);
         let options = self.relay.http2_options(of_a_peer);
-        let (outflow, unread) = (downstream.outflow.clone(), self.shared.unread.clone());
+        let (outflow, unread) = (
+            downstream.outflow.clone(),
+            self.shared.limits.unread.clone(),
+        );
         let stream = CountedStream::new(theirs, outflow, unread);
         let stream = Box::new(HeaderBlockWatch::new(
             Box::new(stream),
@@ -255,7 +259,10 @@ impl Service {
             .extension
             .get::<Arc<Downstream>>()
             .expect("a connection");
-        let (outflow, unread) = (downstream.outflow.clone(), self.shared.unread.clone());
+        let (outflow, unread) = (
+            downstream.outflow.clone(),
+            self.shared.limits.unread.clone(),
+        );
         let stream = Box::new(CountedStream::new(theirs, outflow, unread));
         let serving = async move { relay.serve_http1(stream, &closing).await };
         (ours.expect("a handshake"), serving)

@@ -46,7 +46,8 @@ const NO_WAIT: Duration = Duration::from_millis(50);
 const FRAME_TIMEOUT: Duration = Duration::from_secs(2);
 /// The parts of the drain after which the waits for etcd and for the rest of a frame end.
 const DEADLINES: [f64; 2] = [0.93, 0.97];
-/// Ends of these waits for watches that began during the drain, as parts of its last seconds ([`Shared::ending`]).
+/// Ends of these waits for watches that began during the drain, as parts of its last seconds
+/// ([`crate::relay::shutdown::Shutdown::ending`]).
 const LATE_DEADLINES: [f64; 2] = [0.5, 0.8];
 
 /// Writes the final bookmark of a watch. Passes anything else as it is.
