@@ -20,7 +20,6 @@ use crate::kube::gvr::{Custom, Gvr, Pair, api_version};
 use crate::publish::metrics::LeaseMetrics;
 use crate::relay::observe::unix;
 use crate::relay::shared::Shared;
-use crate::relay::shutdown::ShutdownPhase;
 use crate::relay::upstream::health::Health;
 use crate::reload::metrics::{ReloadMetrics, ReloadStatus};
 use crate::routing::table::{Holders, Server, ServerKind, Snapshot};
@@ -86,11 +85,7 @@ impl StatusReader {
                 "what the apiserver serves is not known",
             ),
             failing("published", shared.announcement.missing()),
-            check(
-                "serving",
-                *shared.shutdown.phase.borrow() == ShutdownPhase::Serving,
-                "stopping",
-            ),
+            check("serving", !shared.shutdown.is_leaving(), "stopping"),
         ]
     }
 

@@ -329,8 +329,8 @@ impl ClusterState {
 
     /// A connection to `address` was refused. Returns whether readers see a change.
     pub fn refused(&mut self, address: SocketAddr) -> bool {
-        let live = self.live.refused(address, |at| canonical(at.endpoint));
-        let native = self.endpoints.refused(address, |at| at.address);
+        let live = self.live.refused(address, LiveKey::address);
+        let native = self.endpoints.refused(address, PeerEndpoint::address);
         let bare = self.bare.refused(address);
         live || native || bare
     }

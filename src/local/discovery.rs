@@ -85,8 +85,7 @@ pub async fn run(
     view: watch::Sender<LocalView>,
 ) {
     let EtcdResources { mut custom, former } = etcd;
-    let mut is_new = true;
-    let mut reader = Reader::new(client);
+    let mut reader = Reader::after(client, former);
     let mut last = Instant::now();
     let mut last_epoch = state.epoch();
     let throttle = LogThrottle::default();
@@ -98,12 +97,6 @@ pub async fn run(
         }
         if state.is_initialized() {
             let known = custom.borrow_and_update().clone();
-            if known.is_some()
-                && std::mem::take(&mut is_new)
-                && let Some(former) = former.get()
-            {
-                reader.remember(former.clone());
-            }
             let begun = std::time::Instant::now();
             match read(&mut reader, known.as_deref()).await {
                 Ok((served, versions)) if state.epoch() == epoch => {

@@ -4,7 +4,7 @@
 //! kept (`own`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -59,7 +59,8 @@ pub struct Reader {
     /// Asks for lists of resources; `None`: as `client`.
     lister: Option<Client>,
     own: OwnResources,
-    former: Option<FormerRecord>,
+    /// Until the first read.
+    former: Option<Arc<OnceLock<FormerRecord>>>,
     /// How often `client` had connected when discovery was read last.
     connections: u64,
     /// The server's versions, as last read.
@@ -134,9 +135,13 @@ impl Reader {
         self.client.reset();
     }
 
-    /// What the proxy before this one has written counts, if it was about a server of the version that is read.
-    pub fn remember(&mut self, former: FormerRecord) {
-        self.former = Some(former);
+    /// `former`: what the proxy before this one has written, by the first read. It counts if it was about a server of the
+    /// version that is read.
+    pub fn after(client: Client, former: Arc<OnceLock<FormerRecord>>) -> Self {
+        Self {
+            former: Some(former),
+            ..Self::new(client)
+        }
     }
 
     /// Clears the cache: the server may be another process now.
@@ -165,6 +170,7 @@ impl Reader {
             self.versions = Some(versions.clone());
         }
         if let Some(former) = self.former.take()
+            && let Some(former) = former.get()
             && former.binary_version.as_ref() == Some(&versions.binary)
         {
             self.own.remember(&former.served, custom);

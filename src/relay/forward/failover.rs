@@ -148,14 +148,15 @@ async fn fail_over(
             Ok(next) => next,
             Err(end) => break end,
         };
-        if next.address != route.address && !tries.has_returned() {
+        let tried = tries.may_leave();
+        if next.address != route.address && tried.is_some() {
             let custom = request.is_custom();
             context.shared.metrics.failed_over(&failure, custom);
         }
         *route = next;
         let how = Attempt {
             exclusive,
-            tried: tries.may_leave(),
+            tried,
             resumed: tries.resumed(),
             permit,
         };

@@ -54,14 +54,10 @@ pub(super) struct Tries {
 }
 
 impl Tries {
-    /// The servers that have failed, if the request may leave the next one too.
+    /// The servers that have failed, if the request may leave the next one too. It may not if it is back at the frozen
+    /// server that it had left.
     pub(super) fn may_leave(&self) -> Option<&[SocketAddr]> {
         (self.expired.is_some() || !self.has_returned).then_some(&*self.tried)
-    }
-
-    /// Whether the request is back at the frozen server that it had left: it goes on to none.
-    pub(super) fn has_returned(&self) -> bool {
-        self.has_returned
     }
 
     /// The watch that goes on after a 410.

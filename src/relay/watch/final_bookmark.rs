@@ -160,8 +160,8 @@ impl<'a> FinalBookmark<'a> {
 
     /// The watch, if its rest may be passed on elsewhere: until the proxy stops.
     pub fn rest(&self) -> Option<Arc<Watch>> {
-        let serving = *self.shared.shutdown.phase.borrow() == ShutdownPhase::Serving;
-        self.watch.clone().filter(|_| serving)
+        let watch = self.watch.as_ref()?;
+        (!self.shared.shutdown.is_leaving()).then(|| watch.clone())
     }
 
     pub fn is_watch(&self) -> bool {
