@@ -21,5 +21,5 @@ for argument in "$@"; do
 done
 ulimit -n "$(ulimit -Hn)" || echo "demo: the limit of open files stays at $(ulimit -n)" >&2
 
-cargo build --locked --profile tour --package kube-interop-proxy --bin kube-interop-proxy --package testkit --bin demo
+cargo build --locked --profile tour --package kube-interop-proxy --bin kube-interop-proxy --package tools --bin demo
 exec "${CARGO_TARGET_DIR:-target}/tour/demo" "$@"
