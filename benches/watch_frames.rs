@@ -76,7 +76,7 @@ fn follow(criterion: &mut Criterion) {
             group.bench_function(format!("{name}/{size}"), |bencher| {
                 bencher.iter(|| follower.passed(black_box(&frame)));
             });
-            assert!(follower.type_meta().is_some(), "the event was read");
+            assert!(follower.object_type().is_some(), "the event was read");
         }
     }
     group.finish();

@@ -7,9 +7,6 @@ pub const YAML: &str = "application/yaml";
 /// Objects in protobuf, in [`super::envelope`].
 pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-/// Watch events in CBOR, one after the other.
-pub const CBOR_SEQUENCE: &str = "application/cbor-seq";
-
 /// `/openapi/v2` in protobuf, by both of kube-apiserver's names for it.
 pub const ACCEPT_OPENAPI_V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf,\
     application/com.github.proto-openapi.spec.v2@v1.0+protobuf";

@@ -3,9 +3,11 @@
 //! The relay feeds it while it forwards the response, and reads it when the watch ends. A stream that could not be parsed to
 //! the last byte, or whose revisions do not only grow, has no position.
 
+use std::cmp::Ordering;
+
 use bytes::Bytes;
 
-use super::frames::{EventKind, FrameFormat, Frames, ObjectEvent, TABLE, UnknownFrame};
+use super::frames::{EventKind, FrameFormat, Frames, ObjectEvent, ObjectType, TABLE, UnknownFrame};
 
 /// Up to which revision a client has seen everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,28 +19,20 @@ pub struct WatchPosition {
     pub seen: u32,
 }
 
-/// `apiVersion` and `kind` of a stream's objects.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ObjectType {
-    pub api_version: String,
-    pub kind: String,
-}
-
 /// Follows one watch.
 #[derive(Debug)]
 pub struct Follower {
-    format: FrameFormat,
-    frames: Result<Frames, UnknownFrame>,
+    frames: Frames,
     /// It was given up because too much was kept.
     over_budget: bool,
-    state: WatchState,
+    seen: Seen,
 }
 
-/// What was delivered is boxed, because most watches are silent.
+/// What was delivered. The type is boxed, because most watches are silent.
 #[derive(Debug)]
-struct WatchState {
+struct Seen {
     position: Option<WatchPosition>,
-    type_meta: Option<Box<ObjectType>>,
+    object_type: Option<Box<ObjectType>>,
 }
 
 impl Follower {
@@ -46,36 +40,38 @@ impl Follower {
     /// up to the first bookmark.
     pub fn new(format: FrameFormat, start: Option<i64>) -> Self {
         Self {
-            format,
-            frames: Ok(Frames::new(format)),
+            frames: Frames::new(format),
             over_budget: false,
-            state: WatchState {
+            seen: Seen {
                 position: start.map(|revision| WatchPosition { revision, seen: 0 }),
-                type_meta: None,
+                object_type: None,
             },
         }
     }
 
+    /// Finds only where frames end.
+    pub fn of_boundaries(format: FrameFormat) -> Self {
+        let mut follower = Self::new(format, None);
+        follower.frames.stop_reading();
+        follower
+    }
+
     /// These bytes were forwarded to the client.
     pub fn passed(&mut self, data: &Bytes) {
-        if let Ok(frames) = &mut self.frames {
-            let state = &mut self.state;
-            if frames.take(data, |event| state.event(&event)).is_err() {
-                // Frees the buffered half frame.
-                self.frames = Err(UnknownFrame);
-            }
-        }
+        let seen = &mut self.seen;
+        // An event that cannot be read ends the reading.
+        let _ = self.frames.take(data, |event| seen.event(&event));
     }
 
     /// Memory of the event of which a part was forwarded.
     pub fn kept(&self) -> usize {
-        self.frames.as_ref().map_or(0, Frames::kept)
+        self.frames.kept()
     }
 
     /// Too much is kept for clients that do not read: the rest of the stream is not parsed.
     pub fn give_up(&mut self) {
         self.over_budget = self.is_understood();
-        self.frames = Err(UnknownFrame);
+        self.frames.stop_reading();
     }
 
     /// Whether [`Self::give_up`] ended the parsing.
@@ -84,59 +80,53 @@ impl Follower {
     }
 
     pub fn format(&self) -> FrameFormat {
-        self.format
+        self.frames.format()
     }
 
     /// Whether everything so far could be parsed.
     pub fn is_understood(&self) -> bool {
-        self.frames.is_ok()
+        self.frames.is_read()
     }
 
     /// Whether the forwarded bytes end with a frame.
     pub fn at_boundary(&self) -> bool {
-        self.frames.as_ref().is_ok_and(Frames::at_boundary)
+        self.frames.at_boundary()
     }
 
     pub fn position(&self) -> Option<WatchPosition> {
-        self.state.position.filter(|_| self.is_understood())
+        self.seen.position.filter(|_| self.is_understood())
     }
 
     /// The type of the delivered objects.
-    pub fn type_meta(&self) -> Option<&ObjectType> {
-        self.state
-            .type_meta
-            .as_deref()
-            .filter(|_| self.is_understood())
+    pub fn object_type(&self) -> Option<&ObjectType> {
+        let object_type = self.seen.object_type.as_deref();
+        object_type.filter(|_| self.is_understood())
     }
 }
 
-impl WatchState {
+impl Seen {
     fn event(&mut self, event: &ObjectEvent<'_>) -> Result<(), UnknownFrame> {
         let revision = event.revision;
         if event.kind == EventKind::Change && event.name.is_empty() && event.object_kind != TABLE {
             return Err(UnknownFrame);
         }
-        let known = self.type_meta.as_ref().is_some_and(|known| {
+        let known = self.object_type.as_ref().is_some_and(|known| {
             known.kind == event.object_kind && known.api_version == event.api_version
         });
         if !known {
-            self.type_meta = Some(Box::new(ObjectType {
+            self.object_type = Some(Box::new(ObjectType {
                 api_version: event.api_version.clone().into_owned(),
                 kind: event.object_kind.clone().into_owned(),
             }));
         }
-        match event.kind {
-            EventKind::Bookmark => match self.position {
-                Some(position) if position.revision > revision => return Err(UnknownFrame),
-                _ => self.position = Some(WatchPosition { revision, seen: 0 }),
-            },
-            EventKind::Change => {
-                self.position = self
-                    .position
-                    .map(|position| position.next(revision))
-                    .transpose()?;
+        self.position = match (event.kind, self.position) {
+            (EventKind::Bookmark, Some(position)) if position.revision > revision => {
+                return Err(UnknownFrame);
             }
-        }
+            (EventKind::Bookmark, _) => Some(WatchPosition { revision, seen: 0 }),
+            (EventKind::Change, None) => None,
+            (EventKind::Change, Some(position)) => Some(position.next(revision)?),
+        };
         Ok(())
     }
 }
@@ -145,14 +135,13 @@ impl WatchPosition {
     /// After a change of `revision`.
     fn next(self, revision: i64) -> Result<Self, UnknownFrame> {
         match revision.cmp(&self.revision) {
-            std::cmp::Ordering::Greater => Ok(Self { revision, seen: 1 }),
-            // A bookmark said that this revision has no more changes.
-            std::cmp::Ordering::Equal if self.seen == 0 => Err(UnknownFrame),
-            std::cmp::Ordering::Equal => Ok(Self {
+            Ordering::Greater => Ok(Self { revision, seen: 1 }),
+            // With 0 a bookmark said that this revision has no more changes.
+            Ordering::Equal if self.seen > 0 => Ok(Self {
                 revision,
                 seen: self.seen.saturating_add(1),
             }),
-            std::cmp::Ordering::Less => Err(UnknownFrame),
+            Ordering::Equal | Ordering::Less => Err(UnknownFrame),
         }
     }
 }
@@ -160,7 +149,6 @@ impl WatchPosition {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::watches::bookmark;
 
     fn added(revision: i64, name: &str) -> Bytes {
         format!(
@@ -175,7 +163,7 @@ mod tests {
             api_version: "v1".to_owned(),
             kind: "Pod".to_owned(),
         };
-        bookmark::frame(FrameFormat::Json, &pod, revision).unwrap()
+        FrameFormat::Json.bookmark(&pod, revision).unwrap()
     }
 
     fn after(start: Option<i64>, pieces: &[Bytes]) -> Follower {
@@ -225,7 +213,7 @@ mod tests {
         ] {
             let follower = after(Some(7), &pieces);
             assert!(!follower.is_understood() && follower.position().is_none());
-            assert!(follower.type_meta().is_none());
+            assert!(follower.object_type().is_none());
         }
         assert_eq!(position(Some(7), &[added(7, "a")]), None);
     }
@@ -235,8 +223,13 @@ mod tests {
         let whole = added(9, "a");
         let mut follower = after(Some(7), &[whole.slice(..20)]);
         assert!(!follower.at_boundary() && follower.position().is_some());
-        follower.passed(&whole.slice(20..));
-        assert!(follower.at_boundary());
+        let mut ends = Follower::of_boundaries(FrameFormat::Json);
+        ends.passed(&whole.slice(..20));
+        assert!(!ends.at_boundary() && ends.position().is_none());
+        for follower in [&mut follower, &mut ends] {
+            follower.passed(&whole.slice(20..));
+            assert!(follower.at_boundary());
+        }
         assert_eq!(
             follower.position(),
             Some(WatchPosition {

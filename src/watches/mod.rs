@@ -4,16 +4,14 @@
 //! a peer with a longer history serves better.
 //!
 //! When the proxy stops, each watch gets a final bookmark. [`frames`] splits a watch's response into events while it is
-//! forwarded, [`follower`] keeps what its client has seen, [`storage`] says where in etcd the resource is stored,
+//! forwarded, and writes the bookmark, [`follower`] keeps what its client has seen, [`storage`] says where in etcd the resource is stored,
 //! [`change_log`] holds the changes there, and [`proof`] says which revision is safe for the client. All of these are pure.
-//! [`transformed`] knows the objects of watches that ask for tables or metadata, and [`bookmark`] writes the event.
 //!
 //! [`change_logs`] watches etcd and fills one [`shared_change_log`] for each resource. [`stored_here`] knows which
 //! resources are stored in this etcd: the [`prover`] asks servers ([`apiservers`]) and etcd, by a [`sample`] of each. The
 //! stream itself belongs to [`crate::relay`].
 
 pub mod apiservers;
-pub mod bookmark;
 pub mod change_log;
 pub mod change_logs;
 pub mod follower;
@@ -28,6 +26,5 @@ pub mod shared_change_log;
 mod start;
 pub mod storage;
 pub mod stored_here;
-pub mod transformed;
 
 pub use self::start::{WatchState, start};

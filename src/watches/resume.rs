@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 
+use super::frames::revision;
 use crate::config::Config;
 use crate::request::info::{RequestInfo, ResourceRequest, Target, Verb, query_values};
 
@@ -50,13 +51,6 @@ impl Resume {
             false => self.elsewhere.contains(&format!("{resource}.{group}")),
         }
     }
-}
-
-/// A `resourceVersion` as `strconv.ParseUint` reads it; `None` for 0.
-pub fn revision(text: &str) -> Option<i64> {
-    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    let revision = digits.then(|| text.parse().ok())??;
-    (revision > 0).then_some(revision)
 }
 
 #[cfg(test)]

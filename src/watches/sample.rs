@@ -148,7 +148,7 @@ impl Sample {
             None => None,
         };
         Some(Self {
-            revision: frames::revision(&list.metadata.resource_version).ok()?,
+            revision: frames::revision(&list.metadata.resource_version)?,
             object,
         })
     }
@@ -178,7 +178,7 @@ fn anchor(metadata: &Metadata) -> Option<Anchor> {
         "" => metadata.name.clone(),
         namespace => format!("{namespace}/{}", metadata.name),
     };
-    let revision = frames::revision(&metadata.resource_version).ok()?;
+    let revision = frames::revision(&metadata.resource_version)?;
     Some(Anchor { key, revision })
 }
 

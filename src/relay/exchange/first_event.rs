@@ -143,6 +143,7 @@ fn undecided(
     metrics: &WatchMetrics,
     start: &mut AnswerStart,
 ) -> Result<Option<Bytes>, PieceError> {
-    let look = start.as_mut().map(|beginning| beginning.first.give_up());
-    decided(expiry, metrics, start, look.unwrap_or(FirstLook::Undecided))
+    let kept = start.as_mut().map(|beginning| beginning.first.take_kept());
+    let look = FirstLook::Error(None, kept.unwrap_or_default());
+    decided(expiry, metrics, start, look)
 }

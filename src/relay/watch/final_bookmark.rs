@@ -27,16 +27,13 @@ use crate::relay::client::unread::KeptBytes;
 use crate::relay::shared::Shared;
 use crate::relay::shutdown::{DRAIN_TURNS, ShutdownPhase};
 use crate::request::info::{RequestInfo, Target, Verb, is_set, query_values};
-use crate::watches::bookmark;
-use crate::watches::follower::{Follower, ObjectType};
-use crate::watches::frames::{FrameBoundary, FrameFormat};
+use crate::watches::follower::Follower;
+use crate::watches::frames::{FrameFormat, ObjectType, revision};
 use crate::watches::proof::Withheld;
-use crate::watches::resume::revision;
 use crate::watches::sample::WatchedResource;
 use crate::watches::shared_change_log::SharedChangeLog;
 use crate::watches::storage;
 use crate::watches::stored_here::Question;
-use crate::watches::transformed;
 
 /// Longest wait for etcd: a little longer than kubeadm's etcd takes to report its progress.
 const ETCD_TIMEOUT: Duration = Duration::from_secs(6);
@@ -63,7 +60,7 @@ pub struct FinalBookmark<'a> {
 pub struct Watch {
     pub server: SocketAddr,
     /// `None` before the answer begins, and for unknown formats.
-    boundary: Mutex<Option<FrameBoundary>>,
+    follower: Mutex<Option<Follower>>,
     /// Notified when a piece was passed on.
     passed: Notify,
     /// Set if the watch allows bookmarks.
@@ -75,22 +72,15 @@ struct BookmarkRequest {
     resource: WatchedResource,
     /// Empty for all namespaces.
     namespace: Box<str>,
-    /// Until the answer begins.
-    asked: Option<Box<AskedFor>>,
+    /// The revision that the client says it has seen; `None` if it asks for the existing objects.
+    start: Option<i64>,
+    /// The first `Accept` header, the only one that kube-apiserver reads. Until the answer begins.
+    accept: Option<HeaderValue>,
     /// Set if the client asked for tables or for metadata alone.
     transformed: Option<Box<ObjectType>>,
-    /// `None` before the answer begins, and for unknown formats.
-    follower: Mutex<Option<Follower>>,
     /// Identifies the process of the server.
     process: OnceLock<u64>,
     change_log: Mutex<Option<Arc<SharedChangeLog>>>,
-}
-
-/// What the client of a watch asked for.
-struct AskedFor {
-    start: Option<i64>,
-    /// The first `Accept` header, the only one that kube-apiserver reads.
-    accept: Option<HeaderValue>,
 }
 
 impl<'a> FinalBookmark<'a> {
@@ -115,26 +105,19 @@ impl<'a> FinalBookmark<'a> {
                 resource: resource.resource.as_ref().into(),
             },
             namespace: resource.namespace.as_ref().into(),
-            asked: Some(Box::new(AskedFor {
-                start: start(query),
-                accept: header.headers.get(ACCEPT).cloned(),
-            })),
+            start: start(query),
+            accept: header.headers.get(ACCEPT).cloned(),
             transformed: None,
-            follower: Mutex::default(),
             process: OnceLock::new(),
             change_log: Mutex::default(),
         });
-        Self {
-            late: shared.shutdown.is_draining(),
-            shared,
-            _open: Some(shared.metrics.watches.open(bookmark_request.is_some())),
-            watch: Some(Arc::new(Watch {
-                server,
-                boundary: Mutex::default(),
-                passed: Notify::new(),
-                bookmark_request,
-            })),
-        }
+        let watch = Watch {
+            server,
+            follower: Mutex::default(),
+            passed: Notify::new(),
+            bookmark_request,
+        };
+        Self::of_rest(shared, &Arc::new(watch))
     }
 
     /// For a request that is not a watch.
@@ -151,10 +134,9 @@ impl<'a> FinalBookmark<'a> {
     pub fn of_rest(shared: &'a Shared, watch: &Arc<Watch>) -> Self {
         let followed = watch.bookmark_request.is_some();
         Self {
-            late: false,
-            shared,
             _open: Some(shared.metrics.watches.open(followed)),
             watch: Some(watch.clone()),
+            ..Self::none(shared)
         }
     }
 
@@ -179,11 +161,13 @@ impl<'a> FinalBookmark<'a> {
         }
         if let Some(watch) = self.watch.as_mut().and_then(Arc::get_mut) {
             let format = FrameFormat::of_answer(&response.headers);
-            watch.boundary = Mutex::new(format.map(FrameBoundary::new));
-            let server = watch.server;
-            if let Some(bookmark_request) = &mut watch.bookmark_request {
-                bookmark_request.answered(format);
-                bookmark_request.ask_where_stored(self.shared, server);
+            let follower = format.map(|format| match &mut watch.bookmark_request {
+                Some(request) => request.answered(format),
+                None => Follower::of_boundaries(format),
+            });
+            watch.follower = Mutex::new(follower);
+            if let Some(request) = &watch.bookmark_request {
+                request.ask_where_stored(self.shared, watch);
             }
         }
     }
@@ -209,9 +193,8 @@ impl<'a> FinalBookmark<'a> {
 
     /// Counts what is kept of the event that was passed on in part. Above the budget the watch goes on unread.
     pub fn count(&self, kept: &mut KeptBytes<'_>) {
-        let watch = self.watch.as_ref();
-        if let Some(request) = watch.and_then(|watch| watch.bookmark_request.as_ref())
-            && let Some(follower) = &mut *lock(&request.follower)
+        if let Some(watch) = &self.watch
+            && let Some(follower) = &mut *lock(&watch.follower)
             && !kept.are(follower.kept())
         {
             follower.give_up();
@@ -246,10 +229,10 @@ impl<'a> FinalBookmark<'a> {
         if !self.late {
             self.shared.shutdown.random_drain_delay().await;
         }
-        if let Some((server, bookmark_request)) = self.bookmark_request() {
+        if let Some((watch, bookmark_request)) = self.bookmark_request() {
             let end = etcd_deadline.min(Instant::now() + ETCD_TIMEOUT);
             let waited = bookmark_request
-                .wait_for_etcd(self.shared, server, end)
+                .wait_for_etcd(self.shared, watch, end)
                 .await;
             if waited && !self.late {
                 // All waiting watches get etcd's answer at the same time. They must not all end then.
@@ -274,11 +257,11 @@ impl<'a> FinalBookmark<'a> {
 
     /// The apiserver ends the stream first: writes the bookmark if the proxy is stopping.
     pub async fn before_end(&self, down: &mut ClientSession) -> pingora_core::Result<()> {
-        if let Some((server, bookmark_request)) =
+        if let Some((watch, bookmark_request)) =
             self.bookmark_request().filter(|_| self.is_stopping())
         {
             bookmark_request
-                .wait_for_etcd(self.shared, server, Instant::now() + ETCD_TIMEOUT)
+                .wait_for_etcd(self.shared, watch, Instant::now() + ETCD_TIMEOUT)
                 .await;
         }
         self.write(down).await
@@ -296,12 +279,12 @@ impl<'a> FinalBookmark<'a> {
 
     /// Writes the bookmark, if there is one. To be called once, at the end.
     pub async fn write(&self, down: &mut ClientSession) -> pingora_core::Result<()> {
-        let Some((server, bookmark_request)) =
+        let Some((watch, bookmark_request)) =
             self.bookmark_request().filter(|_| self.is_stopping())
         else {
             return Ok(());
         };
-        let frame = match bookmark_request.bookmark(self.shared, server) {
+        let frame = match bookmark_request.bookmark(self.shared, watch) {
             Ok(frame) => frame,
             Err(withheld) => {
                 self.shared.metrics.watches.withheld(withheld);
@@ -319,17 +302,17 @@ impl<'a> FinalBookmark<'a> {
 
     /// Registers what is to be read from etcd, as far as that is known by now.
     fn register(&self) {
-        if let Some((server, bookmark_request)) = self.bookmark_request() {
-            bookmark_request.register_change_log(self.shared, server);
+        if let Some((watch, bookmark_request)) = self.bookmark_request() {
+            bookmark_request.register_change_log(self.shared, watch);
         }
     }
 
-    /// With its server. `None` also if bookmarks were switched off since the watch began.
-    fn bookmark_request(&self) -> Option<(SocketAddr, &BookmarkRequest)> {
+    /// With its watch. `None` also if bookmarks were switched off since the watch began.
+    fn bookmark_request(&self) -> Option<(&Watch, &BookmarkRequest)> {
         let watch = self.watch.as_ref()?;
         let request = watch.bookmark_request.as_ref()?;
         let wanted = self.shared.settings.load().watch.bookmark_on_shutdown;
-        wanted.then_some((watch.server, request))
+        wanted.then_some((&**watch, request))
     }
 
     /// Whether a bookmark may follow what the apiserver sent last.
@@ -341,12 +324,7 @@ impl<'a> FinalBookmark<'a> {
 
 impl Watch {
     fn passed(&self, data: &Bytes) {
-        if let Some(boundary) = &mut *lock(&self.boundary) {
-            boundary.passed(data);
-        }
-        if let Some(request) = &self.bookmark_request
-            && let Some(follower) = &mut *lock(&request.follower)
-        {
+        if let Some(follower) = &mut *lock(&self.follower) {
             follower.passed(data);
         }
         self.passed.notify_one();
@@ -354,8 +332,8 @@ impl Watch {
 
     /// Whether what was passed on ends with a frame; `None`: that is not known.
     fn is_at_boundary(&self) -> Option<bool> {
-        let boundary = lock(&self.boundary);
-        boundary.as_ref().map(FrameBoundary::is_at_boundary)
+        let follower = lock(&self.follower);
+        follower.as_ref().map(Follower::at_boundary)
     }
 
     /// Waits for the end of the current frame.
@@ -372,18 +350,17 @@ impl Watch {
 
 impl BookmarkRequest {
     /// The answer begins, in this format.
-    fn answered(&mut self, format: Option<FrameFormat>) {
-        if let (Some(asked), Some(format)) = (self.asked.take(), format) {
-            let AskedFor { start, accept } = *asked;
-            self.transformed = transformed::object_type(accept.as_ref(), format).map(Box::new);
-            self.follower = Mutex::new(Some(Follower::new(format, start)));
-        }
+    fn answered(&mut self, format: FrameFormat) -> Follower {
+        let accept = self.accept.take();
+        self.transformed = format.transformed(accept.as_ref()).map(Box::new);
+        Follower::new(format, self.start)
     }
 
     /// Asks whether `server` stores the resource in this etcd. Returns the resource's key prefix; `None`: that is not
     /// known by now, or the history of the server's process is not that of this etcd.
-    fn ask_where_stored(&self, shared: &Shared, server: SocketAddr) -> Option<String> {
+    fn ask_where_stored(&self, shared: &Shared, watch: &Watch) -> Option<String> {
         let request = self.resource.request(&self.namespace);
+        let server = watch.server;
         let is_local = server == shared.config.api_server.address;
         let snapshot = shared.published.snapshot.load();
         let kind = snapshot.kind_at(is_local, (&request).into())?;
@@ -410,15 +387,11 @@ impl BookmarkRequest {
     }
 
     /// Registers what this watch needs to know from etcd; `None` if that cannot be known.
-    fn register_change_log(
-        &self,
-        shared: &Shared,
-        server: SocketAddr,
-    ) -> Option<Arc<SharedChangeLog>> {
+    fn register_change_log(&self, shared: &Shared, watch: &Watch) -> Option<Arc<SharedChangeLog>> {
         let mut change_log = lock(&self.change_log);
         if change_log.is_none() {
-            let root = self.ask_where_stored(shared, server)?;
-            let follower = lock(&self.follower);
+            let root = self.ask_where_stored(shared, watch)?;
+            let follower = lock(&watch.follower);
             let position = follower.as_ref()?.position()?;
             *change_log = shared
                 .watches
@@ -429,28 +402,29 @@ impl BookmarkRequest {
     }
 
     /// Whether nothing showed the kind of the objects.
-    fn wants_kind(&self) -> bool {
-        let follower = lock(&self.follower);
-        let delivered = follower.as_ref().and_then(Follower::type_meta).is_some();
-        self.transformed.is_none() && !delivered
+    fn wants_kind(&self, watch: &Watch) -> bool {
+        let follower = lock(&watch.follower);
+        let delivered = follower.as_ref().and_then(Follower::object_type);
+        self.transformed.is_none() && delivered.is_none()
     }
 
     /// Waits until etcd has reported all changes up to its revision at the first request. Returns whether that took a
     /// noticeable time.
-    async fn wait_for_etcd(&self, shared: &Shared, server: SocketAddr, end: Instant) -> bool {
+    async fn wait_for_etcd(&self, shared: &Shared, watch: &Watch, end: Instant) -> bool {
         let begin = Instant::now();
-        if let Some(change_log) = self.register_change_log(shared, server) {
+        if let Some(change_log) = self.register_change_log(shared, watch) {
             // After the timeout the bookmark is made from what is known.
             let stored_here = &shared.watches.stored_here;
-            let answered = stored_here.answered(server, &change_log.root, self.wants_kind());
+            let answered =
+                stored_here.answered(watch.server, &change_log.root, self.wants_kind(watch));
             let both = async { tokio::join!(change_log.caught_up(), answered) };
             let _ = timeout_at(end, both).await;
         }
         begin.elapsed() > NO_WAIT
     }
 
-    fn bookmark(&self, shared: &Shared, server: SocketAddr) -> Result<Bytes, Withheld> {
-        let follower = lock(&self.follower);
+    fn bookmark(&self, shared: &Shared, watch: &Watch) -> Result<Bytes, Withheld> {
+        let follower = lock(&watch.follower);
         let follower = follower.as_ref().ok_or(Withheld::NotUnderstood)?;
         if follower.is_over_budget() {
             return Err(Withheld::OverBudget);
@@ -463,26 +437,30 @@ impl BookmarkRequest {
         }
         let position = follower.position().ok_or(Withheld::NoBeginning)?;
         let change_log = lock(&self.change_log).clone();
-        let change_log = change_log.ok_or_else(|| match self.ask_where_stored(shared, server) {
+        let change_log = change_log.ok_or_else(|| match self.ask_where_stored(shared, watch) {
             None => Withheld::ElsewhereStored,
             Some(_) => Withheld::NotTold,
         })?;
         let scope = storage::scope(&self.resource.request(&self.namespace));
-        let proof = shared.watches.stored_here.proof(server, &change_log.root);
+        let proof = shared
+            .watches
+            .stored_here
+            .proof(watch.server, &change_log.root);
         let stored_here = proof.stored_here == Some(true);
         let revision = change_log.newest_safe(position, &scope, stored_here)?;
-        let delivered = follower
-            .type_meta()
-            .or(self.transformed.as_deref())
-            .cloned();
+        let delivered = follower.object_type().or(self.transformed.as_deref());
         let named = || {
             Some(ObjectType {
                 api_version: self.resource.api_version(),
                 kind: proof.kind.filter(|kind| !kind.is_empty())?,
             })
         };
-        let object_type = delivered.or_else(named).ok_or(Withheld::TypeUnknown)?;
-        bookmark::frame(follower.format(), &object_type, revision).ok_or(Withheld::TypeUnknown)
+        let object_type = delivered
+            .cloned()
+            .or_else(named)
+            .ok_or(Withheld::TypeUnknown)?;
+        let frame = follower.format().bookmark(&object_type, revision);
+        frame.ok_or(Withheld::TypeUnknown)
     }
 }
 

@@ -1,22 +1,21 @@
-//! Splits the response to a watch into events while it is forwarded: one frame, one event. Pure.
+//! Reads the response to a watch: one frame, one event. Pure. Everything that looks at a watch looks at it through
+//! [`FrameFormat`] (what a frame says) and [`Frames`] (where frames end, and what those of a stream say); [`first_event`]
+//! looks at the first one before it is passed on.
 //!
 //! Invariants: forwarding is never delayed, the bytes are copies. The same bytes give the same events however they are
 //! split. At most one frame of at most [`LIMIT`] bytes is buffered. After a frame that is too large or cannot be parsed
-//! nothing more is parsed: the start of the next frame cannot be found reliably.
+//! nothing more is parsed; where frames end is still known.
 
-mod boundary;
-mod cbor;
 pub mod first_event;
 mod json;
-pub(in crate::watches) mod protobuf;
+mod protobuf;
 
 use std::borrow::Cow;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 
-use self::cbor::ItemScanner;
 use crate::kube::media_type;
 
 /// Longest frame that is read: etcd takes objects of 1.5 MiB, and Base64 and escapes make JSON longer.
@@ -24,43 +23,36 @@ pub const LIMIT: usize = 4 << 20;
 
 /// The kind of the objects of a watch that asks for tables.
 pub const TABLE: &str = "Table";
+/// The kind of the objects in tables, and of a watch that asks for metadata alone.
+pub const PARTIAL_METADATA: &str = "PartialObjectMetadata";
 
-pub use boundary::FrameBoundary;
-
-/// The framing of events.
+/// The framing of events. CBOR, which apiservers serve behind an alpha gate, is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameFormat {
     /// One JSON object per line.
     Json,
     /// A big-endian length of four bytes, then a protobuf `metav1.WatchEvent` of that length.
     Protobuf,
-    /// One CBOR item after the other.
-    Cbor,
 }
 
-impl FrameFormat {
-    /// By a response's headers; `None` for other formats and compressed bodies.
-    pub fn of_answer(headers: &HeaderMap) -> Option<Self> {
-        let format = Self::of_content_type(headers.get(CONTENT_TYPE)?);
-        format.filter(|_| !headers.contains_key(CONTENT_ENCODING))
-    }
+/// What a frame says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event<'a> {
+    Object(ObjectEvent<'a>),
+    /// It ends the watch. With the code of its `Status`, if that can be read: 410, if the watch is too old.
+    Error(Option<i32>),
+}
 
-    /// By a response's `Content-Type` alone.
-    pub fn of_content_type(content_type: &HeaderValue) -> Option<Self> {
-        Self::of(content_type.to_str().ok()?)
-    }
-
-    fn of(content_type: &str) -> Option<Self> {
-        let mut parts = content_type.split(';').map(str::trim);
-        match parts.next()? {
-            media_type::JSON => Some(FrameFormat::Json),
-            media_type::PROTOBUF if parts.any(|part| part == "stream=watch") => {
-                Some(FrameFormat::Protobuf)
-            }
-            media_type::CBOR_SEQUENCE => Some(FrameFormat::Cbor),
-            _ => None,
-        }
-    }
+/// An event about an object, or about the type of the stream's objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectEvent<'a> {
+    pub kind: EventKind,
+    /// `metadata.resourceVersion`.
+    pub revision: i64,
+    /// Empty in bookmarks, and in tables without objects.
+    pub name: Cow<'a, str>,
+    pub api_version: Cow<'a, str>,
+    pub object_kind: Cow<'a, str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,18 +63,11 @@ pub enum EventKind {
     Bookmark,
 }
 
-/// The event in one frame.
+/// `apiVersion` and `kind` of a stream's objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ObjectEvent<'a> {
-    pub kind: EventKind,
-    /// `metadata.resourceVersion`.
-    pub revision: i64,
-    /// Empty for cluster-scoped objects.
-    pub namespace: Cow<'a, str>,
-    /// Empty in bookmarks, and in tables without objects.
-    pub name: Cow<'a, str>,
-    pub api_version: Cow<'a, str>,
-    pub object_kind: Cow<'a, str>,
+pub struct ObjectType {
+    pub api_version: String,
+    pub kind: String,
 }
 
 /// A frame that cannot be parsed. Nothing after it is parsed.
@@ -90,22 +75,154 @@ pub struct ObjectEvent<'a> {
 #[error("the watch event cannot be parsed")]
 pub struct UnknownFrame;
 
-/// Parses the frames of one stream.
+impl FrameFormat {
+    /// By a response's headers; `None` for other formats and compressed bodies.
+    pub fn of_answer(headers: &HeaderMap) -> Option<Self> {
+        let format = Self::of_content_type(headers.get(CONTENT_TYPE)?);
+        format.filter(|_| !headers.contains_key(CONTENT_ENCODING))
+    }
+
+    /// By a response's `Content-Type` alone.
+    pub fn of_content_type(content_type: &HeaderValue) -> Option<Self> {
+        let mut parts = content_type.to_str().ok()?.split(';').map(str::trim);
+        match parts.next()? {
+            media_type::JSON => Some(FrameFormat::Json),
+            media_type::PROTOBUF if parts.any(|part| part == "stream=watch") => {
+                Some(FrameFormat::Protobuf)
+            }
+            _ => None,
+        }
+    }
+
+    /// Reads a whole frame.
+    fn read(self, frame: &Bytes) -> Result<Event<'_>, UnknownFrame> {
+        match self {
+            FrameFormat::Json => json::read(frame),
+            FrameFormat::Protobuf => protobuf::read(frame),
+        }
+    }
+
+    /// A frame with a bookmark, as kube-apiserver writes it: its client has seen everything up to `revision`.
+    /// `object_type`: of the stream's objects. `None`: kube-apiserver sends no such objects in this format.
+    pub fn bookmark(self, object_type: &ObjectType, revision: i64) -> Option<Bytes> {
+        match self {
+            FrameFormat::Json => Some(json::bookmark(object_type, revision)),
+            FrameFormat::Protobuf if object_type.kind == TABLE => None,
+            FrameFormat::Protobuf => protobuf::bookmark(object_type, revision),
+        }
+    }
+
+    /// The ERROR event with the `Status` that is the body of an answer; `None`: the body has another format.
+    pub fn error_event(self, status: &[u8]) -> Option<Bytes> {
+        match self {
+            FrameFormat::Json => json::error(status),
+            FrameFormat::Protobuf => protobuf::error(status),
+        }
+    }
+
+    /// The type of a stream's objects in this format if the client asked for tables or for metadata alone. `accept`: of
+    /// the request.
+    pub fn transformed(self, accept: Option<&HeaderValue>) -> Option<ObjectType> {
+        let sub = match self {
+            FrameFormat::Json => "json",
+            FrameFormat::Protobuf => "vnd.kubernetes.protobuf",
+        };
+        let clauses = media_type::accepted(accept);
+        // kube-apiserver knows both kinds for all of its resources, so it takes the first clause.
+        let answered = clauses.iter().find(|clause| {
+            matches!(clause.kind, "application" | "*") && (clause.sub == sub || clause.sub == "*")
+        })?;
+        let (kind, version) = (answered.value("as"), answered.value("v"));
+        let known = [TABLE, PARTIAL_METADATA].contains(&kind)
+            && answered.value("g") == "meta.k8s.io"
+            && ["v1", "v1beta1"].contains(&version);
+        known.then(|| ObjectType {
+            api_version: format!("meta.k8s.io/{version}"),
+            kind: kind.to_owned(),
+        })
+    }
+}
+
+/// How far a stream is in its current frame.
+#[derive(Debug, Default)]
+struct FrameEnd {
+    /// Bytes of the length prefix so far; of JSON, which has none, 1 within a line.
+    begun: u8,
+    /// The length, as far as its prefix has come; after that what is still to come of the frame.
+    left: usize,
+}
+
+impl FrameEnd {
+    fn is_boundary(&self) -> bool {
+        self.begun == 0
+    }
+
+    /// Takes bytes up to the end of the frame. Returns how many, or `None` if it does not end in `data`.
+    fn take(&mut self, format: FrameFormat, data: &[u8]) -> Option<usize> {
+        match format {
+            FrameFormat::Json => {
+                let end = data.iter().position(|byte| *byte == b'\n');
+                if !data.is_empty() {
+                    self.begun = end.is_none().into();
+                }
+                end.map(|end| end + 1)
+            }
+            FrameFormat::Protobuf => {
+                let mut taken = 0;
+                for byte in data.iter().take(protobuf::LENGTH - usize::from(self.begun)) {
+                    self.left = self.left << 8 | usize::from(*byte);
+                    self.begun += 1;
+                    taken += 1;
+                }
+                if usize::from(self.begun) < protobuf::LENGTH {
+                    return None;
+                }
+                let there = self.left.min(data.len() - taken);
+                self.left -= there;
+                if self.left > 0 {
+                    return None;
+                }
+                self.begun = 0;
+                Some(taken + there)
+            }
+        }
+    }
+
+    /// Takes bytes that are not read.
+    fn skip(&mut self, format: FrameFormat, mut data: &[u8]) {
+        match (format, data.last()) {
+            (FrameFormat::Json, Some(last)) => self.begun = (*last != b'\n').into(),
+            _ => {
+                while let Some(end) = self.take(format, data) {
+                    data = data.get(end..).unwrap_or_default();
+                }
+            }
+        }
+    }
+}
+
+/// Finds the frames of one stream, and reads them until one cannot be read.
 #[derive(Debug)]
 pub struct Frames {
     format: FrameFormat,
+    end: FrameEnd,
     /// The start of a frame whose end was not forwarded yet.
     half: BytesMut,
-    scanner: ItemScanner,
+    is_read: bool,
 }
 
 impl Frames {
     pub fn new(format: FrameFormat) -> Self {
         Self {
             format,
+            end: FrameEnd::default(),
             half: BytesMut::new(),
-            scanner: ItemScanner::default(),
+            is_read: true,
         }
+    }
+
+    pub fn format(&self) -> FrameFormat {
+        self.format
     }
 
     /// Memory of the half frame.
@@ -115,7 +232,18 @@ impl Frames {
 
     /// Whether the bytes so far end with a frame.
     pub fn at_boundary(&self) -> bool {
-        self.half.is_empty()
+        self.end.is_boundary()
+    }
+
+    /// Whether all frames so far were read.
+    pub fn is_read(&self) -> bool {
+        self.is_read
+    }
+
+    /// From now on only the ends of frames are found.
+    pub fn stop_reading(&mut self) {
+        self.is_read = false;
+        self.half = BytesMut::new();
     }
 
     /// Takes the next bytes of the stream; `each` gets the event of every frame that they complete.
@@ -125,90 +253,44 @@ impl Frames {
         mut each: impl FnMut(ObjectEvent<'_>) -> Result<(), UnknownFrame>,
     ) -> Result<(), UnknownFrame> {
         let mut rest = data.clone();
-        if !self.half.is_empty() && !self.complete(&mut rest, &mut each)? {
-            return Ok(());
+        while self.is_read && !rest.is_empty() {
+            if self.next(&mut rest, &mut each).is_err() {
+                self.stop_reading();
+            }
         }
-        while let Some(length) = self.format.frame(&mut self.scanner, &rest, 0)? {
-            let frame = rest.split_to(length);
-            self.format.read(&frame, &mut each)?;
-        }
-        self.half = BytesMut::from(rest.chunk());
-        Ok(())
+        self.end.skip(self.format, &rest);
+        self.is_read.then_some(()).ok_or(UnknownFrame)
     }
 
-    /// Moves bytes from `rest` to the half frame until it is complete, then reads it. Returns whether it is complete.
-    fn complete(
+    /// Takes the bytes of one frame from `rest`.
+    fn next(
         &mut self,
         rest: &mut Bytes,
         each: &mut impl FnMut(ObjectEvent<'_>) -> Result<(), UnknownFrame>,
-    ) -> Result<bool, UnknownFrame> {
-        let before = self.half.len();
-        // The length prefix may be cut too: the end of the frame is known only after it.
-        self.half.extend_from_slice(rest);
-        let frame = self.format.frame(&mut self.scanner, &self.half, before)?;
-        let Some(length) = frame else {
-            return Ok(false);
-        };
-        let frame = std::mem::take(&mut self.half).split_to(length).freeze();
-        rest.advance(length.saturating_sub(before).min(rest.len()));
-        self.format.read(&frame, each)?;
-        Ok(true)
-    }
-}
-
-impl FrameFormat {
-    /// The length of the first frame of `data`, if it is complete. No frame ends in the first `before` bytes, which
-    /// `scanner` has seen.
-    fn frame(
-        self,
-        scanner: &mut ItemScanner,
-        data: &[u8],
-        before: usize,
-    ) -> Result<Option<usize>, UnknownFrame> {
-        let length = match self {
-            FrameFormat::Cbor => {
-                let end = scanner.end(data.get(before..).unwrap_or_default())?;
-                end.map(|end| before + end)
-            }
-            FrameFormat::Json => {
-                let rest = data.get(before..).unwrap_or_default();
-                let end = rest.iter().position(|byte| *byte == b'\n');
-                end.map(|end| before + end + 1)
-            }
-            FrameFormat::Protobuf => match data.first_chunk() {
-                None => None,
-                Some(length) => {
-                    let length = u32::from_be_bytes(*length) as usize;
-                    if length > LIMIT {
-                        return Err(UnknownFrame);
-                    }
-                    Some(length + LENGTH).filter(|length| *length <= data.len())
-                }
-            },
-        };
-        match length.unwrap_or(data.len()) > LIMIT + LENGTH {
-            true => Err(UnknownFrame),
-            false => Ok(length),
-        }
-    }
-
-    fn read(
-        self,
-        frame: &Bytes,
-        each: &mut impl FnMut(ObjectEvent<'_>) -> Result<(), UnknownFrame>,
     ) -> Result<(), UnknownFrame> {
-        match self {
-            FrameFormat::Json => each(json::read(frame)?),
-            FrameFormat::Protobuf => each(protobuf::read(&frame.slice(LENGTH..))?.event()?),
-            FrameFormat::Cbor => each(cbor::read(frame)?),
+        let end = self.end.take(self.format, rest);
+        let part = rest.split_to(end.unwrap_or(rest.len()));
+        if self.half.len() + part.len() + self.end.left > LIMIT + protobuf::LENGTH {
+            return Err(UnknownFrame);
+        }
+        let frame = match self.half.is_empty() && end.is_some() {
+            true => part,
+            false => {
+                self.half.extend_from_slice(&part);
+                if end.is_none() {
+                    return Ok(());
+                }
+                std::mem::take(&mut self.half).freeze()
+            }
+        };
+        match self.format.read(&frame)? {
+            Event::Object(event) => each(event),
+            Event::Error(_) => Err(UnknownFrame),
         }
     }
 }
 
-/// Bytes of the length prefix of a protobuf frame.
-const LENGTH: usize = 4;
-
-/// `ERROR` ends a watch. Other event types are unknown.
+/// `ADDED` and the like. Other event types, but for `ERROR`, are unknown.
 fn kind(name: &str) -> Result<EventKind, UnknownFrame> {
     match name {
         "ADDED" | "MODIFIED" | "DELETED" => Ok(EventKind::Change),
@@ -217,10 +299,11 @@ fn kind(name: &str) -> Result<EventKind, UnknownFrame> {
     }
 }
 
-pub(in crate::watches) fn revision(text: &str) -> Result<i64, UnknownFrame> {
+/// A `resourceVersion` as `strconv.ParseUint` reads it; `None` for 0.
+pub fn revision(text: &str) -> Option<i64> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    let revision = text.parse().ok().filter(|revision| digits && *revision > 0);
-    revision.ok_or(UnknownFrame)
+    let revision = digits.then(|| text.parse().ok())??;
+    (revision > 0).then_some(revision)
 }
 
 #[cfg(test)]

@@ -1,115 +1,140 @@
-//! An event in protobuf: a bare `metav1.WatchEvent`, whose object is in the envelope that Kubernetes puts around all
-//! objects: `k8s\0` and a `runtime.Unknown`. Only the fields that are needed are looked at, and of the object nothing
-//! is copied but them.
+//! Events in protobuf: a length, and a bare `metav1.WatchEvent`, whose object is in the envelope that Kubernetes puts
+//! around all objects: `k8s\0` and a `runtime.Unknown`. Only the fields that are needed are looked at, and of the object
+//! nothing is copied but them.
 
 use std::borrow::Cow;
 
 use bytes::{Buf, Bytes};
+use k8s_pb::apimachinery::pkg::apis::meta::v1::Status;
 use prost::Message;
 
-use super::{ObjectEvent, UnknownFrame, kind, revision};
-use crate::kube::envelope::MAGIC;
+use super::{Event, ObjectEvent, ObjectType, UnknownFrame, kind, revision};
+use crate::kube::envelope::{self, MAGIC};
 use crate::kube::media_type;
+
+/// Bytes of the length prefix of a frame.
+pub(super) const LENGTH: usize = 4;
+/// How an ERROR event begins, after its length: the first field of a `metav1.WatchEvent`.
+pub(super) const ERROR: &[u8] = b"\x0a\x05ERROR";
 
 /// `metav1.WatchEvent`.
 #[derive(Clone, PartialEq, Message)]
-pub(in crate::watches) struct WatchEvent {
+pub(super) struct WatchEvent {
     #[prost(string, tag = "1")]
-    pub(in crate::watches) kind: String,
+    pub(super) kind: String,
     #[prost(message, optional, tag = "2")]
-    pub(in crate::watches) object: Option<RawExtension>,
+    pub(super) object: Option<RawExtension>,
 }
 
 /// `runtime.RawExtension`.
 #[derive(Clone, PartialEq, Message)]
-pub(in crate::watches) struct RawExtension {
+pub(super) struct RawExtension {
     #[prost(bytes = "bytes", tag = "1")]
-    pub(in crate::watches) raw: Bytes,
+    pub(super) raw: Bytes,
 }
 
 /// `runtime.Unknown`.
 #[derive(Clone, PartialEq, Message)]
-pub(in crate::watches) struct Envelope {
+pub(super) struct Envelope {
     #[prost(message, optional, tag = "1")]
-    pub(in crate::watches) type_meta: Option<WireTypeMeta>,
+    pub(super) type_meta: Option<WireTypeMeta>,
     #[prost(bytes = "bytes", tag = "2")]
-    pub(in crate::watches) raw: Bytes,
+    pub(super) raw: Bytes,
     #[prost(string, tag = "3")]
-    pub(in crate::watches) content_encoding: String,
+    pub(super) content_encoding: String,
     #[prost(string, tag = "4")]
-    pub(in crate::watches) content_type: String,
+    pub(super) content_type: String,
 }
 
-/// `runtime.WireTypeMeta`.
+/// `runtime.TypeMeta`.
 #[derive(Clone, PartialEq, Message)]
-pub(in crate::watches) struct WireTypeMeta {
+pub(super) struct WireTypeMeta {
     #[prost(string, tag = "1")]
-    pub(in crate::watches) api_version: String,
+    pub(super) api_version: String,
     #[prost(string, tag = "2")]
-    pub(in crate::watches) kind: String,
+    pub(super) kind: String,
 }
 
 /// The first field, which all objects have in common.
 #[derive(Clone, PartialEq, Message)]
-pub(in crate::watches) struct PartialObjectMetadata {
+struct PartialObjectMetadata {
     #[prost(message, optional, tag = "1")]
-    pub(in crate::watches) metadata: Option<ObjectMeta>,
+    metadata: Option<ObjectMeta>,
 }
 
 /// The needed fields of `metav1.ObjectMeta`.
 #[derive(Clone, PartialEq, Message)]
-pub(in crate::watches) struct ObjectMeta {
+struct ObjectMeta {
     #[prost(string, tag = "1")]
-    pub(in crate::watches) name: String,
-    #[prost(string, tag = "3")]
-    pub(in crate::watches) namespace: String,
+    name: String,
     #[prost(string, tag = "6")]
-    pub(in crate::watches) resource_version: String,
+    resource_version: String,
 }
 
-pub(super) struct DecodedEvent {
-    kind: String,
-    type_meta: WireTypeMeta,
-    metadata: ObjectMeta,
-}
-
-/// Reads a frame without its length prefix.
-pub(super) fn read(frame: &Bytes) -> Result<DecodedEvent, UnknownFrame> {
-    let event: WatchEvent = decode(frame.clone())?;
+pub(super) fn read(frame: &Bytes) -> Result<Event<'static>, UnknownFrame> {
+    let mut frame = frame.clone();
+    frame.try_get_u32().map_err(|_| UnknownFrame)?;
+    let event: WatchEvent = decode(frame)?;
     let mut raw = event.object.ok_or(UnknownFrame)?.raw;
     if !raw.starts_with(MAGIC) {
         return Err(UnknownFrame);
     }
     raw.advance(MAGIC.len());
     let envelope: Envelope = decode(raw)?;
-    if !envelope.content_encoding.is_empty() || !is_protobuf(&envelope.content_type) {
+    if !envelope.content_encoding.is_empty()
+        || !matches!(&*envelope.content_type, "" | media_type::PROTOBUF)
+    {
         return Err(UnknownFrame);
     }
-    let object: PartialObjectMetadata = decode(envelope.raw)?;
-    Ok(DecodedEvent {
-        kind: event.kind,
-        type_meta: envelope.type_meta.ok_or(UnknownFrame)?,
-        metadata: object.metadata.ok_or(UnknownFrame)?,
-    })
-}
-
-impl DecodedEvent {
-    pub(super) fn event(&self) -> Result<ObjectEvent<'_>, UnknownFrame> {
-        Ok(ObjectEvent {
-            kind: kind(&self.kind)?,
-            revision: revision(&self.metadata.resource_version)?,
-            namespace: Cow::Borrowed(&self.metadata.namespace),
-            name: Cow::Borrowed(&self.metadata.name),
-            api_version: Cow::Borrowed(&self.type_meta.api_version),
-            object_kind: Cow::Borrowed(&self.type_meta.kind),
-        })
+    let object_type = envelope.type_meta.ok_or(UnknownFrame)?;
+    if event.kind == "ERROR" {
+        let status: Status = decode(envelope.raw)?;
+        let code = status.code.filter(|_| object_type.kind == "Status");
+        return Ok(Event::Error(code));
     }
-}
-
-fn is_protobuf(content_type: &str) -> bool {
-    matches!(content_type, "" | media_type::PROTOBUF)
+    let object: PartialObjectMetadata = decode(envelope.raw)?;
+    let metadata = object.metadata.ok_or(UnknownFrame)?;
+    Ok(Event::Object(ObjectEvent {
+        kind: kind(&event.kind)?,
+        revision: revision(&metadata.resource_version).ok_or(UnknownFrame)?,
+        name: Cow::Owned(metadata.name),
+        api_version: Cow::Owned(object_type.api_version),
+        object_kind: Cow::Owned(object_type.kind),
+    }))
 }
 
 fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, UnknownFrame> {
     M::decode(bytes).map_err(|_| UnknownFrame)
+}
+
+pub(super) fn bookmark(object_type: &ObjectType, revision: i64) -> Option<Bytes> {
+    let ObjectType { api_version, kind } = object_type.clone();
+    let object = PartialObjectMetadata {
+        metadata: Some(ObjectMeta {
+            resource_version: revision.to_string(),
+            ..Default::default()
+        }),
+    };
+    let envelope = Envelope {
+        type_meta: Some(WireTypeMeta { api_version, kind }),
+        raw: object.encode_to_vec().into(),
+        ..Default::default()
+    };
+    frame("BOOKMARK", envelope::wrap(&envelope).into())
+}
+
+pub(super) fn error(status: &[u8]) -> Option<Bytes> {
+    let raw = Bytes::copy_from_slice(status);
+    frame("ERROR", raw).filter(|_| status.starts_with(MAGIC))
+}
+
+/// `raw`: the object in its envelope.
+pub(super) fn frame(kind: &str, raw: Bytes) -> Option<Bytes> {
+    let event = WatchEvent {
+        kind: kind.to_owned(),
+        object: Some(RawExtension { raw }),
+    };
+    let event = event.encode_to_vec();
+    let length = u32::try_from(event.len()).ok()?;
+    Some([&length.to_be_bytes()[..], &event].concat().into())
 }

@@ -1,14 +1,12 @@
 use proptest::prelude::*;
 use prost::Message;
 
-use super::protobuf::{Envelope, RawExtension, WatchEvent, WireTypeMeta};
+use super::protobuf::{Envelope, WireTypeMeta};
 use super::*;
-use crate::kube::envelope::MAGIC;
-use crate::watches::bookmark;
-use crate::watches::follower::ObjectType;
+use crate::kube::envelope;
 
-/// Kind, revision, namespace, name, API version and kind of the object.
-type Owned = (EventKind, i64, String, String, String, String);
+/// Kind, revision, name, API version and kind of the object.
+type Owned = (EventKind, i64, String, String, String);
 
 /// What is read of a stream that comes in these pieces, and whether it was understood to its end.
 fn read(format: FrameFormat, pieces: &[&[u8]]) -> (Vec<Owned>, bool, bool) {
@@ -19,7 +17,6 @@ fn read(format: FrameFormat, pieces: &[&[u8]]) -> (Vec<Owned>, bool, bool) {
             events.push((
                 event.kind,
                 event.revision,
-                event.namespace.into_owned(),
                 event.name.into_owned(),
                 event.api_version.into_owned(),
                 event.object_kind.into_owned(),
@@ -40,12 +37,11 @@ fn config_map() -> ObjectType {
     }
 }
 
-fn change(revision: i64, namespace: &str, name: &str) -> Owned {
+fn change(revision: i64, name: &str) -> Owned {
     let owned = str::to_owned;
     (
         EventKind::Change,
         revision,
-        owned(namespace),
         owned(name),
         owned("v1"),
         owned("ConfigMap"),
@@ -86,59 +82,17 @@ fn framed(kind: &str, object: &[u8]) -> Vec<u8> {
         raw: object.to_vec().into(),
         ..Envelope::default()
     };
-    let raw = [MAGIC, &envelope.encode_to_vec()].concat().into();
-    let event = WatchEvent {
-        kind: kind.to_owned(),
-        object: Some(RawExtension { raw }),
-    };
-    let event = event.encode_to_vec();
-    [
-        &u32::try_from(event.len()).unwrap().to_be_bytes()[..],
-        &event,
-    ]
-    .concat()
+    protobuf::frame(kind, envelope::wrap(&envelope).into())
+        .unwrap()
+        .to_vec()
 }
 
-/// As kube-apiserver writes it: every string is a byte string, and fields come in any order.
-fn cbor_item(kind: &str, revision: i64, name: &str, data: &str) -> Vec<u8> {
-    let mut item = minicbor::Encoder::new(Vec::new());
-    let tag = minicbor::data::Tag::new(55799);
-    let written = |item: &mut minicbor::Encoder<Vec<u8>>| {
-        item.tag(tag)?.map(2)?.bytes(b"object")?.tag(tag)?.map(4)?;
-        item.bytes(b"data")?.map(3)?;
-        item.bytes(b"x")?.bytes(data.as_bytes())?;
-        item.bytes(b"metadata")?.array(2)?.f64(0.5)?.null()?;
-        item.str("numbers")?
-            .array(3)?
-            .i64(-70_000)?
-            .bool(true)?
-            .u64(5_000_000_000)?;
-        item.bytes(b"kind")?
-            .bytes(b"ConfigMap")?
-            .bytes(b"apiVersion")?
-            .bytes(b"v1")?;
-        item.bytes(b"metadata")?.map(4)?;
-        item.bytes(b"resourceVersion")?
-            .bytes(revision.to_string().as_bytes())?;
-        item.bytes(b"labels")?
-            .map(0)?
-            .bytes(b"name")?
-            .bytes(name.as_bytes())?;
-        item.bytes(b"namespace")?.str("default")?;
-        item.bytes(b"type")?.bytes(kind.as_bytes())?;
-        Ok::<_, minicbor::encode::Error<std::convert::Infallible>>(())
-    };
-    written(&mut item).unwrap();
-    item.into_writer()
-}
-
-const FORMATS: [FrameFormat; 3] = [FrameFormat::Json, FrameFormat::Protobuf, FrameFormat::Cbor];
+const FORMATS: [FrameFormat; 2] = [FrameFormat::Json, FrameFormat::Protobuf];
 
 fn frame_of(format: FrameFormat, kind: &str, revision: i64, name: &str, data: &str) -> Vec<u8> {
     match format {
         FrameFormat::Json => json_line(kind, revision, name, data),
         FrameFormat::Protobuf => protobuf_frame(kind, revision, name, data),
-        FrameFormat::Cbor => cbor_item(kind, revision, name, data),
     }
 }
 
@@ -156,12 +110,13 @@ fn the_content_type_names_the_format() {
             Some(FrameFormat::Protobuf),
         ),
         ("application/vnd.kubernetes.protobuf", None),
-        ("application/cbor-seq", Some(FrameFormat::Cbor)),
-        ("application/cbor", None),
+        ("application/cbor-seq", None),
         ("text/plain", None),
         ("", None),
     ] {
-        assert_eq!(FrameFormat::of(content_type), format, "{content_type}");
+        let header = HeaderValue::from_static(content_type);
+        let found = FrameFormat::of_content_type(&header);
+        assert_eq!(found, format, "{content_type}");
     }
 }
 
@@ -174,11 +129,7 @@ fn events_are_read_in_every_format() {
             frame_of(format, "DELETED", 8, "a", ""),
         ]
         .concat();
-        let expected = vec![
-            change(5, "default", "a"),
-            change(7, "default", "a"),
-            change(8, "default", "a"),
-        ];
+        let expected = vec![change(5, "a"), change(7, "a"), change(8, "a")];
         assert_eq!(
             read(format, &[&stream]),
             (expected, true, true),
@@ -213,7 +164,7 @@ fn what_is_not_understood_makes_the_rest_unknown() {
         let stream = [&good[..], bad.as_bytes(), b"\n", &good].concat();
         assert_eq!(
             read(FrameFormat::Json, &[&stream]),
-            (vec![change(5, "default", "a")], false, false),
+            (vec![change(5, "a")], false, false),
             "{bad}"
         );
     }
@@ -247,13 +198,13 @@ fn rows_of_tables_name_their_objects() {
     assert!(understood && whole);
     let events: Vec<_> = events
         .iter()
-        .map(|(kind, revision, namespace, name, ..)| (*kind, *revision, &**namespace, &**name))
+        .map(|(kind, revision, name, ..)| (*kind, *revision, &**name))
         .collect();
     let expected = [
-        (EventKind::Change, 198, "default", "a"),
-        (EventKind::Change, 199, "", ""),
-        (EventKind::Bookmark, 199, "", ""),
-        (EventKind::Change, 200, "", "w"),
+        (EventKind::Change, 198, "a"),
+        (EventKind::Change, 199, ""),
+        (EventKind::Bookmark, 199, ""),
+        (EventKind::Change, 200, "w"),
     ];
     assert_eq!(events, expected);
     for rows in ["null", "[]", "[{},{}]", "5"] {
@@ -262,44 +213,6 @@ fn rows_of_tables_name_their_objects() {
         );
         let understood = read(FrameFormat::Json, &[table.as_bytes(), b"\n"]).1;
         assert_eq!(understood, rows == "null", "{rows}");
-    }
-}
-
-/// A bookmark and an event of an apiserver of k8s.io/apiserver 0.36.
-#[test]
-fn cbor_of_a_real_apiserver_is_read_at_any_split() {
-    let stream = b"\xd9\xd9\xf7\xa2DtypeEADDEDFobject\xd9\xd9\xf7\xa3DkindIConfigMapJapiVersionBv1Hmetadata\xa5CuidX$38b233ac-2325-4e19-b419-5180e4cc82edOresourceVersionA3QcreationTimestampT2026-11-22T20:23:15ZDnameAaInamespaceGdefault\xd9\xd9\xf7\xa2Fobject\xd9\xd9\xf7\xa3DkindIConfigMapJapiVersionBv1Hmetadata\xa1OresourceVersionB17DtypeHBOOKMARK";
-    let mut expected = vec![change(3, "default", "a"), change(17, "", "")];
-    expected[1].0 = EventKind::Bookmark;
-    for at in 0..stream.len() {
-        let (first, second) = stream.split_at(at);
-        assert_eq!(
-            read(FrameFormat::Cbor, &[first, second]),
-            (expected.clone(), true, true),
-            "{at}"
-        );
-    }
-}
-
-#[test]
-fn cbor_that_is_not_read_makes_the_rest_unknown() {
-    let good = cbor_item("ADDED", 5, "a", "x");
-    let deep = vec![0x81; 1000];
-    for bad in [
-        cbor_item("ERROR", 6, "a", "x"),
-        // Indefinite lengths, a reserved length, a string and a map that are too long.
-        b"\xbf\xff".to_vec(),
-        b"\x5f\xff".to_vec(),
-        b"\x1c".to_vec(),
-        b"\x5b\xff\xff\xff\xff\xff\xff\xff\xff".to_vec(),
-        b"\xbb\xff\xff\xff\xff\xff\xff\xff\xff".to_vec(),
-        deep,
-        b"\xa0".to_vec(),
-        b"\x01".to_vec(),
-    ] {
-        let stream = [&good[..], &bad, &good].concat();
-        let (events, understood, _) = read(FrameFormat::Cbor, &[&stream]);
-        assert_eq!((events.len(), understood), (1, false), "{bad:?}");
     }
 }
 
@@ -325,10 +238,7 @@ fn large_frames_are_read() {
     for format in FORMATS {
         let frame = frame_of(format, "ADDED", 5, "a", &data);
         let pieces: Vec<&[u8]> = frame.chunks(16 << 10).collect();
-        assert_eq!(
-            read(format, &pieces),
-            (vec![change(5, "default", "a")], true, true)
-        );
+        assert_eq!(read(format, &pieces), (vec![change(5, "a")], true, true));
     }
 }
 
@@ -353,7 +263,7 @@ proptest! {
     ) {
         let kinds = ["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"];
         let mut stream: Vec<u8> = events.iter().flat_map(|(kind, revision, name, data)| match kind {
-            3 => bookmark::frame(format, &config_map(), *revision).unwrap().to_vec(),
+            3 => format.bookmark(&config_map(), *revision).unwrap().to_vec(),
             kind => frame_of(format, kinds[*kind], *revision, name, data),
         }).collect();
         stream.extend(tail);
@@ -367,13 +277,14 @@ proptest! {
         at in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
     ) {
         let stream: Vec<u8> = names.iter().flat_map(|name| frame_of(format, "ADDED", 1, name, "")).collect();
-        let (mut frames, mut boundary) = (Frames::new(format), FrameBoundary::new(format));
+        let (mut frames, mut ends) = (Frames::new(format), Frames::new(format));
+        ends.stop_reading();
         for piece in cut(&stream, &at) {
             frames.take(&Bytes::copy_from_slice(piece), |_| Ok(())).unwrap();
-            boundary.passed(piece);
-            prop_assert_eq!(boundary.is_at_boundary(), frames.at_boundary());
+            prop_assert!(ends.take(&Bytes::copy_from_slice(piece), |_| Ok(())).is_err());
+            prop_assert_eq!(ends.at_boundary(), frames.at_boundary());
         }
-        prop_assert!(boundary.is_at_boundary());
+        prop_assert!(ends.at_boundary());
     }
 
     #[test]
@@ -384,4 +295,105 @@ proptest! {
     ) {
         prop_assert_eq!(read(format, &cut(&bytes, &at)), read(format, &[&bytes]));
     }
+}
+
+fn bookmark_of(api_version: &str, kind: &str) -> ObjectType {
+    ObjectType {
+        api_version: api_version.to_owned(),
+        kind: kind.to_owned(),
+    }
+}
+
+fn json_bookmark(object_type: &ObjectType) -> serde_json::Value {
+    let frame = FrameFormat::Json.bookmark(object_type, 12).unwrap();
+    let text = std::str::from_utf8(&frame).unwrap();
+    assert!(text.ends_with("}\n") && text.matches('\n').count() == 1);
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn bookmarks_in_json_are_as_kube_apiserver_writes_them() {
+    let value = json_bookmark(&bookmark_of("v1", "ConfigMap"));
+    assert_eq!(value["type"], "BOOKMARK");
+    assert_eq!(value["object"]["metadata"]["resourceVersion"], "12");
+}
+
+#[test]
+fn a_bookmark_of_tables_has_one_row_whose_object_has_only_a_revision() {
+    let table = bookmark_of("meta.k8s.io/v1", "Table");
+    let object = &json_bookmark(&table)["object"];
+    assert_eq!(object["kind"], "Table");
+    assert_eq!(object["metadata"]["resourceVersion"], "12");
+    let row = &object["rows"][0]["object"];
+    assert_eq!(row["kind"], "PartialObjectMetadata");
+    assert_eq!(row["apiVersion"], "meta.k8s.io/v1");
+    assert_eq!(row["metadata"]["resourceVersion"], "12");
+    assert_eq!(FrameFormat::Protobuf.bookmark(&table, 12), None);
+}
+
+#[test]
+fn bookmarks_can_be_read() {
+    for (format, api_version, kind) in [
+        (FrameFormat::Json, "apps/v1", "Deployment"),
+        (FrameFormat::Json, "meta.k8s.io/v1", "PartialObjectMetadata"),
+        (FrameFormat::Json, "meta.k8s.io/v1", "Table"),
+        (FrameFormat::Protobuf, "apps/v1", "Deployment"),
+    ] {
+        let object_type = bookmark_of(api_version, kind);
+        let frame = format.bookmark(&object_type, i64::MAX).unwrap();
+        let (kind, api_version) = (object_type.kind, object_type.api_version);
+        let expected = (
+            EventKind::Bookmark,
+            i64::MAX,
+            String::new(),
+            api_version,
+            kind,
+        );
+        assert_eq!(read(format, &[&frame]), (vec![expected], true, true));
+    }
+}
+
+fn asked_for(accept: &'static str, format: FrameFormat) -> Option<String> {
+    let accept = HeaderValue::from_static(accept);
+    let ObjectType { api_version, kind } = format.transformed(Some(&accept))?;
+    Some(format!("{api_version} {kind}"))
+}
+
+#[test]
+fn the_first_clause_of_the_answer_s_format_counts() {
+    let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,\
+        application/json";
+    let metadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,\
+        application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1beta1,application/json";
+    for (accept, format, expected) in [
+        (kubectl, FrameFormat::Json, "meta.k8s.io/v1 Table"),
+        (
+            metadata,
+            FrameFormat::Protobuf,
+            "meta.k8s.io/v1 PartialObjectMetadata",
+        ),
+        (
+            metadata,
+            FrameFormat::Json,
+            "meta.k8s.io/v1beta1 PartialObjectMetadata",
+        ),
+    ] {
+        assert_eq!(asked_for(accept, format).unwrap(), expected);
+    }
+}
+
+#[test]
+fn plain_objects_are_of_the_resource_s_own_type() {
+    for plain in [
+        "application/json",
+        "*/*",
+        "application/vnd.kubernetes.protobuf;stream=watch,application/json",
+        "application/json,application/json;as=Table;v=v1;g=meta.k8s.io",
+        "application/json;as=Table;v=v9;g=meta.k8s.io",
+        "application/json;as=Other;v=v1;g=meta.k8s.io",
+        "application/json;as=Table;v=v1;g=example.test",
+    ] {
+        assert_eq!(asked_for(plain, FrameFormat::Json), None, "{plain}");
+    }
+    assert_eq!(FrameFormat::Json.transformed(None), None);
 }

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::watches::bookmark;
-use crate::watches::follower::{Follower, ObjectType};
-use crate::watches::frames::FrameFormat;
+use crate::watches::follower::Follower;
+use crate::watches::frames::{FrameFormat, ObjectType};
 use crate::watches::sample::{KeyCount, ListedIn, Sample};
 
 fn log(from: i64, changes: &[(i64, &str)], through: i64) -> ChangeLog {
@@ -219,7 +218,7 @@ impl World {
                 if revision >= last && revision >= self.start {
                     self.complete = revision;
                     self.stream
-                        .passed(&bookmark::frame(FrameFormat::Json, &pod(), revision).unwrap());
+                        .passed(&FrameFormat::Json.bookmark(&pod(), revision).unwrap());
                 }
             }
             Step::Ask(commits) => self.ask(*commits),

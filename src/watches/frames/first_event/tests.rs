@@ -1,12 +1,14 @@
+use k8s_pb::apimachinery::pkg::apis::meta::v1::Status;
 use proptest::prelude::*;
+use prost::Message;
 use serde_json::json;
 
 use super::*;
 use crate::kube::envelope::wrap_object;
-use crate::watches::bookmark;
-use crate::watches::follower::ObjectType;
+use crate::watches::frames::protobuf::LENGTH;
+use crate::watches::frames::{Frames, ObjectType};
 
-const FORMATS: [FrameFormat; 3] = [FrameFormat::Json, FrameFormat::Protobuf, FrameFormat::Cbor];
+const FORMATS: [FrameFormat; 2] = [FrameFormat::Json, FrameFormat::Protobuf];
 
 /// An ERROR event as kube-apiserver writes it.
 fn error(format: FrameFormat, code: i32) -> Vec<u8> {
@@ -23,42 +25,7 @@ fn error(format: FrameFormat, code: i32) -> Vec<u8> {
             };
             framed(&wrap_object("v1", "Status", &status))
         }
-        FrameFormat::Cbor => cbor_event("ERROR", &cbor_object("Status", code), true),
     }
-}
-
-/// An object as kube-apiserver writes it.
-fn cbor_object(kind: &str, code: i32) -> Vec<u8> {
-    let mut object = minicbor::Encoder::new(Vec::new());
-    let written = |object: &mut minicbor::Encoder<Vec<u8>>| {
-        object.tag(minicbor::data::Tag::new(55799))?.map(4)?;
-        object
-            .bytes(b"message")?
-            .bytes(b"too old resource version: 1 (9)")?;
-        object
-            .bytes(b"metadata")?
-            .map(1)?
-            .bytes(b"resourceVersion")?
-            .bytes(b"7")?;
-        object.bytes(b"kind")?.bytes(kind.as_bytes())?;
-        object.bytes(b"code")?.i32(code)?;
-        Ok::<_, minicbor::encode::Error<std::convert::Infallible>>(())
-    };
-    written(&mut object).unwrap();
-    object.into_writer()
-}
-
-fn cbor_event(kind: &str, object: &[u8], type_first: bool) -> Vec<u8> {
-    let length = u8::try_from(kind.len()).unwrap();
-    let fields = [
-        [b"\x44type".as_slice(), &[0x40 | length], kind.as_bytes()].concat(),
-        [b"\x46object", object].concat(),
-    ];
-    let [first, second] = match type_first {
-        true => [&fields[0], &fields[1]],
-        false => [&fields[1], &fields[0]],
-    };
-    [b"\xd9\xd9\xf7\xa2", first.as_slice(), second].concat()
 }
 
 fn json_line(object: &serde_json::Value) -> Vec<u8> {
@@ -66,14 +33,9 @@ fn json_line(object: &serde_json::Value) -> Vec<u8> {
 }
 
 fn framed(raw: &[u8]) -> Vec<u8> {
-    let raw = raw.to_vec().into();
-    let event = protobuf::WatchEvent {
-        kind: "ERROR".to_owned(),
-        object: Some(protobuf::RawExtension { raw }),
-    };
-    let event = event.encode_to_vec();
-    let length = u32::try_from(event.len()).unwrap();
-    [&length.to_be_bytes()[..], &event].concat()
+    protobuf::frame("ERROR", Bytes::copy_from_slice(raw))
+        .unwrap()
+        .to_vec()
 }
 
 /// What is decided of a stream that comes in these pieces, and after how many of its bytes.
@@ -116,12 +78,11 @@ fn the_status_of_an_answer_becomes_an_event() {
     for (format, answer) in [
         (FrameFormat::Json, pretty.as_slice()),
         (FrameFormat::Protobuf, &enveloped),
-        (FrameFormat::Cbor, &cbor_object("Status", 410)),
     ] {
         let event = format.error_event(answer).unwrap();
-        let mut boundary = super::super::FrameBoundary::new(format);
-        boundary.passed(&event);
-        assert!(boundary.is_at_boundary());
+        let mut frames = Frames::new(format);
+        let taken = frames.take(&event, |_| Ok(()));
+        assert!(taken.is_err() && frames.at_boundary());
         let expected = FirstLook::Error(Some(410), event.clone());
         assert_eq!(look(format, &[&event]).0, expected);
     }
@@ -146,7 +107,7 @@ fn an_event_passes_at_once_and_is_not_copied() {
             api_version: "v1".to_owned(),
             kind: "Pod".to_owned(),
         };
-        let bookmark = bookmark::frame(format, &pod, 7).unwrap();
+        let bookmark = format.bookmark(&pod, 7).unwrap();
         let mut first = FirstEvent::new(format);
         let FirstLook::NoError(passed) = first.look(bookmark.clone()) else {
             panic!("{format:?}");
@@ -210,29 +171,6 @@ fn an_error_that_cannot_be_read_has_no_code() {
     }
 }
 
-/// In CBOR the type may come after the object.
-#[test]
-fn an_error_in_cbor_is_known_at_its_end() {
-    let expired = cbor_event("ERROR", &cbor_object("Status", 410), false);
-    let bytes: Vec<&[u8]> = expired.chunks(1).collect();
-    let expected = FirstLook::Error(Some(410), expired.clone().into());
-    assert_eq!(look(FrameFormat::Cbor, &bytes), (expected, expired.len()));
-    let added = cbor_event("ADDED", &cbor_object("Status", 410), false);
-    let bytes: Vec<&[u8]> = added.chunks(1).collect();
-    let expected = FirstLook::NoError(added.clone().into());
-    assert_eq!(look(FrameFormat::Cbor, &bytes), (expected, added.len()));
-    let other = cbor_event("ERROR", &cbor_object("Pod", 410), true);
-    let expected = FirstLook::Error(None, other.clone().into());
-    assert_eq!(look(FrameFormat::Cbor, &[&other]).0, expected);
-    let long = [
-        b"\xd9\xd9\xf7\xa2\x46object\x5a\0\x10\0\0".as_slice(),
-        &[0; LIMIT],
-    ]
-    .concat();
-    let expected = FirstLook::NoError(long.clone().into());
-    assert_eq!(look(FrameFormat::Cbor, &[&long]).0, expected);
-}
-
 #[test]
 fn a_length_that_is_announced_is_not_believed() {
     let event = |length: u32| [&length.to_be_bytes()[..], b"\x0a\x05ERROR"].concat();
@@ -247,17 +185,18 @@ fn a_length_that_is_announced_is_not_believed() {
         );
     }
     let endless = event(u32::MAX);
-    let expected = FirstLook::Error(None, endless.clone().into());
-    assert_eq!(look(FrameFormat::Protobuf, &[&endless]).0, expected);
+    let rest = [b' '; LIMIT];
+    let expected = FirstLook::Error(None, [&endless[..], &rest].concat().into());
+    assert_eq!(look(FrameFormat::Protobuf, &[&endless, &rest]).0, expected);
 }
 
 #[test]
 fn an_error_without_an_end_is_not_kept_for_ever() {
     for (format, beginning) in [
-        (FrameFormat::Json, JSON.to_vec()),
+        (FrameFormat::Json, json::ERROR.to_vec()),
         (
             FrameFormat::Protobuf,
-            [&(1_u32 << 20).to_be_bytes()[..], PROTOBUF].concat(),
+            [&(1_u32 << 20).to_be_bytes()[..], protobuf::ERROR].concat(),
         ),
     ] {
         let piece = [b' '; 1 << 10];
