@@ -7,9 +7,8 @@ use std::sync::atomic::AtomicBool;
 use http::{Method, StatusCode};
 use pingora_http::ResponseHeader;
 
-use super::answer_header::pass_header;
-use super::parameters::Exchange;
-use super::upload::{Upload, UploadInterest};
+use super::headers::{Exchange, pass_header};
+use super::pump::{Upload, UploadInterest};
 use super::watch_rest::Delivered;
 use crate::log_throttle::LogRateLimit;
 use crate::relay::client::ClientSession;
@@ -73,7 +72,7 @@ pub(super) async fn send_merged(
     };
     let outcome = upload.answered(status.as_u16());
     if up.is_complete() {
-        exchange.release(up, upload).await;
+        exchange.release(up, upload.is_sent()).await;
     }
     Ok(outcome.into())
 }

@@ -5,35 +5,24 @@
 //! side closes, the other is closed. An exchange that failed before anything was sent to the client returns an
 //! [`ExchangeFailure`](crate::relay::outcome::ExchangeFailure), which says whether the request may have been executed.
 //!
-//! From top to bottom: [`run()`] asks (`ask`), looks at the header of the answer (`look`), and passes it on: answers
-//! that are read first (`peek`), documents that are merged (`merged`), and all others (`stream`; `watch_rest` for
-//! watches).
-//! What these have in common is below: the parameters, the request on its way up (`upload`), the header that the client
-//! gets (`answer_header`), whole answers (`whole`), and bodies (`answer`, `first_event`, `download`).
+//! [`run()`] asks, looks at the header of the answer, and passes it on; `pump` streams both bodies, and `headers` writes
+//! what is sent to the server and to the client. A plain request enters no other file. The others are about a body that
+//! is sent again (`replay`), answers that are read first (`read_first`), discovery documents (`merged`), a 410 that another
+//! server may avoid (`expired`), what is left of a watch (`watch_rest`), and upgraded connections (`upgraded`).
 
-mod answer;
-mod answer_header;
-mod ask;
-mod download;
-mod expiry;
-mod first_event;
-mod framing;
+mod expired;
 pub mod headers;
-mod look;
 mod merged;
-mod packed_header;
-mod parameters;
-mod peek;
+mod pump;
+mod read_first;
+mod replay;
 mod run;
-mod stream;
 mod upgraded;
-mod upload;
 mod watch_rest;
-mod whole;
 
-pub use self::expiry::{Expiry, ResumedWatch};
-pub use self::parameters::{Exchange, Leaving};
+pub use self::expired::{Expiry, ResumedWatch};
+pub use self::headers::{Exchange, Leaving};
+pub use self::pump::Upload;
+pub use self::read_first::{pass_event, pass_kept};
 pub use self::run::run;
-pub use self::upload::Upload;
 pub use self::watch_rest::Delivered;
-pub use self::whole::{pass_event, pass_kept};

@@ -1,30 +1,31 @@
-//! One exchange, from the request to the end of the answer.
+//! One exchange, from the request to the end of the answer: asks the server, and looks at the header of its answer.
 
-use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use http::request::Parts;
+use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
 use tokio::sync::SemaphorePermit;
 
-use super::answer::ends;
-use super::answer_header::pass_header;
-use super::ask::{answer_timeout, ask};
-use super::first_event::answer_start;
-use super::look::{Look, ReadKind, look};
+use super::expired::{Expiry, answer_start};
+use super::headers::{Exchange, pass_header};
 use super::merged::send_merged;
-use super::parameters::Exchange;
-use super::peek::{after_404, after_410, after_turning_away};
-use super::stream::stream;
+use super::pump::{Upload, UploadInterest, stream};
+use super::read_first::{ReadKind, read_first};
 use super::upgraded::splice;
-use super::upload::Upload;
 use super::watch_rest::Delivered;
-use crate::net::rare;
+use crate::net::{is_unprocessed, rare};
 use crate::relay::client::ClientSession;
+use crate::relay::documents::MergeRequest;
+use crate::relay::inspect::{denials, not_executed, turned_away};
 use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::relay::upstream::{RequestKind, UpstreamSession};
-use crate::relay::watch::FinalBookmark;
+use crate::relay::watch::{FinalBookmark, ends};
+use crate::routing::decide::NoSuchResource;
 
 /// Runs the exchange to its end. `upload` replays the part of the request's body that earlier exchanges have read.
 /// `permit`: held until the server has answered, and never while the client decides how long something takes.
@@ -47,22 +48,19 @@ pub async fn run(
         failure = answer_timeout(exchange, &sent) => return Err(failure),
     };
     drop(permit);
-    let Some(asked) = asked else {
+    let Some((mut up, response, own_time)) = asked else {
         return Ok(Outcome::Broken.into());
     };
-    let (mut up, response) = (asked.up, asked.response);
     let answered = Instant::now();
     note_answer(exchange, &response);
-    match look(exchange, &response) {
-        Look::Pass => {}
-        Look::Fail(failure) => return Err(failure),
+    if let Some(look) = look(exchange, &response)? {
         // Boxed, so that it takes no place in the future of every request.
-        Look::Read(kind) => return rare(|| read(exchange, kind, down, up, response, upload)).await,
+        return rare(|| read(exchange, look, down, up, response, upload)).await;
     }
     let code = response.status.as_u16();
     final_bookmark.answered(&response);
     let end = up.is_complete();
-    let start = answer_start(exchange.expiry, &response);
+    let start = answer_start(exchange.expiry, &context.shared.metrics.watches, &response);
     if start.is_none() {
         upload.forget();
     }
@@ -71,17 +69,18 @@ pub async fn run(
         let Ok(begun) = pass_header(exchange, down, response, end).await else {
             return Ok(Outcome::Broken.into());
         };
-        let own_time = asked.own_time + (begun - answered);
+        let own_time = own_time + (begun - answered);
         let metrics = &context.shared.metrics;
         metrics.own_time.observe(own_time.as_secs_f64());
         if end {
             let outcome = upload.answered(code);
-            exchange.release(up, upload).await;
+            exchange.release(up, upload.is_sent()).await;
             return Ok(outcome.into());
         }
     }
     if code == StatusCode::SWITCHING_PROTOCOLS {
-        rare(|| upgraded(exchange, &final_bookmark, down, up)).await;
+        let revalidation = exchange.revalidation();
+        rare(|| splice(down, up, ends(&final_bookmark, &revalidation))).await;
         return Ok(Outcome::Upgraded.into());
     }
     stream(exchange, down, up, upload, (code, start), &final_bookmark).await
@@ -99,6 +98,90 @@ fn final_bookmark<'e>(exchange: &Exchange<'e>, header: &Parts) -> FinalBookmark<
     }
 }
 
+/// Sends the request and reads the header of its answer; also the time that the proxy itself took until the request was
+/// sent. `None`: the client went away. `sent`: some of it may have arrived.
+async fn ask(
+    exchange: &Exchange<'_>,
+    down: &mut ClientSession,
+    header: Box<Parts>,
+    upload: &mut Upload,
+    sent: &AtomicBool,
+) -> Result<Option<(UpstreamSession, Box<ResponseHeader>, Duration)>, ExchangeFailure> {
+    let (mut up, reused) = exchange
+        .group
+        .session(
+            &exchange.destination,
+            exchange.context.kind,
+            &exchange.pool_choice,
+            exchange.connection_choice,
+        )
+        .await
+        .map_err(ExchangeFailure::Unsent)?;
+    let broke_off = |error: Box<Error>| match is_unprocessed(&error) {
+        true => ExchangeFailure::Unprocessed(error),
+        false => ExchangeFailure::BrokeOff { error, reused },
+    };
+
+    // A stream that is opened and reset at once counts against the connection. A server closes a connection with
+    // too many of them, and other requests share it.
+    let gone = poll_fn(|context| Poll::Ready(down.poll_gone(context).is_ready()));
+    if gone.await {
+        return Ok(None);
+    }
+    let name = &*exchange.destination.name;
+    sent.store(true, Ordering::Relaxed);
+    let sending = up.write_header(header, upload.is_expected(), name).await;
+    let own_time = exchange.context.meter.started.elapsed();
+    sending.map_err(|error| match up {
+        // Some of it may have arrived.
+        UpstreamSession::H1(_) => broke_off(error),
+        UpstreamSession::H2(_) => ExchangeFailure::Unsent(error),
+    })?;
+    if upload.is_continue_owed() && down.write_continue().await.is_err() {
+        return Ok(None);
+    }
+    upload.begin(&mut up).await;
+    // The final response header, while the request's body is sent.
+    loop {
+        let UploadInterest {
+            pending,
+            followed,
+            idle,
+        } = upload.interest(down);
+        tokio::select! {
+            biased;
+            response = up.read_response() => {
+                let response = response.map_err(broke_off)?;
+                return Ok(Some((up, response, own_time)));
+            }
+            () = upload.progress(), if pending => {}
+            piece = down.read_body_or_idle(idle), if followed => {
+                let end = down.is_body_done();
+                if upload.take(piece, end, &mut up).await.is_err() {
+                    return Ok(None);
+                }
+            }
+        }
+    }
+}
+
+/// Resolves when the answer is not waited for any longer.
+async fn answer_timeout(exchange: &Exchange<'_>, sent: &AtomicBool) -> ExchangeFailure {
+    let Some(patience) = exchange.route.patience else {
+        return tokio::select! {
+            biased;
+            failure = exchange.is_to_be_left(sent) => failure,
+            () = exchange.expiry.answer_timeout() => ExchangeFailure::NotContinued,
+        };
+    };
+    let so_far = exchange.context.meter.started.elapsed();
+    tokio::time::sleep(patience.after(so_far)).await;
+    ExchangeFailure::BrokeOff {
+        error: Error::explain(ErrorType::ReadTimedout, "its answer takes too long"),
+        reused: false,
+    }
+}
+
 /// Notes what an answer says of its server, and of the client's token.
 fn note_answer(exchange: &Exchange<'_>, response: &ResponseHeader) {
     let context = exchange.context;
@@ -112,30 +195,60 @@ fn note_answer(exchange: &Exchange<'_>, response: &ResponseHeader) {
     }
 }
 
+/// Why the body of an answer is read before it is passed on.
+enum Look<'a> {
+    /// Another server may be asked.
+    First(ReadKind),
+    /// Something is added to the document.
+    Merge(&'a MergeRequest),
+}
+
+/// What the header of an answer says about what is to be done with it; `None`: it is passed on as it comes. In this
+/// order: each looks only at answers that none before it takes.
+fn look<'a>(
+    exchange: &'a Exchange<'_>,
+    response: &ResponseHeader,
+) -> Result<Option<Look<'a>>, ExchangeFailure> {
+    if let Some(of_resource) = not_executed(exchange.route.server_kind, response) {
+        return Err(ExchangeFailure::NotExecuted { of_resource });
+    }
+    if response.status == StatusCode::GONE && !matches!(exchange.expiry, Expiry::Pass) {
+        return Ok(Some(Look::First(ReadKind::Expired)));
+    }
+    if !exchange.expiry.accepts(response) {
+        return Err(ExchangeFailure::NotContinued);
+    }
+    let snapshot = || exchange.context.shared.published.snapshot.load();
+    if turned_away::is_possible(response.status)
+        && turned_away::may_be(&exchange.asking(), &snapshot(), response)
+    {
+        return Ok(Some(Look::First(ReadKind::TurnedAway)));
+    }
+    if let Some(merge_request) = &exchange.merge_request
+        && merge_request.concerns(response.status)
+    {
+        return Ok(Some(Look::Merge(merge_request)));
+    }
+    if response.status == StatusCode::NOT_FOUND
+        && exchange.route.no_such_resource != NoSuchResource::Pass
+        && !denials::is_no_path_of_it(&snapshot(), exchange.context.request.info)
+    {
+        return Ok(Some(Look::First(ReadKind::NotFound)));
+    }
+    Ok(None)
+}
+
 /// An answer whose body is read before it is passed on.
 async fn read(
     exchange: &Exchange<'_>,
-    kind: ReadKind<'_>,
+    look: Look<'_>,
     down: &mut ClientSession,
     up: UpstreamSession,
     response: Box<ResponseHeader>,
     upload: &mut Upload,
 ) -> Result<Delivered, ExchangeFailure> {
-    match kind {
-        ReadKind::Expired => after_410(exchange, down, up, response, upload).await,
-        ReadKind::TurnedAway => after_turning_away(exchange, down, up, response, upload).await,
-        ReadKind::Merge(merge) => send_merged(exchange, merge, down, up, response, upload).await,
-        ReadKind::NotFound => after_404(exchange, down, up, response, upload).await,
+    match look {
+        Look::First(kind) => read_first(exchange, kind, down, up, response, upload).await,
+        Look::Merge(merge) => send_merged(exchange, merge, down, up, response, upload).await,
     }
-}
-
-/// Copies both ways until one side ends.
-async fn upgraded(
-    exchange: &Exchange<'_>,
-    final_bookmark: &FinalBookmark<'_>,
-    down: &mut ClientSession,
-    up: UpstreamSession,
-) {
-    let revalidation = exchange.revalidation();
-    splice(down, up, ends(final_bookmark, &revalidation)).await;
 }

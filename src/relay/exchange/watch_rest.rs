@@ -11,9 +11,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use super::answer::{Answer, End, ends};
-use super::download::Download;
-use super::parameters::Exchange;
+use super::headers::Exchange;
+use super::pump::{Answer, End};
 use crate::metrics::Open;
 use crate::relay::client::unread::AnswerWriter;
 use crate::relay::client::{ClientSession, Downstream};
@@ -21,7 +20,7 @@ use crate::relay::observe::{AccessEntry, WatchRequest};
 use crate::relay::outcome::Outcome;
 use crate::relay::shared::Shared;
 use crate::relay::upstream::UpstreamStream;
-use crate::relay::watch::{FinalBookmark, Revalidation, Watch};
+use crate::relay::watch::{FinalBookmark, Revalidation, Watch, ends};
 use crate::request::caller::Caller;
 use crate::routing::table::ServerKind;
 use crate::tls::credentials::Trust;
@@ -107,8 +106,9 @@ impl WatchRest {
                     final_bookmark: &final_bookmark,
                     caller: &self.caller,
                     server: self.watch.server,
-                    download: Download::new(down, false),
                     writer: &mut writer,
+                    duplex: None,
+                    pending: None,
                 };
                 match next {
                     Next::Piece(Ok(Some(data))) => {

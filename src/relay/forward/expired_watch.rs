@@ -65,7 +65,6 @@ impl ExpiredWatch {
 
     /// The server `route` does not serve the watch either.
     pub(super) fn failed(&mut self, route: &Route, failure: &ExchangeFailure) {
-        self.watch.failed();
         if let (Expired::Answer(_), ExchangeFailure::Expired(Expired::Event(event))) =
             (&self.expired, failure)
         {
@@ -90,7 +89,7 @@ impl ExpiredWatch {
         upload: &mut Upload,
     ) -> Delivered {
         let metrics = &request.context.shared.metrics.watches;
-        self.watch.count(metrics, ExpiredResult::Passed);
+        metrics.expired(ExpiredResult::Passed);
         self.watch.end_asking();
         let from = &self.from;
         let exchange = request.exchange(authentication, from, upload, false);

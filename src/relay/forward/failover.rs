@@ -17,7 +17,6 @@ use crate::relay::exchange::{self, Delivered, Expiry, Leaving, ResumedWatch, Upl
 use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::relay::plan::Route;
 use crate::relay::upstream::RequestKind;
-use crate::watches::metrics::ExpiredResult;
 
 /// Tries `route`, and then other servers that can serve the request.
 pub async fn forward(
@@ -111,9 +110,6 @@ async fn attempt(
     });
     match exchange::run(&exchange, session, header, upload, attempt.permit).await {
         Ok(delivered) => {
-            if let Some(watch) = resumed.filter(|watch| watch.is_accepted()) {
-                watch.count(&context.shared.metrics.watches, ExpiredResult::Avoided);
-            }
             request.count_answer(route, &delivered);
             Ok(Ok(delivered))
         }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use http::Method;
 use http::request::Parts;
-use pingora_core::{Error, ErrorType};
 
 use super::authentication::Authentication;
 use crate::kube::gvr::Gvr;
@@ -135,9 +134,7 @@ impl<'a> ForwardedRequest<'a> {
     where
         'a: 's,
     {
-        let Some(mut header) = upload.header_to_send()? else {
-            return Error::e_explain(ErrorType::InternalError, "the answer has begun");
-        };
+        let mut header = upload.header_to_send()?;
         let context = self.context;
         let (shared, upstreams) = (context.shared, self.upstreams);
         let caller = context.request.caller;

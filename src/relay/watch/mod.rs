@@ -5,4 +5,4 @@ mod final_bookmark;
 mod revalidate;
 
 pub use self::final_bookmark::{FinalBookmark, Watch};
-pub use self::revalidate::Revalidation;
+pub use self::revalidate::{Revalidation, ends};

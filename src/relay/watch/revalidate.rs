@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use super::final_bookmark::FinalBookmark;
 use crate::log_throttle::LogRateLimit;
 use crate::relay::shared::Shared;
 use crate::request::caller::{Caller, ClientConnection};
@@ -116,6 +117,19 @@ impl Revalidation<'_> {
         };
         now.covers(self.trust, self.presented)
     }
+}
+
+/// Resolves when a long-running request is to end.
+pub async fn ends(final_bookmark: &FinalBookmark<'_>, revalidation: &Revalidation<'_>) {
+    revalidation.until_first_change().await;
+    let turn = async {
+        tokio::select! {
+            () = final_bookmark.turn() => {}
+            () = revalidation.ended() => final_bookmark.whole_frame().await,
+        }
+    };
+    // Boxed, because thousands of watches wait here.
+    Box::pin(turn).await;
 }
 
 /// `end`: the last valid second of a certificate that has not expired at `now`; `None` if all have.
