@@ -65,7 +65,7 @@ pub enum BuildError {
     #[error(transparent)]
     Client(#[from] MakerError),
     #[error("tracing.endpoint")]
-    Tracing(#[from] otlp::EndpointError),
+    Tracing(#[from] tonic::transport::Error),
     /// Two metrics have the same name.
     #[error("metrics")]
     Metrics(#[from] prometheus::Error),
@@ -264,13 +264,7 @@ fn tracer(
     };
     let instance = config.peer.advertise_address.to_string();
     let per_million = config.tracing.sampling_rate_per_million;
-    let tracer = otlp::start(
-        endpoint,
-        per_million,
-        otlp::Resource { instance },
-        metrics,
-        control,
-    )?;
+    let tracer = otlp::start(endpoint, per_million, &instance, metrics, control)?;
     Ok(Some(tracer))
 }
 

@@ -8,6 +8,7 @@
 //! `facts`), `files` and [`crate::x509::pem`] (certificates and keys). `problem` collects problems, `file` finds their
 //! lines. [`effective`] has the value of each key as text, [`settings`] what is read again while the proxy runs.
 
+pub mod contents;
 pub mod duration;
 pub mod effective;
 pub mod settings;

@@ -5,12 +5,12 @@ use std::time::Duration;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
 use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
-use opentelemetry_proto::tonic::resource;
+use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use rand::Rng as _;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 
 use super::context::TraceContext;
@@ -21,8 +21,6 @@ use crate::log_throttle::LogThrottle;
 /// Most spans that wait, and most of one batch, as in OpenTelemetry's own batch processor.
 const QUEUE: usize = 2048;
 const BATCH: usize = 512;
-/// How long the first span of a batch waits for others.
-const PATIENCE: Duration = Duration::from_secs(1);
 /// For one batch, connecting included.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the end of the process waits for the last spans.
@@ -31,21 +29,9 @@ const MILLION: u32 = 1_000_000;
 const NAME: &str = env!("CARGO_PKG_NAME");
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// No URL can be made of the endpoint.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct EndpointError(#[from] tonic::transport::Error);
-
-/// Who sends the spans.
-#[derive(Debug, Clone)]
-pub struct Resource {
-    /// Tells the proxies of a cluster apart.
-    pub instance: String,
-}
-
 enum Message {
     Ended(Box<Span>),
-    /// To be answered once everything before it was sent.
+    /// Dropped once everything before it was sent.
     Flush(oneshot::Sender<()>),
 }
 
@@ -102,22 +88,31 @@ impl Tracer {
     }
 }
 
-/// Spawns the task that sends spans to `endpoint` (host:port, gRPC without TLS). Must be called within a runtime.
+/// Spawns the task that sends spans to `endpoint` (host:port, gRPC without TLS). `instance` tells the proxies of a cluster
+/// apart. Must be called within a runtime.
 pub fn start(
     endpoint: &str,
     per_million: u32,
-    resource: Resource,
+    instance: &str,
     metrics: SpanMetrics,
     control: &mut JoinSet<()>,
-) -> Result<Tracer, EndpointError> {
+) -> Result<Tracer, tonic::transport::Error> {
     let channel = Endpoint::from_shared(format!("http://{endpoint}"))?
         .connect_timeout(EXPORT_TIMEOUT)
         .connect_lazy();
     let (sender, queue) = mpsc::channel(QUEUE);
+    let attributes = vec![
+        text_attribute("service.name", NAME),
+        text_attribute("service.version", VERSION),
+        text_attribute("service.instance.id", instance),
+    ];
     let exporter = Exporter {
         client: TraceServiceClient::new(channel),
         endpoint: endpoint.to_owned(),
-        resource: described(&resource),
+        resource: Resource {
+            attributes,
+            ..Resource::default()
+        },
         metrics: metrics.clone(),
         throttle: LogThrottle::default(),
     };
@@ -129,56 +124,29 @@ pub fn start(
     })
 }
 
+/// A batch is what has come while the one before was sent. Ends when every tracer is gone.
 async fn run(mut queue: mpsc::Receiver<Message>, mut exporter: Exporter) {
-    let mut batch = Vec::new();
-    loop {
-        let flush = match collect(&mut queue, &mut batch).await {
-            Collected::Batch => None,
-            Collected::Flush(done) => Some(done),
-            // Every tracer is gone: the process ends.
-            Collected::Closed => return,
-        };
-        if !batch.is_empty() {
-            exporter.export(std::mem::take(&mut batch)).await;
+    let mut messages = Vec::new();
+    while queue.recv_many(&mut messages, BATCH).await > 0 {
+        let (mut spans, mut flushes) = (Vec::new(), Vec::new());
+        for message in messages.drain(..) {
+            match message {
+                Message::Ended(span) => spans.push(*span),
+                Message::Flush(done) => flushes.push(done),
+            }
         }
-        if let Some(done) = flush {
-            // Nobody may wait any more.
-            let _ = done.send(());
+        if !spans.is_empty() {
+            exporter.export(spans).await;
         }
+        // Who waits for them goes on.
+        drop(flushes);
     }
-}
-
-enum Collected {
-    Batch,
-    Flush(oneshot::Sender<()>),
-    Closed,
-}
-
-/// Fills a batch: until it is full, until its first span has waited long enough, or until it is to be flushed.
-async fn collect(queue: &mut mpsc::Receiver<Message>, batch: &mut Vec<Span>) -> Collected {
-    let mut deadline = None;
-    while batch.len() < BATCH {
-        let message = match deadline {
-            None => queue.recv().await,
-            Some(deadline) => match timeout_at(deadline, queue.recv()).await {
-                Ok(message) => message,
-                Err(_) => return Collected::Batch,
-            },
-        };
-        match message {
-            Some(Message::Ended(span)) => batch.push(*span),
-            Some(Message::Flush(done)) => return Collected::Flush(done),
-            None => return Collected::Closed,
-        }
-        deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
-    }
-    Collected::Batch
 }
 
 struct Exporter {
     client: TraceServiceClient<Channel>,
     endpoint: String,
-    resource: resource::v1::Resource,
+    resource: Resource,
     metrics: SpanMetrics,
     throttle: LogThrottle,
 }
@@ -209,7 +177,9 @@ impl Exporter {
                 let rejected = u64::try_from(rejected).unwrap_or(0).min(count);
                 self.metrics.exported.inc_by(count - rejected);
                 self.metrics.failed.inc_by(rejected);
-                self.recovered();
+                if let Some(after) = self.throttle.recovered(&()) {
+                    tracing::info!(endpoint = self.endpoint, ?after, "spans are sent again");
+                }
                 return;
             }
             Ok(Err(status)) => format!("{:?}", status.code()),
@@ -219,23 +189,6 @@ impl Exporter {
         if self.throttle.should_log((), error.clone()) {
             tracing::warn!(endpoint = self.endpoint, error, "spans cannot be sent");
         }
-    }
-
-    fn recovered(&self) {
-        if let Some(after) = self.throttle.recovered(&()) {
-            tracing::info!(endpoint = self.endpoint, ?after, "spans are sent again");
-        }
-    }
-}
-
-fn described(resource: &Resource) -> resource::v1::Resource {
-    resource::v1::Resource {
-        attributes: vec![
-            text_attribute("service.name", NAME),
-            text_attribute("service.version", VERSION),
-            text_attribute("service.instance.id", &resource.instance),
-        ],
-        ..resource::v1::Resource::default()
     }
 }
 
@@ -286,23 +239,6 @@ mod tests {
                 assert_eq!(span.context.trace_id, parent.trace_id);
             }
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_batch_is_sent_when_it_is_full_or_its_first_span_has_waited() {
-        let (tracer, mut queue) = tracer(MILLION);
-        let end = || tracer.ended(tracer.sample(None, true, "GET").unwrap(), false);
-        (0..BATCH + 1).for_each(|_| end());
-        let mut batch = Vec::new();
-        let begun = Instant::now();
-        let collected = collect(&mut queue, &mut batch).await;
-        assert!(matches!(collected, Collected::Batch));
-        assert_eq!((batch.len(), begun.elapsed()), (BATCH, Duration::ZERO));
-        batch.clear();
-        let collected = collect(&mut queue, &mut batch).await;
-        assert!(matches!(collected, Collected::Batch));
-        assert_eq!(batch.len(), 1);
-        assert!(begun.elapsed() >= PATIENCE);
     }
 
     #[test]

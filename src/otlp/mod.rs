@@ -9,4 +9,4 @@ pub mod export;
 pub mod metrics;
 pub mod span;
 
-pub use export::{EndpointError, Resource, Tracer, start};
+pub use export::{Tracer, start};

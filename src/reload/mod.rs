@@ -1,6 +1,6 @@
 //! Reads the configuration file again while the proxy runs: when its contents change, and on SIGHUP.
 //!
-//! `contents` decides what becomes of what was read. The only writer of [`SharedSettings`].
+//! [`Contents`] decides what becomes of what was read. The only writer of [`SharedSettings`].
 //!
 //! The file is used only if two readings, a second apart, are the same: then it is taken that nobody is writing it. So an
 //! editor and a ConfigMap's symbolic links need no special care. A file that is wrong, or is gone, changes nothing.
@@ -8,7 +8,6 @@
 //! at the next start; that is said, and does not keep the others from taking effect: whoever switches something off in an
 //! emergency need not take back other changes first.
 
-mod contents;
 pub mod metrics;
 
 use std::fmt::Display;
@@ -20,9 +19,9 @@ use tokio::signal::unix::Signal;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-use contents::{Check, ConfigContents};
 use metrics::ReloadMetrics;
 
+use crate::config::contents::{Check, Contents};
 use crate::config::effective::EffectiveValues;
 use crate::config::settings::{SharedSettings, is_reloaded};
 use crate::config::{self, Config, LoadedConfig, Problem};
@@ -58,7 +57,8 @@ pub fn start(
         return;
     }
     let reloader = Reloader {
-        contents: ConfigContents::new(text),
+        contents: Contents::new(Ok(text)),
+        problems: Vec::new(),
         started_with: values.clone(),
         values,
         path: inputs.path,
@@ -71,7 +71,9 @@ pub fn start(
 
 struct Reloader {
     path: PathBuf,
-    contents: ConfigContents,
+    contents: Contents<Result<String, Problem>>,
+    /// Why the contents cannot be used.
+    problems: Vec<Problem>,
     started_with: EffectiveValues,
     /// Of the file in use.
     values: EffectiveValues,
@@ -98,30 +100,25 @@ impl Reloader {
     /// Returns whether the result is still open. `asked`: it is to be logged also if there is nothing new.
     fn check(&mut self, asked: bool) -> bool {
         let found = config::read_again(&self.path);
-        match self
-            .contents
-            .check(found, |text| config::parse_at(&self.path, text))
-        {
+        let parse = |found: &Result<String, Problem>| match found {
+            Ok(text) => config::parse_at(&self.path, text),
+            Err(problem) => Err(vec![problem.clone()]),
+        };
+        match self.contents.check(found, parse) {
             Check::Settling => return true,
-            Check::Unchanged => {
-                if asked {
-                    tracing::info!("the configuration file is as before");
-                }
-            }
-            Check::Restored => {
-                self.metrics.broken(Vec::new());
-                tracing::info!("the configuration file is as before");
-            }
             Check::New((config, values)) => self.apply(&config, values),
             Check::Failed(problems) => {
                 self.metrics.failed();
-                self.complain(&problems);
+                self.problems = problems;
+                self.complain();
             }
-            Check::StillFailing(problems) => {
-                if asked {
-                    self.complain(&problems);
-                }
+            Check::StillFailing if asked => self.complain(),
+            Check::Unchanged if !asked => {}
+            Check::Unchanged | Check::Restored => {
+                self.metrics.broken(Vec::new());
+                tracing::info!("the configuration file is as before");
             }
+            Check::StillFailing => {}
         }
         false
     }
@@ -167,8 +164,8 @@ impl Reloader {
         self.values = values;
     }
 
-    fn complain(&self, problems: &[Problem]) {
-        let mut named: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    fn complain(&self) {
+        let mut named: Vec<String> = self.problems.iter().map(ToString::to_string).collect();
         if let Some(more) = named
             .len()
             .checked_sub(NAMED_PROBLEMS)

@@ -4,8 +4,6 @@
 use http::header::{self, HeaderMap, HeaderValue};
 use pingora_core::{ErrorType, OrErr};
 
-use super::headers::set;
-
 /// Prefix of the subprotocol that carries a token.
 const PREFIX: &[u8] = b"base64url.bearer.authorization.k8s.io.";
 
@@ -35,7 +33,8 @@ pub fn remove(headers: &mut HeaderMap) -> pingora_core::Result<()> {
     if !others.is_empty() {
         let others = HeaderValue::try_from(others.join(&b", "[..]));
         let others = others.or_err(ErrorType::InvalidHTTPHeader, "subprotocols")?;
-        set(headers, header::SEC_WEBSOCKET_PROTOCOL, others)?;
+        let set = headers.try_insert(header::SEC_WEBSOCKET_PROTOCOL, others);
+        set.or_err(ErrorType::InvalidHTTPHeader, "too many headers")?;
     }
     Ok(())
 }

@@ -32,7 +32,7 @@ pub struct Trust {
     pub with_certificate: Arc<ClientConfig>,
     /// Presents no certificate.
     pub without: Arc<ClientConfig>,
-    certificate: CertificateDer<'static>,
+    certificate: Option<CertificateDer<'static>>,
     authorities: Vec<Authority>,
 }
 
@@ -57,11 +57,10 @@ impl Trust {
     ) -> Result<Self, TlsError> {
         let cas = reading.authorities(ca_file)?;
         let (chain, key) = reading.pair(identity)?;
-        let certificate = chain.first().cloned().ok_or(TlsError::NoCertificate)?;
         Ok(Self {
+            certificate: chain.first().cloned(),
             with_certificate: Arc::new(store::client(&cas, Some((chain, key)))?),
             without: Arc::new(store::client(&cas, None)?),
-            certificate,
             authorities: cas.iter().filter_map(pem::authority).collect(),
         })
     }

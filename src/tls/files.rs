@@ -7,7 +7,6 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
@@ -56,7 +55,7 @@ impl TlsFile {
 /// The contents of some files.
 pub struct FileSnapshot<'f> {
     files: &'f [TlsFile],
-    contents: BTreeMap<&'f Path, Result<Vec<u8>, Arc<PemError>>>,
+    contents: BTreeMap<&'f Path, Result<Vec<u8>, PemError>>,
 }
 
 /// A chain, leaf first, and the key of the leaf.
@@ -68,9 +67,7 @@ impl<'f> FileSnapshot<'f> {
         let mut contents = BTreeMap::new();
         for file in files {
             let path = file.path.as_path();
-            contents
-                .entry(path)
-                .or_insert_with(|| pem::read(path).map_err(Arc::new));
+            contents.entry(path).or_insert_with(|| pem::read(path));
         }
         Self { files, contents }
     }
@@ -103,14 +100,14 @@ impl<'f> FileSnapshot<'f> {
         path: &Path,
     ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         let certificates = self.certificates(path)?;
-        pem::client_roots(&certificates).map_err(|source| file_error(path, Arc::new(source)))?;
+        pem::client_roots(&certificates).map_err(|source| file_error(path, source))?;
         Ok(certificates)
     }
 
     /// The CAs of a file that server certificates are verified against; all of them are usable.
     pub fn authorities(&self, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         let certificates = self.certificates(path)?;
-        pem::roots(&certificates).map_err(|source| file_error(path, Arc::new(source)))?;
+        pem::roots(&certificates).map_err(|source| file_error(path, source))?;
         Ok(certificates)
     }
 
@@ -127,7 +124,7 @@ impl<'f> FileSnapshot<'f> {
         let key = self.parse(&pair.key_file, pem::parse_key)?;
         pem::signing_key(&key)
             .and_then(|signer| pem::certified_key(chain, signer))
-            .map_err(|source| file_error(&pair.key_file, Arc::new(source)))
+            .map_err(|source| file_error(&pair.key_file, source))
     }
 
     /// The raw contents of a file.
@@ -135,7 +132,7 @@ impl<'f> FileSnapshot<'f> {
         match self.contents.get(path) {
             Some(Ok(bytes)) => Ok(bytes),
             Some(Err(error)) => Err(file_error(path, error.clone())),
-            None => Err(file_error(path, Arc::new(PemError::Missing))),
+            None => Err(file_error(path, "no such file".into())),
         }
     }
 
@@ -159,11 +156,11 @@ impl<'f> FileSnapshot<'f> {
         path: &Path,
         parse: impl FnOnce(&[u8]) -> Result<T, PemError>,
     ) -> Result<T, TlsError> {
-        parse(self.bytes(path)?).map_err(|source| file_error(path, Arc::new(source)))
+        parse(self.bytes(path)?).map_err(|source| file_error(path, source))
     }
 }
 
-fn file_error(path: &Path, source: Arc<PemError>) -> TlsError {
+fn file_error(path: &Path, source: PemError) -> TlsError {
     TlsError::File {
         path: path.display().to_string(),
         source,

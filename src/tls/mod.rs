@@ -3,12 +3,10 @@
 pub mod algorithms;
 pub mod credentials;
 pub mod error;
-pub mod expiry;
 pub mod files;
 pub mod metrics;
 pub mod rotation;
 pub mod serving;
 mod sni;
 pub mod store;
-mod trial;
 pub mod verify;

@@ -1,18 +1,19 @@
 //! Reads certificate files again when they change, and puts them into use if they are valid.
 //!
 //! Each group of files that are used together is a [`Rotation`]. New files take effect only once they are valid as a group;
-//! until then the files before stay in use. Files are replaced one after the other, so a failure is reported only if the
-//! next check finds the same contents.
+//! until then the files before stay in use. Files are replaced one after the other, so they are looked at once two readings
+//! have found the same contents.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::error::TlsError;
-use super::expiry::{ExpiryStage, Reminder};
 use super::files::{FileSnapshot, Key, TlsFile};
 use super::metrics::CertificateMetrics;
+use crate::config::contents::{Check, Contents};
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -22,31 +23,12 @@ pub struct Rotation<T> {
     group: &'static str,
     files: Vec<TlsFile>,
     make: Make<T>,
-    /// Of the files in use.
-    fingerprint: u64,
+    /// Of the files' contents.
+    fingerprint: Contents<u64>,
     /// When the first certificate of each file in use expires, in Unix seconds, by configuration key.
     expirations: Vec<(Key, i64)>,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum CheckOutcome<T, E> {
-    /// The files are those in use.
-    Unchanged,
-    /// New and valid files.
-    New(T),
-    /// These contents failed for the first time: perhaps not all files are replaced yet.
-    FirstFailure,
-    /// They failed again.
-    Failed(E),
-    /// They keep failing; that was reported.
-    StillFailing,
-}
-
-/// Fingerprints of contents that failed in earlier checks.
-#[derive(Debug, Default)]
-struct FailureHistory {
-    failed_once: Option<u64>,
-    reported: Option<u64>,
+    /// The last [`stage`] that was reported of each.
+    reminded: BTreeMap<Key, usize>,
 }
 
 impl<T> Rotation<T> {
@@ -59,7 +41,7 @@ impl<T> Rotation<T> {
     ) -> Result<(T, Self), TlsError> {
         let reading = FileSnapshot::read(&files);
         let made = make(&reading)?;
-        let fingerprint = reading.fingerprint();
+        let fingerprint = Contents::new(reading.fingerprint());
         let expirations = reading.expirations().collect();
         let rotation = Self {
             group,
@@ -67,92 +49,82 @@ impl<T> Rotation<T> {
             make: Box::new(make),
             fingerprint,
             expirations,
+            reminded: BTreeMap::new(),
         };
         Ok((made, rotation))
     }
 
     /// Checks the files until dropped; `apply` gets new ones.
     pub async fn run(mut self, metrics: Arc<CertificateMetrics>, mut apply: impl FnMut(T)) {
+        let group = self.group;
         let mut ticks = interval(CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut history, mut reminder) = (FailureHistory::default(), Reminder::default());
-        metrics.in_use(self.group, false, &self.expirations);
+        metrics.in_use(group, false, &self.expirations);
         loop {
-            self.remind(&mut reminder);
+            self.remind();
             ticks.tick().await;
-            let was_broken = history.reported.is_some();
-            match self.check(&mut history) {
-                CheckOutcome::Unchanged if was_broken => {
-                    tracing::info!(files = self.group, "certificate files are as before");
-                    metrics.broken(self.group, false);
+            match self.check() {
+                Check::Unchanged | Check::Settling | Check::StillFailing => {}
+                Check::Restored => {
+                    tracing::info!(files = group, "certificate files are as before");
+                    metrics.broken(group, false);
                 }
-                CheckOutcome::Unchanged
-                | CheckOutcome::FirstFailure
-                | CheckOutcome::StillFailing => {}
-                CheckOutcome::New(new) => {
+                Check::New(new) => {
                     apply(new);
-                    tracing::info!(files = self.group, "new certificate files are in use");
-                    metrics.in_use(self.group, true, &self.expirations);
+                    tracing::info!(files = group, "new certificate files are in use");
+                    metrics.in_use(group, true, &self.expirations);
                 }
-                CheckOutcome::Failed(error) => {
+                Check::Failed(error) => {
                     let error = &error as &dyn std::error::Error;
                     tracing::error!(
-                        files = self.group,
+                        files = group,
                         error,
                         "new certificate files cannot be used, those before stay in use"
                     );
-                    metrics.broken(self.group, true);
+                    metrics.broken(group, true);
                 }
             }
         }
     }
 
-    fn check(&mut self, history: &mut FailureHistory) -> CheckOutcome<T, TlsError> {
+    fn check(&mut self) -> Check<T, TlsError> {
         let reading = FileSnapshot::read(&self.files);
-        let now = reading.fingerprint();
-        if now == self.fingerprint {
-            *history = FailureHistory::default();
-            return CheckOutcome::Unchanged;
-        }
-        if history.reported == Some(now) {
-            return CheckOutcome::StillFailing;
-        }
-        match (self.make)(&reading) {
-            Ok(new) => {
-                self.expirations = reading.expirations().collect();
-                self.fingerprint = now;
-                *history = FailureHistory::default();
-                CheckOutcome::New(new)
-            }
-            Err(_) if history.failed_once != Some(now) => {
-                history.failed_once = Some(now);
-                CheckOutcome::FirstFailure
-            }
-            Err(error) => {
-                history.reported = Some(now);
-                CheckOutcome::Failed(error)
-            }
-        }
+        let make = |_: &u64| {
+            let new = (self.make)(&reading)?;
+            self.expirations = reading.expirations().collect();
+            Ok(new)
+        };
+        self.fingerprint.check(reading.fingerprint(), make)
     }
 
-    /// Logs certificates that expire soon.
-    fn remind(&self, reminder: &mut Reminder) {
+    /// Logs certificates that expire soon; a renewed one starts again.
+    fn remind(&mut self) {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
         for (key, end) in &self.expirations {
             let left = end.saturating_sub(now);
-            match reminder.advance(key, left) {
-                None => {}
-                Some(ExpiryStage::Expired) => {
-                    tracing::error!(file = &**key, "a certificate has expired")
-                }
-                Some(_) => {
+            let reached = stage(left);
+            let before = self.reminded.insert(key.clone(), reached);
+            if reached <= before.unwrap_or(0) {
+                continue;
+            }
+            match left {
+                ..=0 => tracing::error!(file = &**key, "a certificate has expired"),
+                _ => {
                     let hours = left / 3600;
                     tracing::warn!(file = &**key, hours, "a certificate will expire soon");
                 }
             }
         }
     }
+}
+
+/// How near the end of a certificate is that is valid for `left` seconds: 0 for more than 30 days, then a stage more at 30
+/// days, at 7, at 1, and when it has expired. Each stage is reported once.
+pub fn stage(left: i64) -> usize {
+    const DAY: i64 = 24 * 60 * 60;
+    let ends = [30 * DAY, 7 * DAY, DAY, 0];
+    ends.iter().filter(|end| left <= **end).count()
 }
 
 #[cfg(test)]

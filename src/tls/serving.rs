@@ -12,7 +12,6 @@ use super::error::TlsError;
 use super::files::FileSnapshot;
 use super::sni::Selection;
 use super::store;
-use super::trial;
 use super::verify::{AcceptParsable, ClientCas};
 use crate::config::{KeyPair, MinTlsVersion, ServingConfig};
 use crate::x509::pem;
@@ -28,8 +27,7 @@ pub struct ServingTls {
 }
 
 impl ServingTls {
-    /// From the files of `config`; also the CAs that client certificates are verified against. A handshake has succeeded
-    /// with each certificate.
+    /// From the files of `config`; also the CAs that client certificates are verified against.
     pub fn read(
         config: &ServingConfig,
         reading: &FileSnapshot<'_>,
@@ -58,9 +56,6 @@ impl ServingTls {
             server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
             Ok::<_, TlsError>(Arc::new(server))
         };
-        for one in selection.each() {
-            trial::handshake(&server(one)?).map_err(TlsError::Handshake)?;
-        }
         let by_address = selection.addresses();
         let by_address = by_address.map(|address| Ok((address, server(selection.at(address))?)));
         let by_address = by_address.collect::<Result<_, TlsError>>()?;

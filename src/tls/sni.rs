@@ -68,17 +68,6 @@ impl Selection {
         Self { suites, ..self }
     }
 
-    /// For each certificate one that has only this.
-    pub(super) fn each(&self) -> impl Iterator<Item = Self> {
-        self.certificates.iter().map(|certificate| Self {
-            certificates: vec![certificate.clone()],
-            by_domain: HashMap::new(),
-            by_address: HashMap::new(),
-            unnamed: None,
-            suites: self.suites.clone(),
-        })
-    }
-
     /// The addresses with a certificate of their own.
     pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.by_address.keys().copied()

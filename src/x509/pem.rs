@@ -3,6 +3,7 @@
 //! Used by the checks of a configuration and by everything that loads its files later. The results are usable:
 //! certificates have been parsed, keys are of a supported type, pairs match. No error contains parts of a file.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Read};
@@ -22,58 +23,38 @@ use crate::x509::{Roots, UnparsableCertificate};
 /// Largest file that is read, in bytes: a bundle with all public CAs has a quarter of it.
 const MAX_BYTES: u64 = 1024 * 1024;
 
+/// Most bytes of a chain: TLS, rustls and Go take no message of 64 KiB. The rest of the message is far below 1 KiB.
+const MAX_CHAIN: usize = (64 << 10) - (1 << 10);
+
 /// Why a PEM file cannot be used; without the path, which the caller knows.
-#[derive(Debug, Error)]
-pub enum PemError {
-    /// There is no such file.
-    #[error("no such file")]
-    Missing,
-    /// The process may not read it.
-    #[error("permission denied; the proxy's user must be able to read it")]
-    Forbidden,
-    /// Any other failure to read it.
-    #[error("cannot be read: {0}")]
-    Read(#[source] io::Error),
-    /// A directory, a device or a pipe.
-    #[error("not a regular file")]
-    NotAFile,
-    /// More than one MiB.
-    #[error("larger than {MAX_BYTES} bytes; this cannot be right")]
-    TooLarge,
-    /// A PEM section is damaged.
-    #[error("damaged PEM: {0}")]
-    Damaged(&'static str),
-    /// No certificate in it.
-    #[error("no certificate in it (expected -----BEGIN CERTIFICATE-----)")]
-    NoCertificate,
-    /// A certificate that is not X.509; its number in the file, from 1.
-    #[error("certificate {0} in it cannot be parsed")]
-    BadCertificate(usize),
-    /// A certificate that cannot be a trust anchor; its number in the file, from 1.
-    #[error("certificate {0} in it cannot be used as an authority")]
-    BadAuthority(usize),
-    /// No private key in it.
-    #[error("no private key in it (PKCS#8, PKCS#1 or SEC1; an encrypted one cannot be used)")]
-    NoKey,
-    /// A private key of an unknown kind or with wrong contents.
-    #[error(
-        "its private key cannot be used (RSA of 2048 to 4096 bits, ECDSA P-256 or P-384, or Ed25519)"
-    )]
-    UnsupportedKey,
-    /// Certificate and key are not a pair.
-    #[error("the key does not belong to the certificate")]
-    KeyMismatch,
+#[derive(Debug, Clone, Error)]
+#[error("{0}")]
+pub struct PemError(Cow<'static, str>);
+
+impl From<&'static str> for PemError {
+    fn from(why: &'static str) -> Self {
+        Self(why.into())
+    }
 }
 
 impl From<io::Error> for PemError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            io::ErrorKind::NotFound => Self::Missing,
-            io::ErrorKind::PermissionDenied => Self::Forbidden,
-            _ => Self::Read(error),
+            io::ErrorKind::NotFound => "no such file".into(),
+            io::ErrorKind::PermissionDenied => {
+                "permission denied; the proxy's user must be able to read it".into()
+            }
+            _ => Self(format!("cannot be read: {error}").into()),
         }
     }
 }
+
+/// About the certificate at this index in the file.
+fn certificate(index: usize, cannot: &str) -> PemError {
+    PemError(format!("certificate {} in it cannot be {cannot}", index + 1).into())
+}
+
+const NO_CERTIFICATE: &str = "no certificate in it (expected -----BEGIN CERTIFICATE-----)";
 
 /// Reads all certificates of a file, in its order. At least one.
 pub fn read_certs(path: &Path) -> Result<Vec<CertificateDer<'static>>, PemError> {
@@ -90,26 +71,27 @@ pub fn parse_certs(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError
     let certs: Vec<_> = CertificateDer::pem_slice_iter(text)
         .collect::<Result<_, _>>()
         .map_err(damaged)?;
-    if certs.is_empty() {
-        return Err(PemError::NoCertificate);
+    match certs.iter().position(|cert| parsed(cert).is_none()) {
+        Some(bad) => Err(certificate(bad, "parsed")),
+        None if certs.is_empty() => Err(NO_CERTIFICATE.into()),
+        None => Ok(certs),
     }
-    for (index, cert) in certs.iter().enumerate() {
-        parsed(cert).ok_or(PemError::BadCertificate(index + 1))?;
-    }
-    Ok(certs)
 }
 
 /// Parses the first private key of a PEM text.
 pub fn parse_key(text: &[u8]) -> Result<PrivateKeyDer<'static>, PemError> {
     PrivateKeyDer::from_pem_slice(text).map_err(|error| match error {
-        pem::Error::NoItemsFound => PemError::NoKey,
+        pem::Error::NoItemsFound => {
+            "no private key in it (PKCS#8, PKCS#1 or SEC1; an encrypted one cannot be used)".into()
+        }
         error => damaged(error),
     })
 }
 
 /// Makes a private key ready for use.
 pub fn signing_key(key: &PrivateKeyDer<'_>) -> Result<Arc<dyn SigningKey>, PemError> {
-    rustls::crypto::ring::sign::any_supported_type(key).map_err(|_| PemError::UnsupportedKey)
+    let unusable = "its private key cannot be used (RSA of 2048 to 4096 bits, ECDSA P-256 or P-384, or Ed25519)";
+    rustls::crypto::ring::sign::any_supported_type(key).map_err(|_| unusable.into())
 }
 
 /// Joins a chain, its own certificate first, with the key of that certificate.
@@ -118,17 +100,24 @@ pub fn certified_key(
     key: Arc<dyn SigningKey>,
 ) -> Result<CertifiedKey, PemError> {
     let pair = CertifiedKey::new(chain, key);
+    // Each has a length and extensions beside it.
+    let length: usize = pair.cert.iter().map(|cert| 5 + cert.len()).sum();
     match pair.keys_match() {
+        Ok(()) if length > MAX_CHAIN => {
+            Err("no TLS handshake succeeds with such a long chain; use a shorter one".into())
+        }
         Ok(()) => Ok(pair),
-        Err(rustls::Error::InconsistentKeys(_)) => Err(PemError::KeyMismatch),
-        Err(rustls::Error::NoCertificatesPresented) => Err(PemError::NoCertificate),
-        Err(_) => Err(PemError::BadCertificate(1)),
+        Err(rustls::Error::InconsistentKeys(_)) => {
+            Err("the key does not belong to the certificate".into())
+        }
+        Err(_) => Err(certificate(0, "parsed")),
     }
 }
 
 /// CAs for client certificates: kube-apiserver accepts any certificate that it can parse.
 pub fn client_roots(certs: &[CertificateDer<'_>]) -> Result<Roots, PemError> {
-    Roots::new(certs).map_err(|UnparsableCertificate(index)| PemError::BadAuthority(index + 1))
+    Roots::new(certs)
+        .map_err(|UnparsableCertificate(index)| certificate(index, "used as an authority"))
 }
 
 /// CAs for server certificates.
@@ -136,10 +125,10 @@ pub fn roots(certs: &[CertificateDer<'_>]) -> Result<RootCertStore, PemError> {
     let mut store = RootCertStore::empty();
     for (index, cert) in certs.iter().enumerate() {
         let added = store.add(cert.clone());
-        added.map_err(|_| PemError::BadAuthority(index + 1))?;
+        added.map_err(|_| certificate(index, "used as an authority"))?;
     }
     match store.is_empty() {
-        true => Err(PemError::NoCertificate),
+        true => Err(NO_CERTIFICATE.into()),
         false => Ok(store),
     }
 }
@@ -176,19 +165,20 @@ pub fn have_common_authority(some: &[CertificateDer<'_>], others: &[CertificateD
 
 /// The library's messages contain parts of the file.
 fn damaged(error: pem::Error) -> PemError {
-    PemError::Damaged(match error {
-        pem::Error::MissingSectionEnd { .. } => "an -----END line is missing",
-        pem::Error::IllegalSectionStart { .. } => "a -----BEGIN line is wrong",
-        pem::Error::Base64Decode(_) => "a section is no base64",
-        _ => "it cannot be read",
-    })
+    let why = match error {
+        pem::Error::MissingSectionEnd { .. } => "damaged PEM: an -----END line is missing",
+        pem::Error::IllegalSectionStart { .. } => "damaged PEM: a -----BEGIN line is wrong",
+        pem::Error::Base64Decode(_) => "damaged PEM: a section is no base64",
+        _ => "damaged PEM: it cannot be read",
+    };
+    why.into()
 }
 
 /// Reads a regular file up to the size limit.
 pub fn read(path: &Path) -> Result<Vec<u8>, PemError> {
     // Before opening: opening a pipe waits for its writer.
     if !fs::metadata(path)?.is_file() {
-        return Err(PemError::NotAFile);
+        return Err("not a regular file".into());
     }
     let mut bytes = Vec::new();
     fs::File::open(path)?
@@ -196,6 +186,6 @@ pub fn read(path: &Path) -> Result<Vec<u8>, PemError> {
         .read_to_end(&mut bytes)?;
     match bytes.len() as u64 {
         0..=MAX_BYTES => Ok(bytes),
-        _ => Err(PemError::TooLarge),
+        _ => Err("larger than 1048576 bytes; this cannot be right".into()),
     }
 }

@@ -19,9 +19,8 @@ use super::finding::Finding;
 use super::told;
 use crate::config::Config;
 use crate::request::caller::{Authenticator, Caller, ClientConnection};
-use crate::tls::error::TlsError;
-use crate::tls::expiry::ExpiryStage;
 use crate::tls::files::{FileContent, FileSnapshot, TlsFile};
+use crate::tls::rotation::stage;
 use crate::tls::serving::{ServingTls, certificate_for};
 use crate::tls::store::provider;
 use crate::tls::verify::ClientCas;
@@ -83,11 +82,11 @@ impl Judge<'_> {
         let over = |validity: &&Validity| validity.not_after.timestamp() < now;
         let (count, all) = (times.iter().filter(over).count(), times.len());
         let bundle = file.key.to_ascii_lowercase().ends_with("cafile");
-        Some(match ExpiryStage::of(first.timestamp() - now) {
+        Some(match stage(first.timestamp() - now) {
             _ if count > 0 && bundle && count < all => told::some_expired(about, count, all),
             _ if count > 0 => told::expired(about, first),
             _ if last.timestamp() > now => told::not_yet_valid(about, last),
-            ExpiryStage::Far => told::valid(about, first),
+            0 => told::valid(about, first),
             _ => told::expires(about, first),
         })
     }
@@ -146,14 +145,10 @@ impl Judge<'_> {
         })
     }
 
-    /// Files that are usable each, and not together, or not quite. Other errors are problems of the configuration.
+    /// Files that are not quite usable together.
     fn handshake(&self) -> Option<Finding> {
-        const ABOUT: &str = "TLS of clients";
-        match ServingTls::read(&self.config.serving, self.reading) {
-            Err(error @ TlsError::Handshake(_)) => Some(told::long_handshake(ABOUT, error)),
-            Err(_) => None,
-            Ok((tls, _)) => Some(told::many_authorities(ABOUT, tls.warning()?)),
-        }
+        let (tls, _) = ServingTls::read(&self.config.serving, self.reading).ok()?;
+        Some(told::many_authorities("TLS of clients", tls.warning()?))
     }
 
     /// The time nearest to now at which the certificate is valid: [`Self::validity`] reports if it is not.

@@ -180,6 +180,5 @@ findings! {
     Ok peers_accept(name) "peers will take it for {name}";
     Warning peers_refuse() "it is not signed for servers by a CA of peer.caFile: peers that have the same one refuse it"
         => "put the CA that signed it into every proxy's peer.caFile";
-    Problem long_handshake(why) "{why}" => "use shorter files";
     Warning many_authorities(why) "{why}" => "remove CAs that sign no clients";
 }

@@ -83,36 +83,32 @@ fn ca_with(name: &str, key: Key) -> CertifiedIssuer<'static, Key> {
     CertifiedIssuer::self_signed(params, key).unwrap()
 }
 
-fn kind<T, E>(look: &CheckOutcome<T, E>) -> &'static str {
-    match look {
-        CheckOutcome::Unchanged => "same",
-        CheckOutcome::New(_) => "new",
-        CheckOutcome::FirstFailure => "doubtful",
-        CheckOutcome::Failed(_) => "broken",
-        CheckOutcome::StillFailing => "still broken",
+fn kind<T, E>(check: &Check<T, E>) -> &'static str {
+    match check {
+        Check::Unchanged => "same",
+        Check::Restored => "same again",
+        Check::Settling => "settling",
+        Check::New(_) => "new",
+        Check::Failed(_) => "broken",
+        Check::StillFailing => "still broken",
     }
 }
 
 /// What so many looks in a row show.
-fn looks<T>(
-    rotation: &mut Rotation<T>,
-    history: &mut FailureHistory,
-    count: usize,
-) -> Vec<&'static str> {
-    (0..count).map(|_| kind(&rotation.check(history))).collect()
+fn looks<T>(rotation: &mut Rotation<T>, count: usize) -> Vec<&'static str> {
+    (0..count).map(|_| kind(&rotation.check())).collect()
 }
 
 #[test]
 fn a_pair_that_is_half_replaced_is_waited_for() {
     let ground = Ground::new();
     let (_, mut rotation) = ground.rotation();
-    let mut history = FailureHistory::default();
-    assert_eq!(looks(&mut rotation, &mut history, 2), ["same", "same"]);
+    assert_eq!(looks(&mut rotation, 2), ["same", "same"]);
     let [cert, key] = issued(2100);
     ground.write("key", &key);
-    assert_eq!(looks(&mut rotation, &mut history, 1), ["doubtful"]);
+    assert_eq!(looks(&mut rotation, 1), ["settling"]);
     ground.write("cert", &cert);
-    assert_eq!(looks(&mut rotation, &mut history, 2), ["new", "same"]);
+    assert_eq!(looks(&mut rotation, 3), ["settling", "new", "same"]);
 }
 
 #[test]
@@ -120,7 +116,7 @@ fn what_cannot_be_used_is_said_once_and_forgotten_when_it_is_good_again() {
     let ground = Ground::new();
     let (_, mut rotation) = ground.rotation();
     let pair = ground.pair();
-    let broken = ["doubtful", "broken", "still broken"];
+    let broken = ["settling", "broken", "still broken"];
     let good = fs::read_to_string(&pair.key_file).unwrap();
     type Break<'a> = &'a dyn Fn(&Path);
     let breaks: [Break<'_>; 4] = [
@@ -133,22 +129,19 @@ fn what_cannot_be_used_is_said_once_and_forgotten_when_it_is_good_again() {
         &|file| fs::write(file, &issued(2100)[1]).unwrap(),
     ];
     for spoil in breaks {
-        let mut history = FailureHistory::default();
         spoil(&pair.key_file);
-        assert_eq!(looks(&mut rotation, &mut history, 3), broken);
+        assert_eq!(looks(&mut rotation, 3), broken);
         // The same as before, or something new.
         if pair.key_file.is_dir() {
             fs::remove_dir(&pair.key_file).unwrap();
         }
         ground.write("key", &good);
-        assert_eq!(looks(&mut rotation, &mut history, 1), ["same"]);
-        assert!(history.reported.is_none());
+        assert_eq!(looks(&mut rotation, 2), ["same again", "same"]);
     }
-    let mut history = FailureHistory::default();
     ground.write("key", "nonsense");
-    assert_eq!(looks(&mut rotation, &mut history, 3), broken);
+    assert_eq!(looks(&mut rotation, 3), broken);
     ground.issue();
-    assert_eq!(looks(&mut rotation, &mut history, 2), ["new", "same"]);
+    assert_eq!(looks(&mut rotation, 3), ["settling", "new", "same"]);
 }
 
 #[test]
@@ -199,10 +192,9 @@ fn a_link_to_a_directory_that_leads_elsewhere_is_a_change() {
     ];
     let make = move |reading: &FileSnapshot<'_>| reading.pair(&pair);
     let (_, mut rotation) = Rotation::begin("test", files, make).unwrap();
-    let mut history = FailureHistory::default();
-    assert_eq!(looks(&mut rotation, &mut history, 1), ["same"]);
+    assert_eq!(looks(&mut rotation, 1), ["same"]);
     link("..2");
-    assert_eq!(looks(&mut rotation, &mut history, 2), ["new", "same"]);
+    assert_eq!(looks(&mut rotation, 3), ["settling", "new", "same"]);
 }
 
 #[test]
@@ -270,4 +262,21 @@ fn errors_name_the_file_and_what_is_wrong_with_it() {
         error.to_string().contains("no certificate in it"),
         "{error}"
     );
+}
+
+#[test]
+fn each_stage_towards_the_end_is_one_more() {
+    const DAY: i64 = 24 * 60 * 60;
+    let left = [
+        31 * DAY,
+        30 * DAY,
+        8 * DAY,
+        7 * DAY,
+        2 * DAY,
+        DAY,
+        1,
+        0,
+        -DAY,
+    ];
+    assert_eq!(left.map(stage), [0, 1, 1, 2, 2, 3, 3, 4, 4]);
 }

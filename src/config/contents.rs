@@ -1,23 +1,18 @@
-//! Decides what becomes of the contents of the configuration file. Pure.
+//! What becomes of the contents of files that are read again and again. Pure.
 
-use crate::config::Problem;
-
-/// What a reading gave.
-type Contents = Result<String, Problem>;
-
-/// The contents of a file that is read again and again.
+/// Contents that are read again and again: `C` is what is compared.
 #[derive(Debug)]
-pub(super) struct ConfigContents {
-    in_use: String,
+pub struct Contents<C> {
+    in_use: C,
     /// Other contents, as the last reading found them.
-    last: Option<Contents>,
-    /// Contents that could not be used, and why.
-    failing: Option<(Contents, Vec<Problem>)>,
+    last: Option<C>,
+    /// The last contents that could not be used.
+    failing: Option<C>,
 }
 
 /// What a reading means.
 #[derive(Debug, PartialEq)]
-pub(super) enum Check<T> {
+pub enum Check<T, E> {
     /// The contents are those in use.
     Unchanged,
     /// The contents are those in use again, after others that could not be used.
@@ -27,13 +22,13 @@ pub(super) enum Check<T> {
     /// New contents, in use from now on.
     New(T),
     /// Contents that cannot be used.
-    Failed(Vec<Problem>),
+    Failed(E),
     /// Contents that still cannot be used.
-    StillFailing(Vec<Problem>),
+    StillFailing,
 }
 
-impl ConfigContents {
-    pub(super) fn new(in_use: String) -> Self {
+impl<C: PartialEq + Clone> Contents<C> {
+    pub fn new(in_use: C) -> Self {
         Self {
             in_use,
             last: None,
@@ -41,13 +36,9 @@ impl ConfigContents {
         }
     }
 
-    /// `parse` gets contents that were found twice.
-    pub(super) fn check<T>(
-        &mut self,
-        found: Contents,
-        parse: impl FnOnce(&str) -> Result<T, Vec<Problem>>,
-    ) -> Check<T> {
-        if found.as_ref() == Ok(&self.in_use) {
+    /// `make` gets contents that were found twice.
+    pub fn check<T, E>(&mut self, found: C, make: impl FnOnce(&C) -> Result<T, E>) -> Check<T, E> {
+        if found == self.in_use {
             self.last = None;
             return match self.failing.take() {
                 Some(_) => Check::Restored,
@@ -58,21 +49,17 @@ impl ConfigContents {
             self.last = Some(found);
             return Check::Settling;
         }
-        if let Some((_, problems)) = self.failing.as_ref().filter(|(of, _)| *of == found) {
-            return Check::StillFailing(problems.clone());
+        if self.failing.as_ref() == Some(&found) {
+            return Check::StillFailing;
         }
-        let parsed = match &found {
-            Ok(text) => parse(text).map(|new| (new, text.clone())),
-            Err(problem) => Err(vec![problem.clone()]),
-        };
-        match parsed {
-            Ok((new, text)) => {
-                *self = Self::new(text);
+        match make(&found) {
+            Ok(new) => {
+                *self = Self::new(found);
                 Check::New(new)
             }
-            Err(problems) => {
-                self.failing = Some((found, problems.clone()));
-                Check::Failed(problems)
+            Err(error) => {
+                self.failing = Some(found);
+                Check::Failed(error)
             }
         }
     }
@@ -83,37 +70,24 @@ mod tests {
     use super::*;
 
     /// Numbers are right, anything else is wrong, and an empty text stands for a file that is gone.
-    struct File(ConfigContents);
+    struct File(Contents<Result<String, String>>);
 
     impl File {
         fn with(text: &str) -> Self {
-            Self(ConfigContents::new(text.to_owned()))
+            Self(Contents::new(Ok(text.to_owned())))
         }
 
-        fn check(&mut self, text: &str) -> Check<u32> {
+        fn check(&mut self, text: &str) -> Check<u32, String> {
             let found = match text {
-                "" => Err(problem("gone")),
+                "" => Err("gone".to_owned()),
                 text => Ok(text.to_owned()),
             };
-            let parse = |text: &str| text.parse().map_err(|_| vec![problem(text)]);
+            let parse = |found: &Result<String, String>| {
+                let text = found.clone()?;
+                text.parse().map_err(|_| text)
+            };
             self.0.check(found, parse)
         }
-    }
-
-    fn problem(message: &str) -> Problem {
-        Problem {
-            key: String::new(),
-            line: None,
-            message: message.to_owned(),
-        }
-    }
-
-    fn failed(message: &str) -> Check<u32> {
-        Check::Failed(vec![problem(message)])
-    }
-
-    fn still_failing(message: &str) -> Check<u32> {
-        Check::StillFailing(vec![problem(message)])
     }
 
     #[test]
@@ -141,8 +115,8 @@ mod tests {
         let mut file = File::with("1");
         for (text, why) in [("x", "x"), ("", "gone"), ("y", "y")] {
             assert_eq!(file.check(text), Check::Settling);
-            assert_eq!(file.check(text), failed(why));
-            assert_eq!(file.check(text), still_failing(why));
+            assert_eq!(file.check(text), Check::Failed(why.to_owned()));
+            assert_eq!(file.check(text), Check::StillFailing);
         }
         assert_eq!(file.check("1"), Check::Restored);
         assert_eq!(file.check("1"), Check::Unchanged);
@@ -154,10 +128,10 @@ mod tests {
         for text in ["x", "x", "y", "x"] {
             file.check(text);
         }
-        assert_eq!(file.check("x"), still_failing("x"));
+        assert_eq!(file.check("x"), Check::StillFailing);
         file.check("2");
         assert_eq!(file.check("2"), Check::New(2));
         file.check("x");
-        assert_eq!(file.check("x"), failed("x"));
+        assert_eq!(file.check("x"), Check::Failed("x".to_owned()));
     }
 }
