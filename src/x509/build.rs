@@ -120,7 +120,7 @@ impl<'a> Search<'a> {
 
     /// Whether the CA's name constraints allow the names of the leaf and its own.
     fn allows_names(&mut self, authority: &Certificate, chain: &[&Certificate]) -> bool {
-        let Some(constraints) = authority.constraints() else {
+        let Some(constraints) = &authority.extensions.constraints else {
             return true;
         };
         let leaf = chain.first().copied();

@@ -6,13 +6,12 @@ use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use der::Tag;
-use der::asn1::IntRef;
+use der::asn1::{GeneralizedTime, IntRef, UtcTime};
 
-use super::constraints::Constraints;
 use super::der::{DerReader, constructed, context};
 use super::extensions::{self, Extensions};
+use super::names;
 use super::signature::{Key, Signing};
-use super::{names, time};
 
 /// The parts of a certificate that verification needs.
 #[derive(Debug, Clone)]
@@ -23,8 +22,8 @@ pub struct Certificate {
     pub(super) issuer: Bytes,
     pub(super) subject: Bytes,
     /// Unix seconds.
-    pub(super) not_before: i64,
-    pub(super) not_after: i64,
+    pub(super) not_before: u64,
+    pub(super) not_after: u64,
     /// SubjectPublicKeyInfo, encoded, then decoded.
     pub(super) key_info: Bytes,
     pub(super) key: Key,
@@ -51,7 +50,7 @@ impl Certificate {
         }
         let issuer = content.whole(Tag::Sequence)?;
         let mut validity = content.sequence()?;
-        let (not_before, not_after) = (time::read(&mut validity)?, time::read(&mut validity)?);
+        let (not_before, not_after) = (time(&mut validity)?, time(&mut validity)?);
         let subject = content.whole(Tag::Sequence)?;
         names::attributes(issuer)?;
         names::attributes(subject)?;
@@ -79,26 +78,25 @@ impl Certificate {
 
     /// `now`: Unix seconds.
     pub(super) fn is_valid_at(&self, now: u64) -> bool {
-        let now = i64::try_from(now).unwrap_or(i64::MAX);
         (self.not_before..=self.not_after).contains(&now)
     }
 
     /// Unix seconds around `now` in which it neither becomes valid nor expires.
     pub(super) fn unchanged(&self, now: u64) -> RangeInclusive<u64> {
-        let begins = u64::try_from(self.not_before).unwrap_or(0);
-        let is_over = match u64::try_from(self.not_after) {
-            Ok(last) => last.saturating_add(1),
-            Err(_) => 0,
-        };
-        let changes = [begins, is_over];
+        let changes = [self.not_before, self.not_after + 1];
         let from = changes.iter().filter(|change| **change <= now).max();
         let next = changes.iter().filter(|change| **change > now).min();
         from.copied().unwrap_or(0)..=next.map_or(u64::MAX, |next| next - 1)
     }
+}
 
-    pub(super) fn constraints(&self) -> Option<&Constraints> {
-        self.extensions.constraints.as_ref()
-    }
+/// A UTCTime or a GeneralizedTime, in Unix seconds.
+fn time(content: &mut DerReader<'_>) -> Option<u64> {
+    let time = match content.is_next(Tag::UtcTime) {
+        true => content.read::<UtcTime>()?.to_unix_duration(),
+        false => content.read::<GeneralizedTime>()?.to_unix_duration(),
+    };
+    Some(time.as_secs())
 }
 
 /// 1, 2 or 3.

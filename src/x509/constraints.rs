@@ -7,9 +7,8 @@ use der::asn1::AnyRef;
 use der::{Tag, Tagged as _};
 
 use super::der::{DerReader, constructed, context};
-use super::domain::{self, Mailbox};
+use super::domain;
 use super::names::{self, AltName};
-use super::uri;
 
 /// Names that a CA may sign.
 #[derive(Debug, Clone, Default)]
@@ -58,9 +57,8 @@ impl Constraints {
     fn allows(&self, name: AltName<'_>, comparisons: &mut usize) -> Option<bool> {
         let (permitted, excluded) = (&self.permitted, &self.excluded);
         match name {
-            AltName::Email(text) => {
-                let mailbox = Mailbox::read(text)?;
-                let within = |constraint: &String| mailbox.is_within(constraint);
+            AltName::Email(address) => {
+                let within = |constraint: &String| domain::is_mailbox_within(address, constraint);
                 decide(&permitted.emails, &excluded.emails, comparisons, within)
             }
             AltName::Dns(domain) => {
@@ -69,9 +67,8 @@ impl Constraints {
                 decide(&permitted.dns, &excluded.dns, comparisons, within)
             }
             AltName::Uri(uri) => {
-                let host = uri::host(uri)?;
                 let within =
-                    |constraint: &String| domain::is_within(uri::domain(host)?, constraint);
+                    |constraint: &String| domain::is_within(domain::of_uri(uri)?, constraint);
                 decide(&permitted.uris, &excluded.uris, comparisons, within)
             }
             AltName::Ip(ip) => {
@@ -137,7 +134,7 @@ impl Subtrees {
             EMAIL => {
                 let email = names::ascii(value)?;
                 self.emails.push(match email.contains('@') {
-                    true => Mailbox::read(email).map(|_| email.to_owned())?,
+                    true => domain::mailbox(email).map(|_| email.to_owned())?,
                     false => domain(email)?,
                 });
             }

@@ -2,8 +2,6 @@
 //!
 //! All values are public, so nothing here needs constant time. ring computes the hashes.
 
-use std::fmt;
-
 use ecdsa::hazmat::VerifyPrimitive as _;
 use ring::digest;
 use rustls::pki_types::{
@@ -16,6 +14,7 @@ const ECDSA_P224: AlgorithmIdentifier = AlgorithmIdentifier::from_slice(&[
 ]);
 
 /// ECDSA on one curve with one hash.
+#[derive(Debug)]
 struct Curve {
     key: AlgorithmIdentifier,
     signature: AlgorithmIdentifier,
@@ -49,15 +48,6 @@ impl SignatureVerificationAlgorithm for Curve {
             true => Ok(()),
             false => Err(InvalidSignature),
         }
-    }
-}
-
-impl fmt::Debug for Curve {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Curve")
-            .field("key", &self.key)
-            .field("signature", &self.signature)
-            .finish_non_exhaustive()
     }
 }
 

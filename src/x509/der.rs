@@ -81,7 +81,6 @@ impl<'a> DerReader<'a> {
 
     pub(super) fn oid(&mut self) -> Option<&'a [u8]> {
         self.expect(Tag::ObjectIdentifier)
-            .filter(|content| is_oid(content))
     }
 
     /// A BIT STRING, whose unused bits must be zero.
@@ -90,21 +89,4 @@ impl<'a> DerReader<'a> {
         let last = bits.raw_bytes().last().copied().unwrap_or(0);
         (last & ((1 << bits.unused_bits()) - 1) == 0).then_some(bits)
     }
-}
-
-/// Go accepts parts of an object identifier up to 31 bits.
-fn is_oid(content: &[u8]) -> bool {
-    let mut part = 0_u32;
-    let mut inside = false;
-    for &byte in content {
-        if (!inside && byte == 0x80) || part >= 1 << (31 - 7) {
-            return false;
-        }
-        part = (part << 7) | u32::from(byte & 0x7f);
-        inside = byte & 0x80 != 0;
-        if !inside {
-            part = 0;
-        }
-    }
-    !content.is_empty() && !inside
 }

@@ -1,15 +1,19 @@
-//! Compares domains and mailboxes with name constraints as Go does.
+//! Compares domains, e-mail addresses and URIs with name constraints, as Go does where it can read them.
+//!
+//! Quoted e-mail addresses, and URIs with more than plain characters before their path, are not read: they are within no
+//! constraint.
+
+use std::net::IpAddr;
 
 /// The labels, last one first; `None`: not a domain. A period before the first label is ignored.
-fn labels(domain: &str) -> Option<impl Iterator<Item = &str>> {
+fn labels(domain: &str) -> Option<Vec<&str>> {
+    if domain.is_empty() {
+        return Some(Vec::new());
+    }
     let inside = domain.strip_prefix('.').unwrap_or(domain);
-    let mut labels = inside.split('.');
-    let good = domain.is_empty()
-        || labels
-            .all(|label| !label.is_empty() && label.bytes().all(|byte| (33..=126).contains(&byte)));
-    // An empty domain has no labels; split() would yield an empty one.
-    let some = usize::from(!domain.is_empty()) * usize::MAX;
-    good.then(|| inside.rsplit('.').take(some))
+    let is_label = |label: &&str| !label.is_empty() && label.bytes().all(|b| b.is_ascii_graphic());
+    let labels: Vec<_> = inside.rsplit('.').collect();
+    labels.iter().all(is_label).then_some(labels)
 }
 
 /// Whether Go can parse it.
@@ -23,86 +27,43 @@ pub(super) fn is_within(domain: &str, constraint: &str) -> Option<bool> {
     if constraint.is_empty() {
         return Some(true);
     }
-    let mut domain = labels(domain)?;
-    let (below, constraint) = match constraint.strip_prefix('.') {
-        Some(constraint) => (true, constraint),
-        None => (false, constraint),
-    };
-    let within = labels(constraint)?.all(|label| {
-        domain
-            .next()
-            .is_some_and(|of| of.eq_ignore_ascii_case(label))
-    });
-    Some(within && (!below || domain.next().is_some()))
+    let (domain, above) = (labels(domain)?, labels(constraint)?);
+    let least = above.len() + usize::from(constraint.starts_with('.'));
+    let mut pairs = domain.iter().zip(&above);
+    Some(domain.len() >= least && pairs.all(|(label, of)| label.eq_ignore_ascii_case(of)))
 }
 
-/// A mailbox: the local part without quoting, and the domain.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Mailbox<'a> {
-    local: String,
-    domain: &'a str,
+/// The part of an e-mail address before the `@`, and its domain.
+pub(super) fn mailbox(address: &str) -> Option<(&str, &str)> {
+    let (local, domain) = address.split_once('@')?;
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&b);
+    let is_part = |part: &str| !part.is_empty() && part.bytes().all(plain);
+    (local.split('.').all(is_part) && is_domain(domain)).then_some((local, domain))
 }
 
-impl<'a> Mailbox<'a> {
-    /// `parseRFC2821Mailbox`
-    pub(super) fn read(text: &'a str) -> Option<Self> {
-        let (local, rest) = match text.strip_prefix('"') {
-            Some(quoted) => quoted_local(quoted)?,
-            None => plain_local(text)?,
-        };
-        let domain = rest.strip_prefix('@')?;
-        is_domain(domain).then_some(Self { local, domain })
+/// Whether an e-mail address is equal to the constraint, or in the constraint's domain.
+pub(super) fn is_mailbox_within(address: &str, constraint: &str) -> Option<bool> {
+    let (local, domain) = mailbox(address)?;
+    if !constraint.contains('@') {
+        return is_within(domain, constraint);
     }
-
-    /// Whether it is equal to the constraint, or in the constraint's domain.
-    pub(super) fn is_within(&self, constraint: &str) -> Option<bool> {
-        if !constraint.contains('@') {
-            return is_within(self.domain, constraint);
-        }
-        let other = Mailbox::read(constraint)?;
-        Some(self.local == other.local && self.domain.eq_ignore_ascii_case(other.domain))
-    }
+    let (only, of) = mailbox(constraint)?;
+    Some(local == only && domain.eq_ignore_ascii_case(of))
 }
 
-fn quoted_local(text: &str) -> Option<(String, &str)> {
-    let mut local = String::new();
-    let mut rest = text.chars();
-    loop {
-        let escaped = |c| matches!(c, '\u{1}'..='\u{9}' | '\u{b}' | '\u{c}' | '\u{e}'..='\u{7f}');
-        match rest.next()? {
-            '"' => return Some((local, rest.as_str())),
-            '\\' => local.push(rest.next().filter(|c| escaped(*c))?),
-            c @ ('\u{1}'..='\u{8}'
-            | '\u{b}'
-            | '\u{c}'
-            | '\u{e}'..=' '
-            | '!'
-            | '#'..='['
-            | ']'..='~'
-            | '\u{7f}') => local.push(c),
-            _ => return None,
-        }
-    }
-}
-
-fn plain_local(text: &str) -> Option<(String, &str)> {
-    const ALLOWED: &str = "!#$%&'*+-/=?^_`{|}~.";
-    let mut local = String::new();
-    let mut rest = text.chars();
-    loop {
-        let before = rest.as_str();
-        match rest.next() {
-            Some('\\') => local.push(rest.next()?),
-            Some(c) if c.is_ascii_alphanumeric() || ALLOWED.contains(c) => local.push(c),
-            _ => {
-                let good = !local.is_empty()
-                    && !local.starts_with('.')
-                    && !local.ends_with('.')
-                    && !local.contains("..");
-                return good.then_some((local, before));
-            }
-        }
-    }
+/// The domain of a URI's host; `None`: there is none, or it is an IP address.
+pub(super) fn of_uri(uri: &str) -> Option<&str> {
+    let (scheme, rest) = uri.split_once("://")?;
+    let (authority, _path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"+-._:@".contains(&b);
+    let host = authority.rsplit('@').next()?;
+    let (name, _port) = host.split_once(':').unwrap_or((host, ""));
+    let is_name = !name.is_empty() && name.parse::<IpAddr>().is_err();
+    (is_name
+        && [scheme, authority]
+            .iter()
+            .all(|part| part.bytes().all(plain)))
+    .then_some(name)
 }
 
 #[cfg(test)]
@@ -122,8 +83,7 @@ mod tests {
             ("a b.example", None),
             ("*.example", Some(vec!["example", "*"])),
         ] {
-            let labels = labels(domain).map(Iterator::collect::<Vec<_>>);
-            assert_eq!(labels, expected, "{domain:?}");
+            assert_eq!(labels(domain), expected, "{domain:?}");
         }
     }
 
@@ -147,12 +107,12 @@ mod tests {
     }
 
     #[test]
-    fn mailboxes_are_read_as_go_reads_them() {
+    fn mailboxes_are_read_as_go_reads_them_unless_quoted() {
         for (text, local) in [
             ("joe@example.com", Some("joe")),
             ("j.o.e@example.com", Some("j.o.e")),
-            ("\"j o\\\"e\"@example.com", Some("j o\"e")),
-            ("j\\@oe@example.com", Some("j@oe")),
+            ("\"j o\\\"e\"@example.com", None),
+            ("j\\@oe@example.com", None),
             (".joe@example.com", None),
             ("joe.@example.com", None),
             ("j..oe@example.com", None),
@@ -162,13 +122,36 @@ mod tests {
             ("\"joe@example.com", None),
             ("joe@", Some("joe")),
         ] {
-            let read = Mailbox::read(text).map(|mailbox| mailbox.local);
-            assert_eq!(read.as_deref(), local, "{text:?}");
+            assert_eq!(mailbox(text).map(|(local, _)| local), local, "{text:?}");
         }
-        let joe = Mailbox::read("joe@Mail.example").unwrap();
-        assert_eq!(joe.is_within("joe@mail.EXAMPLE"), Some(true));
-        assert_eq!(joe.is_within("Joe@mail.example"), Some(false));
-        assert_eq!(joe.is_within("example"), Some(true));
-        assert_eq!(joe.is_within(".mail.example"), Some(false));
+        let is_joe_within = |constraint| is_mailbox_within("joe@Mail.example", constraint);
+        assert_eq!(is_joe_within("joe@mail.EXAMPLE"), Some(true));
+        assert_eq!(is_joe_within("Joe@mail.example"), Some(false));
+        assert_eq!(is_joe_within("example"), Some(true));
+        assert_eq!(is_joe_within(".mail.example"), Some(false));
+    }
+
+    #[test]
+    fn the_domain_of_a_uri_is_that_of_its_host() {
+        for (uri, expected) in [
+            ("spiffe://example.org/ns/a", Some("example.org")),
+            ("https://user:pw@example.org:443/a?b#c", Some("example.org")),
+            ("https://example.org", Some("example.org")),
+            ("https://example.org?@a.test", Some("example.org")),
+            ("https://a.test\\@example.org/", None),
+            ("a/b://example.org", None),
+            ("#://example.org", None),
+            ("https://192.0.2.1:80/", None),
+            ("https://[::1]:443/", None),
+            ("https://exa%6dple.org/", None),
+            ("https:///a", None),
+            ("//example.org/a", None),
+            ("/a/b", None),
+            ("urn:uuid:1", None),
+            ("mailto:joe@example.org", None),
+            ("", None),
+        ] {
+            assert_eq!(of_uri(uri), expected, "{uri:?}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Reads a certificate's extensions as Go 1.19 does (`processExtensions`).
 //!
-//! A known extension that cannot be read makes the whole certificate invalid, critical or not. An unknown one matters only
-//! if it is critical. Go 1.24 and later know the critical policy extensions, too.
+//! An extension that counts here and cannot be read makes the whole certificate invalid, critical or not. Those that Go
+//! only knows are not read. An unknown one matters only if it is critical. Go 1.24 and later know the critical policy extensions, too.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use der::Tag;
 use der::asn1::BitStringRef;
 
 use super::constraints::Constraints;
-use super::der::{DerReader, constructed, context};
+use super::der::{DerReader, context};
 use super::names;
 
 /// The extensions that verification needs.
@@ -83,7 +83,7 @@ impl Extensions {
     fn take(&mut self, raw: &Bytes, id: &[u8], value: &[u8]) -> Option<bool> {
         let number = match id {
             [0x55, 0x1d, number] => *number,
-            AUTHORITY_INFO_ACCESS => return access(value).map(|()| true),
+            AUTHORITY_INFO_ACCESS => return Some(true),
             _ => return Some(false),
         };
         let mut reader = DerReader::new(value)?;
@@ -100,8 +100,8 @@ impl Extensions {
                 self.constraints = Some(constraints);
                 return Some(known);
             }
-            31 => distribution_points(&mut reader)?,
-            32 => policies(&mut reader)?,
+            // Distribution points of revocation lists, and policies.
+            31 | 32 => {}
             35 => {
                 let key = reader.sequence()?.tagged(context(0))?;
                 self.authority_key = raw.slice_ref(key.unwrap_or_default());
@@ -140,37 +140,4 @@ fn allows_client_auth(reader: &mut DerReader<'_>) -> Option<bool> {
         allows_client_auth |= [CLIENT_AUTH, ANY_USAGE].contains(&usages.oid()?);
     }
     Some(allows_client_auth)
-}
-
-fn policies(reader: &mut DerReader<'_>) -> Option<()> {
-    let mut policies = reader.sequence()?;
-    while !policies.is_empty() {
-        policies.sequence()?.oid()?;
-    }
-    Some(())
-}
-
-fn distribution_points(reader: &mut DerReader<'_>) -> Option<()> {
-    const URI: Tag = context(6);
-    let mut points = reader.sequence()?;
-    while !points.is_empty() {
-        if let Some(name) = points.sequence()?.tagged(constructed(0))? {
-            let mut names = DerReader::new(DerReader::new(name)?.expect(constructed(0))?)?;
-            while names.is_next(URI) {
-                names.expect(URI)?;
-            }
-        }
-    }
-    Some(())
-}
-
-fn access(value: &[u8]) -> Option<()> {
-    const URI: Tag = context(6);
-    let mut descriptions = DerReader::new(value)?.sequence()?;
-    while !descriptions.is_empty() {
-        let mut description = descriptions.sequence()?;
-        description.oid()?;
-        description.tagged(URI)?;
-    }
-    Some(())
 }

@@ -16,8 +16,6 @@ mod extensions;
 mod names;
 pub mod pem;
 mod signature;
-mod time;
-mod uri;
 
 use std::ops::RangeInclusive;
 

@@ -6,7 +6,6 @@ use der::asn1::AnyRef;
 use der::{Tag, Tagged as _};
 
 use super::der::{DerReader, context};
-use super::{domain, uri};
 
 /// An attribute of a subject or issuer.
 #[derive(Debug, Clone, Copy)]
@@ -89,11 +88,7 @@ fn name(name: AnyRef<'_>) -> Option<AltName<'_>> {
     Some(match name.tag() {
         EMAIL => AltName::Email(ascii(value)?),
         DNS => AltName::Dns(ascii(value)?),
-        URI => {
-            let uri = ascii(value)?;
-            uri::host(uri).filter(|host| domain::is_domain(host))?;
-            AltName::Uri(uri)
-        }
+        URI => AltName::Uri(ascii(value)?),
         IP => AltName::Ip(ip(value)?),
         _ => AltName::Other,
     })
