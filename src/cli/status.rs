@@ -21,7 +21,7 @@ pub use super::fetch::address;
 
 /// Checks a duration of the command line.
 pub fn timeout(text: &str) -> Result<Duration, String> {
-    duration::parse(text).map_err(|error| format!("no duration such as 90s or 5m: {error}"))
+    duration::parse(text).ok_or_else(|| "no duration such as 90s or 5m".to_owned())
 }
 
 /// Output of the command.

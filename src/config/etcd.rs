@@ -1,6 +1,5 @@
 //! Parses endpoints of etcd and the prefix of keys.
 
-use http::uri::Authority;
 use rustls::pki_types::ServerName;
 
 use super::tree::Node;
@@ -14,58 +13,44 @@ pub(super) fn endpoint(node: &Node) -> Result<String, String> {
     const EXPECTED: &str = "scheme://host:port such as https://127.0.0.1:2379";
     let found = values::text(node, EXPECTED)?;
     // The message does not repeat the text: it may contain a password.
-    if found
-        .split_once("://")
-        .is_some_and(|(_, it)| it.contains('@'))
-    {
+    if found.contains('@') {
         return Err(format!("is not {EXPECTED}: a user name is not supported"));
     }
-    let (scheme, port, host) = values::read(node, EXPECTED, |found| {
+    let (scheme, host) = values::read(node, EXPECTED, |found| {
         let (scheme, authority) = found.split_once("://")?;
-        let known = ["http", "https"].contains(&scheme);
-        let authority: Authority = authority.parse().ok().filter(|_| known)?;
-        Some((scheme, authority.port_u16(), host(&authority)?))
+        let (host, _) = authority.rsplit_once(':')?;
+        let bare = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
+        let good = ["http", "https"].contains(&scheme) && values::is_host_and_port(authority);
+        let host = ServerName::try_from(bare.unwrap_or(host)).ok();
+        Some((scheme, host.filter(|_| good)?))
     })?;
-    match (scheme, port) {
-        (_, None | Some(0)) => values::refused(node, "needs a port, as in https://127.0.0.1:2379"),
-        ("http", _) if !is_loopback(&host) => {
-            values::refused(node, "must be https: http is for loopback only")
-        }
-        _ => Ok(found.to_owned()),
+    let is_loopback = match &host {
+        ServerName::IpAddress(ip) => std::net::IpAddr::from(*ip).is_loopback(),
+        name => name.to_str().eq_ignore_ascii_case("localhost"),
+    };
+    match scheme == "http" && !is_loopback {
+        true => values::refused(node, "must be https: http is for loopback only"),
+        false => Ok(found.to_owned()),
     }
 }
 
 /// Such as `/registry`: one or more segments, each after a slash.
 pub(super) fn prefix(node: &Node) -> Result<String, String> {
     let found = values::text(node, "a key prefix such as /registry")?;
-    let refused = |why| values::refused(node, why);
-    let Some(parts) = found.strip_prefix('/') else {
-        return refused("must start with a slash, as in /registry");
+    let is_part = |part: &str| {
+        !matches!(part, "" | "." | "..") && part.bytes().all(|byte| byte.is_ascii_graphic())
     };
-    if parts.split('/').any(|part| matches!(part, "" | "." | "..")) {
-        return refused("must not have an empty, '.' or '..' part, nor a slash at its end");
-    }
-    if !parts.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return refused(values::NOT_PLAIN);
+    match found.strip_prefix('/') {
+        Some(parts) if parts.split('/').all(is_part) => {}
+        _ => {
+            let rule = "is not a slash and a plain name, or several: no '.' or '..', and no slash at its end";
+            return values::refused(node, rule);
+        }
     }
     if found == OWN_KEYS || found.starts_with(&format!("{OWN_KEYS}/")) {
-        return refused("is where this program keeps its own keys");
+        return values::refused(node, "is where this program keeps its own keys");
     }
     Ok(found.to_owned())
-}
-
-fn host(authority: &Authority) -> Option<ServerName<'static>> {
-    let host = authority.host();
-    let bare = host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'));
-    ServerName::try_from(bare.unwrap_or(host).to_owned()).ok()
-}
-
-fn is_loopback(host: &ServerName<'_>) -> bool {
-    match host {
-        ServerName::IpAddress(ip) => std::net::IpAddr::from(*ip).is_loopback(),
-        ServerName::DnsName(name) => name.as_ref().eq_ignore_ascii_case("localhost"),
-        _ => false,
-    }
 }

@@ -1,53 +1,107 @@
-//! Values that rules across keys need.
+//! What is found while the file is read: problems, and values that rules across keys need.
 
 use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt::{Debug, Display};
 
-use super::tree::KeyPath;
+use super::problem::Problem;
+use super::tree::{KeyPath, one_line};
 
-/// Each value that was read, of its own type, also items of lists. [`super::section`] notes a value even where others
-/// have problems, so that one problem does not hide another.
+/// The value of each key that is in force, as text: defaults included, and two spellings of one value are the same text.
+pub type EffectiveValues = BTreeMap<String, String>;
+
+/// Most problems whose line is looked up: each look-up reads the file again.
+const MAX_LOCATED: usize = 100;
+
+/// The value of a key.
+pub(super) trait Value: Debug + Clone + 'static {}
+
+impl<T: Debug + Clone + 'static> Value for T {}
+
+/// Problems are collected, never returned early: an operator sees all of them at once.
 #[derive(Debug, Default)]
-pub(super) struct Facts(Vec<(KeyPath, Box<dyn Any>)>);
-
-/// A list, with any items.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Length(usize);
+pub(super) struct Facts {
+    /// Each value that was read, of its own type, also items of lists; a list is its length. A value is noted even where
+    /// others have problems, so that one problem does not hide another.
+    read: Vec<(KeyPath, Box<dyn Any>)>,
+    problems: Vec<(KeyPath, String)>,
+    pub(super) values: EffectiveValues,
+}
 
 impl Facts {
-    pub(super) fn note(&mut self, path: KeyPath, value: impl Any) {
-        self.0.push((path, Box::new(value)));
+    /// Notes the value of a key, or the number of a list's items; `shown`: as an effective value.
+    pub(super) fn note(&mut self, path: KeyPath, value: impl Any, shown: &dyn Debug) {
+        self.values.insert(path.name.clone(), format!("{shown:?}"));
+        self.note_item(path, value);
     }
 
-    pub(super) fn note_length(&mut self, list: KeyPath, length: usize) {
-        self.note(list, Length(length));
+    /// Notes an item of a list.
+    pub(super) fn note_item(&mut self, path: KeyPath, value: impl Any) {
+        self.read.push((path, Box::new(value)));
     }
 
     /// All values of this type.
     pub(super) fn all<T: Any>(&self) -> impl Iterator<Item = (&KeyPath, &T)> {
-        let values = self.0.iter();
+        let values = self.read.iter();
         values.filter_map(|(path, value)| Some((path, value.downcast_ref()?)))
     }
 
-    /// The value at `path`.
-    pub(super) fn at<T: Any>(&self, path: &KeyPath) -> Option<&T> {
+    /// The value of `key`, such as `etcd.prefix`; of a list its length, a `usize`.
+    pub(super) fn get<T: Any>(&self, key: &str) -> Option<&T> {
         self.all()
-            .find(|(at, _)| *at == path)
+            .find(|(path, _)| path.name == key)
             .map(|(_, value)| value)
     }
 
-    /// The value of `key`, such as `etcd.prefix`.
-    pub(super) fn get<T: Any>(&self, key: &str) -> Option<&T> {
-        self.at(&KeyPath::of(key))
+    /// The value of `key`, or the items of this list, that have no problems.
+    pub(super) fn each<T: Any>(&self, key: &str) -> impl Iterator<Item = (&KeyPath, &T)> {
+        self.all().filter(move |(path, _)| {
+            let rest = path.name.strip_prefix(key);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
+        })
     }
 
-    /// The items of a list that have no problems.
-    pub(super) fn items<T: Any>(&self, list: &str) -> impl Iterator<Item = (&KeyPath, &T)> {
-        let list = KeyPath::of(list);
-        self.all().filter(move |(path, _)| path.is_item_of(&list))
+    /// Whether a list has no items.
+    pub(super) fn is_empty(&self, list: &str) -> bool {
+        self.get(list) == Some(&0_usize)
     }
 
-    /// How many items a list has, if it is one.
-    pub(super) fn length(&self, list: &str) -> Option<usize> {
-        self.get(list).map(|Length(length)| *length)
+    /// Adds a problem of the value at `path`.
+    pub(super) fn add(&mut self, path: KeyPath, message: impl Display) {
+        self.problems.push((path, one_line(message)));
+    }
+
+    /// Adds a problem of `key`, `section.name`, which may be missing.
+    pub(super) fn add_to(&mut self, key: &str, message: impl Display) {
+        let known = self.read.iter().map(|(path, _)| path);
+        let path = known.clone().find(|path| path.name == key).cloned();
+        let section = key.split('.').next().unwrap_or_default();
+        let path = path.unwrap_or_else(|| KeyPath {
+            name: key.to_owned(),
+            places: known
+                .filter(|path| path.name.split('.').next() == Some(section))
+                .find_map(|path| path.places.first().copied())
+                .into_iter()
+                .collect(),
+        });
+        self.add(path, message);
+    }
+
+    /// Whether the value of `key` has a problem.
+    pub(super) fn has_problem(&self, key: &str) -> bool {
+        self.problems.iter().any(|(path, _)| path.name == key)
+    }
+
+    /// All problems, in the order of the file; those without a line come last. `line`: of the key at these places.
+    pub(super) fn into_problems(self, line: impl Fn(&[usize]) -> Option<usize>) -> Vec<Problem> {
+        let mut problems: Vec<Problem> = (self.problems.into_iter().enumerate())
+            .map(|(index, (path, message))| Problem {
+                line: (index < MAX_LOCATED).then(|| line(&path.places)).flatten(),
+                key: path.name,
+                message,
+            })
+            .collect();
+        problems.sort_by_key(|problem| problem.line.unwrap_or(usize::MAX));
+        problems
     }
 }

@@ -12,7 +12,7 @@ use serde::de::{
 };
 
 use super::problem::Problem;
-use super::tree::{KeyPath, Node};
+use super::tree::Node;
 
 /// Largest configuration file, in bytes. A complete, commented one has 8 KiB.
 pub(super) const MAX_BYTES: usize = 64 * 1024;
@@ -29,42 +29,34 @@ pub(super) fn parse(text: &str) -> Result<Node, Problem> {
         ));
     }
     let budget = Cell::new(MAX_COST);
-    TreeBuilder::new(&budget, None)
-        .deserialize(serde_yaml::Deserializer::from_str(text))
-        .map_err(|error| {
-            let line = error.location().map(|location| location.line());
-            if budget.get() == 0 {
-                return Problem::of_file(
-                    line,
-                    "too large with its aliases (*name) filled in: write the values out",
-                );
-            }
-            Problem::of_file(
+    let builder = TreeBuilder {
+        budget: &budget,
+        stop: None,
+    };
+    let read = builder.deserialize(serde_yaml::Deserializer::from_str(text));
+    read.map_err(|error| {
+        let line = error.location().map(|location| location.line());
+        match budget.get() {
+            0 => Problem::of_file(
                 line,
-                format!("not valid YAML{}: {error}", tab_hint(text, line)),
-            )
-        })
+                "too large with its aliases (*name) filled in: write the values out",
+            ),
+            _ => Problem::of_file(line, format!("not valid YAML: {error}")),
+        }
+    })
 }
 
-/// The line, from 1, of the key or list item at `path`, or of the nearest key above it that is in the file.
+/// The line, from 1, of the key or list item at these places.
 ///
 /// serde_yaml reports positions in errors only. So this reads the file, which could be read before, again, and fails on
 /// purpose at the key: exact for every style of YAML, and costs one pass over a small file for each problem.
-pub(super) fn line_of(text: &str, root: &Node, path: &KeyPath) -> Option<usize> {
-    let places = root.places(path);
-    let budget = Cell::new(MAX_COST);
-    let builder = TreeBuilder::new(&budget, Some(&places).filter(|places| !places.is_empty()));
+pub(super) fn line_of(text: &str, places: &[usize]) -> Option<usize> {
+    let builder = TreeBuilder {
+        budget: &Cell::new(MAX_COST),
+        stop: Some(places).filter(|places| !places.is_empty()),
+    };
     let error = builder.deserialize(serde_yaml::Deserializer::from_str(text));
     Some(error.err()?.location()?.line())
-}
-
-/// libyaml's message does not mention tabs, which are hard to see.
-fn tab_hint(text: &str, line: Option<usize>) -> &'static str {
-    let indentation = |line: &str| line.trim_start_matches(' ').starts_with('\t');
-    match line.and_then(|line| text.lines().nth(line.saturating_sub(1))) {
-        Some(line) if indentation(line) => " (indent with spaces, not with tabs)",
-        _ => "",
-    }
 }
 
 /// Builds a [`Node`] until the budget is used up.
@@ -76,11 +68,6 @@ struct TreeBuilder<'b> {
 }
 
 impl<'b> TreeBuilder<'b> {
-    fn new(budget: &'b Cell<usize>, stop: Option<&'b Vec<usize>>) -> Self {
-        let stop = stop.map(Vec::as_slice);
-        Self { budget, stop }
-    }
-
     /// The builders of a key and of its value, or of an item, at this place.
     fn below(self, place: usize) -> [Self; 2] {
         let stop = self.stop.and_then(<[_]>::split_first);

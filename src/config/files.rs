@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use x509_parser::time::ASN1Time;
 
 use super::facts::Facts;
-use super::problem::Problems;
 use super::tree::KeyPath;
 use crate::x509::pem::{self, PemError};
 
@@ -17,10 +16,10 @@ pub(crate) const SHARED_AUTHORITY: &str = "has an authority that clientCAFile ha
      so any user could act as anyone; use another CA for peers, or fill in requestHeaderAllowedNames";
 
 /// Reads all files and notes those that cannot be used.
-pub(super) fn check(facts: &Facts, problems: &mut Problems) {
-    for (key, path) in facts.all::<PathBuf>() {
+pub(super) fn check(facts: &mut Facts) {
+    note(facts, |facts, key, path| {
         let certificates = || pem::read_certs(path);
-        let usable = match key.name() {
+        let usable = match name(key) {
             "certFile" | "proxyClientCertFile" => certificates().map(drop),
             "keyFile" | "proxyClientKeyFile" => check_key(facts, key, path),
             "clientCAFile" | "requestHeaderClientCAFile" => {
@@ -29,38 +28,58 @@ pub(super) fn check(facts: &Facts, problems: &mut Problems) {
             // CAs of servers.
             _ => certificates().and_then(|certs| pem::roots(&certs).map(drop)),
         };
-        if let Err(error) = usable {
-            problems.add(key.clone(), format!("{}: {error}", path.display()));
-        }
+        usable.err().map(|error| error.to_string())
+    });
+    // With a common CA any user would be a peer, and could assert any other user. Files that cannot be read are noted
+    // already, and one file for both, too.
+    let certificates = |key| pem::read_certs(facts.get::<PathBuf>(key)?).ok();
+    if any_peer(facts)
+        && facts.get::<PathBuf>(USERS_CA) != facts.get::<PathBuf>(PEERS_CA)
+        && let Some((users, peers)) = certificates(USERS_CA).zip(certificates(PEERS_CA))
+        && pem::have_common_authority(&users, &peers)
+    {
+        facts.add_to(PEERS_CA, SHARED_AUTHORITY);
     }
-    if any_peer(facts) {
-        check_apart(facts, problems);
+}
+
+/// Notes the problems that `look` finds with files.
+fn note(facts: &mut Facts, look: impl Fn(&Facts, &KeyPath, &Path) -> Option<String>) {
+    let files = facts.all::<PathBuf>();
+    let problems = files.filter_map(|(key, path)| {
+        let problem = look(facts, key, path)?;
+        Some((key.clone(), format!("{}: {problem}", path.display())))
+    });
+    let problems: Vec<_> = problems.collect();
+    for (key, problem) in problems {
+        facts.add(key, problem);
     }
+}
+
+/// The key itself, without its section.
+fn name(key: &KeyPath) -> &str {
+    key.name.rsplit('.').next().unwrap_or_default()
 }
 
 /// Whether any name makes a client a peer: then only the CAs distinguish peers from users.
 pub(super) fn any_peer(facts: &Facts) -> bool {
-    facts.length("serving.requestHeaderAllowedNames") == Some(0)
+    facts.is_empty("serving.requestHeaderAllowedNames")
 }
 
 /// Checks all files, and notes certificates of the proxy that are not valid now. The proxy may run with them, as
 /// kube-apiserver does, and wait for new ones.
-pub(super) fn check_all(facts: &Facts, problems: &mut Problems) {
-    check(facts, problems);
-    for (key, path) in facts.all::<PathBuf>() {
-        if key.name().to_ascii_lowercase().ends_with("certfile")
-            && let Some(problem) = not_valid_now(path)
-        {
-            problems.add(key.clone(), format!("{}: {problem}", path.display()));
-        }
-    }
+pub(super) fn check_all(facts: &mut Facts) {
+    check(facts);
+    note(facts, |_, key, path| {
+        let is_own = name(key).to_ascii_lowercase().ends_with("certfile");
+        is_own.then(|| not_valid_now(path)).flatten()
+    });
 }
 
 /// A key belongs to the certificate beside it.
 fn check_key(facts: &Facts, key: &KeyPath, path: &Path) -> Result<(), PemError> {
     let signer = pem::read_key(path).and_then(|key| pem::signing_key(&key))?;
-    let cert = key.name().replace("Key", "Cert").replace("key", "cert");
-    let chain = facts.at::<PathBuf>(&key.sibling(&cert));
+    let cert = name(key).replace("Key", "Cert").replace("key", "cert");
+    let chain = facts.get::<PathBuf>(&key.name.replace(name(key), &cert));
     // One that cannot be read is noted with its own key.
     match chain.map(|path| pem::read_certs(path)) {
         Some(Ok(chain)) => pem::certified_key(chain, signer).map(drop),
@@ -77,16 +96,4 @@ fn not_valid_now(path: &Path) -> Option<String> {
     }
     let begin = validity.not_before;
     (now < begin).then(|| format!("not valid before {begin}; is the clock right?"))
-}
-
-/// With a common CA any user would be a peer, and could assert any other user.
-fn check_apart(facts: &Facts, problems: &mut Problems) {
-    let certificates = |key| pem::read_certs(facts.get::<PathBuf>(key)?).ok();
-    // Files that cannot be read are noted already, and one file for both, too.
-    if facts.get::<PathBuf>(USERS_CA) != facts.get::<PathBuf>(PEERS_CA)
-        && let Some((users, peers)) = certificates(USERS_CA).zip(certificates(PEERS_CA))
-        && pem::have_common_authority(&users, &peers)
-    {
-        problems.add(KeyPath::of(PEERS_CA), SHARED_AUTHORITY);
-    }
 }

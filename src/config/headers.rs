@@ -7,8 +7,7 @@
 use http::HeaderName;
 
 use super::facts::Facts;
-use super::problem::Problems;
-use super::tree::{KeyPath, Node};
+use super::tree::Node;
 use super::values;
 use crate::kube::client_headers;
 
@@ -69,50 +68,26 @@ pub(super) fn prefix(node: &Node) -> Result<String, String> {
     }
 }
 
-/// A header, or a prefix, and the key that names it.
-struct HeaderRole {
-    key: &'static str,
-    plain: String,
-    is_prefix: bool,
-}
-
-impl HeaderRole {
-    /// Of all keys, in their order.
-    fn all(facts: &Facts) -> Vec<Self> {
-        let role = |key, name: &str, is_prefix| Self {
-            key,
-            plain: plain(name),
-            is_prefix,
-        };
-        let mut roles = Vec::new();
-        for key in [USERNAME, UID, GROUP] {
-            let names = facts.items::<HeaderName>(key);
-            roles.extend(names.map(|(_, name)| role(key, name.as_str(), false)));
-        }
-        let prefixes = facts.items::<String>(EXTRA);
-        roles.extend(prefixes.map(|(_, prefix)| role(EXTRA, prefix, true)));
-        let version = facts.get::<HeaderName>(VERSION);
-        roles.extend(version.map(|name| role(VERSION, name.as_str(), false)));
-        roles
-    }
-
-    fn collides(&self, other: &Self) -> bool {
-        let takes_in = |a: &Self, b: &Self| a.is_prefix && b.plain.starts_with(&a.plain);
-        self.plain == other.plain || takes_in(self, other) || takes_in(other, self)
-    }
-}
-
 /// Notes headers with two roles. Repetitions within one list are found when the list is read.
-pub(super) fn check_collisions(facts: &Facts, problems: &mut Problems) {
-    let roles = HeaderRole::all(facts);
-    for (index, later) in roles.iter().enumerate() {
-        let collides = |earlier: &&HeaderRole| earlier.key != later.key && earlier.collides(later);
-        if let Some(earlier) = roles[..index].iter().find(collides) {
-            let message = format!(
-                "{} is the same header as {} in {}",
-                later.plain, earlier.plain, earlier.key
+pub(super) fn check_collisions(facts: &mut Facts) {
+    let names = [USERNAME, UID, GROUP, VERSION].into_iter().flat_map(|key| {
+        let names = facts.each::<HeaderName>(key);
+        names.map(move |(_, name)| (key, plain(name.as_str())))
+    });
+    let names: Vec<_> = names.collect();
+    let prefixes = facts.each::<String>(EXTRA);
+    let prefixes: Vec<_> = prefixes.map(|(_, prefix)| plain(prefix)).collect();
+    for (index, (key, name)) in names.iter().enumerate() {
+        let mut earlier = names.iter().take(index);
+        if let Some((other, _)) = earlier.find(|(other, it)| other != key && it == name) {
+            facts.add_to(key, format!("{name} is the same header as in {other}"));
+        }
+        if let Some(prefix) = prefixes.iter().find(|prefix| name.starts_with(*prefix)) {
+            let later = if *key == VERSION { VERSION } else { EXTRA };
+            facts.add_to(
+                later,
+                format!("{prefix} of {EXTRA} takes in {name} of {key}"),
             );
-            problems.add(KeyPath::of(later.key), message);
         }
     }
 }

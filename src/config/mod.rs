@@ -4,13 +4,12 @@
 //! stand in `sections`, with the keys and their defaults.
 //!
 //! From text to `Config`: `file` (YAML to a `tree`), `section` (the keys of any mapping), `sections` (every key),
-//! `values`, `headers`, `etcd` and `tls_options` (single values), `validate` (the whole, and rules across keys, which read
-//! `facts`), `files` and [`crate::x509::pem`] (certificates and keys). `problem` collects problems, `file` finds their
-//! lines. [`effective`] has the value of each key as text, [`settings`] what is read again while the proxy runs.
+//! `values`, `headers`, `etcd` and `tls_options` (single values), `validate` (the whole, and rules across keys), `files`
+//! and [`crate::x509::pem`] (certificates and keys). `facts` collects values and problems, `file` finds their lines.
+//! [`settings`] is what is read again while the proxy runs, [`contents`] when.
 
 pub mod contents;
 pub mod duration;
-pub mod effective;
 pub mod settings;
 
 mod etcd;
@@ -18,7 +17,6 @@ mod facts;
 mod file;
 mod files;
 mod headers;
-mod message;
 mod problem;
 mod section;
 mod sections;
@@ -35,11 +33,11 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::x509::pem::PemError;
-use effective::EffectiveValues;
+pub use facts::EffectiveValues;
 pub(crate) use files::SHARED_AUTHORITY;
-pub(crate) use message::escaped;
 pub use problem::Problem;
 pub use sections::*;
+pub(crate) use tree::escaped;
 pub(crate) use values::is_host_and_port;
 
 /// A configuration with what is needed to notice that its file has changed.
@@ -70,13 +68,10 @@ pub fn check(path: &Path) -> Result<Config, Vec<Problem>> {
 
 /// Like [`load`], but does not read the files that the configuration names.
 pub fn load_without_files(path: &Path) -> Result<Config, Vec<Problem>> {
-    load_with(path, |_, _| {}).map(|loaded| loaded.config)
+    load_with(path, |_| {}).map(|loaded| loaded.config)
 }
 
-fn load_with(
-    path: &Path,
-    check: fn(&facts::Facts, &mut problem::Problems),
-) -> Result<LoadedConfig, Vec<Problem>> {
+fn load_with(path: &Path, check: fn(&mut facts::Facts)) -> Result<LoadedConfig, Vec<Problem>> {
     let text = read(path).map_err(|problem| vec![problem])?;
     let (config, values) = validate::config(&text, base(path), check)?;
     Ok(LoadedConfig {
@@ -93,7 +88,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
 
 /// Parses the contents of the file at `path`.
 pub(crate) fn parse_at(path: &Path, text: &str) -> Result<(Config, EffectiveValues), Vec<Problem>> {
-    validate::config(text, base(path), |_, _| {})
+    validate::config(text, base(path), |_| {})
 }
 
 /// Relative paths start there.
@@ -108,11 +103,7 @@ fn read(path: &Path) -> Result<String, Problem> {
     let limit = file::MAX_BYTES as u64 + 1;
     let read = File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes));
     read.map_err(|error| file_problem(path, &PemError::from(error).to_string()))?;
-    String::from_utf8(bytes).map_err(|error| {
-        let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-        let line = 1 + good.iter().filter(|byte| **byte == b'\n').count();
-        file_problem(path, &format!("not UTF-8 text (line {line})"))
-    })
+    String::from_utf8(bytes).map_err(|_| file_problem(path, "not UTF-8 text"))
 }
 
 /// Reads the file while the proxy runs: it must not be a pipe, which would be waited for.

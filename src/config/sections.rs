@@ -100,8 +100,7 @@ sections! {
         /// Share of short HTTP/2 requests whose connection ends with them; at most 0.02. Default 0.
         pub goaway_chance: f64 = s.or("goawayChance", 0u32, values::share(MAX_GOAWAY_CHANCE));
         /// Further serving certificates, for clients that ask for one of their names. Default none.
-        pub sni_certificates: Vec<SniCertificate> =
-            s.mappings("sniCertificates", "certFile, keyFile and, if wanted, names", SniCertificate::read);
+        pub sni_certificates: Vec<SniCertificate> = s.mappings("sniCertificates", SniCertificate::read);
         pub min_tls_version: MinTlsVersion = s.or("minTLSVersion", "VersionTLS12", tls_options::minimum_version);
         /// Cipher suites that may be used; empty: all. Default empty.
         pub cipher_suites: Vec<CipherSuite> = s.list("cipherSuites", &[], tls_options::cipher_suite);
@@ -148,7 +147,7 @@ sections! {
     /// The cluster's etcd.
     pub struct EtcdConfig(s) {
         /// `scheme://host:port`, all https or, on loopback, all http; at least one. Required.
-        pub endpoints: Vec<String> = s.required_list("endpoints", etcd::endpoint);
+        pub endpoints: Vec<String> = s.list("endpoints", &[], etcd::endpoint);
         /// CAs of etcd's certificates; `Some` exactly with https.
         pub ca_file: Option<PathBuf> = s.optional_file("caFile");
         /// Client certificate for etcd; `Some` exactly with https.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
-use super::{Config, DiscoveryMode, IfReadyConfig, Unsynced, WatchConfig};
+use super::{Config, DiscoveryMode, EffectiveValues, IfReadyConfig, Unsynced, WatchConfig};
 
 /// The current values of the keys that [`is_reloaded`] names and requests go by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +39,20 @@ pub fn is_reloaded(key: &str) -> bool {
     ];
     const SECTIONS: [&str; 2] = ["ifReady.", "watch."];
     KEYS.contains(&key) || SECTIONS.iter().any(|section| key.starts_with(section))
+}
+
+/// The keys whose values differ, in alphabetical order, each with a text that says how.
+pub fn changes<'a>(
+    before: &'a EffectiveValues,
+    now: &'a EffectiveValues,
+) -> Vec<(&'a str, String)> {
+    let keys: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+    let differing = keys
+        .into_iter()
+        .filter(|key| before.get(*key) != now.get(*key));
+    let shown = |values: &'a EffectiveValues, key| values.get(key).map_or("unset", String::as_str);
+    let change = |key| format!("{key}: {} -> {}", shown(before, key), shown(now, key));
+    differing.map(|key| (key.as_str(), change(key))).collect()
 }
 
 impl Settings {

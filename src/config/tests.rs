@@ -283,6 +283,8 @@ fn json_works() {
             "\"caFile\": \"etcd-ca.crt\"",
             "\"caFile\": \"etcd-ca.crt\",\n\"caFiles\": 1"
         )),
-        ["etcd.caFiles (line 8): unknown key; did you mean caFile?"]
+        [
+            "etcd.caFiles (line 8): unknown key; expected one of endpoints, caFile, certFile, keyFile, prefix, otherResources"
+        ]
     );
 }

@@ -1,8 +1,9 @@
-//! The configuration file as a tree, and paths of keys in it.
+//! The configuration file as a tree, and where a value is in it.
 
-use std::fmt::{self, Display, Formatter, Write as _};
+use std::fmt::Display;
 
-use super::message::{one_line, shortened};
+/// Longest piece of the file that a message repeats, in characters.
+const QUOTED_CHARS: usize = 60;
 
 /// A value in the file.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,33 +36,6 @@ impl Node {
         }
     }
 
-    /// The place of each step that is in the tree, among the entries or items of its level.
-    pub(super) fn places(&self, path: &KeyPath) -> Vec<usize> {
-        let mut node = self;
-        let mut places = Vec::with_capacity(path.0.len());
-        for step in &path.0 {
-            let Some((place, below)) = node.child(step) else {
-                break;
-            };
-            places.push(place);
-            node = below;
-        }
-        places
-    }
-
-    fn child(&self, step: &KeyStep) -> Option<(usize, &Self)> {
-        match (self, step) {
-            (Self::List(items), KeyStep::Item(index)) => Some((*index, items.get(*index)?)),
-            (Self::Map(entries), KeyStep::Key { name, nth }) => {
-                let entries = entries.iter().enumerate();
-                let mut same = entries.filter(|(_, (key, _))| key == name);
-                let (place, (_, below)) = same.nth(*nth)?;
-                Some((place, below))
-            }
-            _ => None,
-        }
-    }
-
     /// The node as the key of a mapping.
     pub(super) fn into_key(self) -> String {
         match self {
@@ -91,82 +65,64 @@ impl From<u32> for Node {
     }
 }
 
-/// One step down from a node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum KeyStep {
-    /// The `nth` (from 0) entry of a mapping with this key; a repeated key is a problem of its own.
-    Key { name: String, nth: usize },
-    /// An item of a list, from 0.
-    Item(usize),
+/// Where a value is, or would be.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct KeyPath {
+    /// The full name of its key, such as `serving.certFile` or `etcd.endpoints[1]`.
+    pub(super) name: String,
+    /// Its place among the entries or items of each level; of what is missing, those of the mapping that lacks it.
+    pub(super) places: Vec<usize>,
 }
 
-/// The path from the root of the file to a key.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct KeyPath(Vec<KeyStep>);
-
 impl KeyPath {
-    /// A path of known keys, `serving.certFile`.
-    pub(super) fn of(dotted: &str) -> Self {
-        dotted
-            .split('.')
-            .fold(Self::default(), |path, name| path.key(name))
-    }
-
-    /// The first entry `name` below this one.
-    pub(super) fn key(&self, name: &str) -> Self {
-        self.repeated(name, 0)
-    }
-
-    /// The `nth` entry `name` below this one.
-    pub(super) fn repeated(&self, name: &str, nth: usize) -> Self {
-        let name = name.to_owned();
-        self.then(KeyStep::Key { name, nth })
+    /// The key `name` below this one. `place`: among the mapping's entries, if it is there.
+    pub(super) fn key(&self, name: &str, place: Option<usize>) -> Self {
+        let name = one_line(&shortened(name));
+        let name = match self.name.is_empty() {
+            true => name,
+            false => format!("{}.{name}", self.name),
+        };
+        self.below(name, place)
     }
 
     /// An item of the list that this path names.
     pub(super) fn item(&self, index: usize) -> Self {
-        self.then(KeyStep::Item(index))
+        self.below(format!("{}[{index}]", self.name), Some(index))
     }
 
-    /// Whether it is an item of the list at `list`.
-    pub(super) fn is_item_of(&self, list: &Self) -> bool {
-        matches!(self.0.split_last(), Some((KeyStep::Item(_), above)) if above == list.0)
-    }
-
-    /// The key itself, without the path to it; empty for an item.
-    pub(super) fn name(&self) -> &str {
-        match self.0.last() {
-            Some(KeyStep::Key { name, .. }) => name,
-            Some(KeyStep::Item(_)) | None => "",
-        }
-    }
-
-    /// The key `name` in the same mapping.
-    pub(super) fn sibling(&self, name: &str) -> Self {
-        let above = self.0.split_last().map(|(_, above)| above.to_vec());
-        Self(above.unwrap_or_default()).key(name)
-    }
-
-    fn then(&self, step: KeyStep) -> Self {
-        let mut steps = self.0.clone();
-        steps.push(step);
-        Self(steps)
+    fn below(&self, name: String, place: Option<usize>) -> Self {
+        let places = self.places.iter().copied().chain(place).collect();
+        Self { name, places }
     }
 }
 
-impl Display for KeyPath {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        for (depth, step) in self.0.iter().enumerate() {
-            match step {
-                KeyStep::Item(index) => write!(f, "[{index}]")?,
-                KeyStep::Key { name, .. } => {
-                    if depth > 0 {
-                        f.write_char('.')?;
-                    }
-                    f.write_str(&one_line(&shortened(name)))?;
-                }
-            }
-        }
-        Ok(())
+/// Text from the file in quotes, shortened.
+pub(super) fn quoted(text: &str) -> String {
+    format!("{:?}", shortened(text))
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(QUOTED_CHARS) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}…", &text[..end]),
     }
+}
+
+/// Escapes control characters and line separators.
+pub(super) fn one_line(text: impl Display) -> String {
+    escaped(&text.to_string(), |c| {
+        !c.is_control() && c != '\u{2028}' && c != '\u{2029}'
+    })
+}
+
+/// Escapes all characters that are not `plain`.
+pub(crate) fn escaped(text: &str, plain: fn(char) -> bool) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match plain(c) {
+            true => shown.push(c),
+            false => shown.extend(c.escape_default()),
+        }
+    }
+    shown
 }

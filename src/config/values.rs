@@ -10,14 +10,10 @@ use http::uri::Authority;
 use rustls::pki_types::ServerName;
 
 use super::duration;
-use super::message::quoted;
-use super::tree::Node;
+use super::tree::{Node, quoted};
 
 /// Longest duration: a year, so that sums with times cannot overflow.
 const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// Why text cannot be sent in a header, or be a part of a key.
-pub(super) const NOT_PLAIN: &str = "has white space or more than plain ASCII in it";
 
 /// Longest DNS label, and longest serverID.
 const LABEL_BYTES: usize = 63;
@@ -26,10 +22,6 @@ const LABEL_BYTES: usize = 63;
 pub(super) fn text<'n>(node: &'n Node, expected: &str) -> Result<&'n str, String> {
     match node {
         Node::Text(text) => Ok(text),
-        Node::Number(_) | Node::Flag(_) => Err(format!(
-            "expected {expected}, found {}; put it in quotes if it is meant as text",
-            node.kind()
-        )),
         other => Err(format!("expected {expected}, found {}", other.kind())),
     }
 }
@@ -120,25 +112,10 @@ pub(super) fn choice<T: Copy>(choices: &[(&str, T)]) -> impl Fn(&Node) -> Result
 
 /// A Go duration of at least `min`.
 pub(super) fn duration(min: Duration) -> impl Fn(&Node) -> Result<Duration, String> {
-    const EXPECTED: &str = "a duration such as 500ms or 1m30s";
-    move |node| {
-        let Node::Text(found) = node else {
-            return Err(format!("expected {EXPECTED}, found {}", node.kind()));
-        };
-        match duration::parse(found) {
-            Ok(duration) if duration < min => {
-                Err(format!("must be at least {}", duration::format(min)))
-            }
-            Ok(duration) if duration > MAX_DURATION => {
-                let max = duration::format(MAX_DURATION);
-                Err(format!("must be at most {max}"))
-            }
-            Ok(duration) => Ok(duration),
-            Err(error) => {
-                let rule = "is no duration such as 500ms or 1m30s";
-                Err(format!("{} {rule}: {error}", quoted(found)))
-            }
-        }
+    move |node| match read(node, "a duration such as 500ms or 1m30s", duration::parse)? {
+        short if short < min => Err(format!("must be at least {min:?}")),
+        long if long > MAX_DURATION => Err("must be at most 8760h".to_owned()),
+        duration => Ok(duration),
     }
 }
 
@@ -160,16 +137,17 @@ pub(super) fn ip(node: &Node) -> Result<IpAddr, String> {
 /// `IP:port` of one host: neither all addresses nor a group of hosts.
 pub(super) fn address(node: &Node) -> Result<SocketAddr, String> {
     const EXPECTED: &str = "IP:port such as 10.0.0.11:6443 or [2001:db8::11]:6443";
-    let address = parsed::<SocketAddr>(node, EXPECTED)?;
+    let mut address = parsed::<SocketAddr>(node, EXPECTED)?;
     let (written, ip) = (address.ip(), address.ip().to_canonical());
-    if ip.is_unspecified() {
-        return Err(format!(
+    address.set_ip(ip);
+    match ip {
+        _ if ip.is_unspecified() => Err(format!(
             "{written} stands for every address; name one address of this host"
-        ));
-    }
-    match ip.is_multicast() || ip == Ipv4Addr::BROADCAST {
-        true => Err(format!("{written} is no address of one host")),
-        false => Ok(address),
+        )),
+        _ if ip.is_multicast() || ip == Ipv4Addr::BROADCAST => {
+            Err(format!("{written} is no address of one host"))
+        }
+        _ => Ok(address),
     }
 }
 
@@ -185,7 +163,7 @@ pub(super) fn destination(node: &Node) -> Result<SocketAddr, String> {
 pub(super) fn loopback(node: &Node) -> Result<SocketAddr, String> {
     let address = address(node)?;
     let ip = address.ip();
-    match ip.to_canonical().is_loopback() {
+    match ip.is_loopback() {
         true => Ok(address),
         false => Err(format!("{ip} is not a loopback address such as 127.0.0.1")),
     }
@@ -216,28 +194,17 @@ pub(super) fn path(base: &Path) -> impl Fn(&Node) -> Result<PathBuf, String> {
 
 /// The name that a TLS server's certificate must have. An empty one would disable verification.
 pub(super) fn server_name(node: &Node) -> Result<String, String> {
-    const EXPECTED: &str = "a DNS name or an IP address";
-    if text(node, EXPECTED)?.is_empty() {
-        let why = "must not be empty: the server's certificate is verified against it";
-        return Err(why.to_owned());
-    }
     let is_name = |found: &str| ServerName::try_from(found).is_ok();
-    checked(
-        node,
-        EXPECTED,
-        is_name,
-        "is neither a DNS name nor an IP address",
-    )
+    let rule =
+        "is neither a DNS name nor an IP address: the server's certificate is verified against it";
+    checked(node, "a DNS name or an IP address", is_name, rule)
 }
 
 /// The name of a Kubernetes user; it can be sent in a header.
 pub(super) fn user(node: &Node) -> Result<String, String> {
-    const EXPECTED: &str = "the name of a user";
-    if text(node, EXPECTED)?.is_empty() {
-        return Err("must not be empty".to_owned());
-    }
-    let is_plain = |found: &str| found.bytes().all(|byte| byte.is_ascii_graphic());
-    checked(node, EXPECTED, is_plain, NOT_PLAIN)
+    let is_plain = |found: &str| !found.is_empty() && found.bytes().all(|b| b.is_ascii_graphic());
+    let rule = "is empty, or has white space or more than plain ASCII in it";
+    checked(node, "the name of a user", is_plain, rule)
 }
 
 pub(super) fn common_name(node: &Node) -> Result<String, String> {
@@ -277,25 +244,14 @@ pub(super) fn resource(node: &Node) -> Result<String, String> {
 pub(super) fn log_filter(node: &Node) -> Result<String, String> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     const EXPECTED: &str = "levels such as info,access=off";
-    let found = text(node, EXPECTED)?;
-    for directive in found.split(',') {
-        let (target, level) = match directive.split_once('=') {
-            Some((target, level)) => (Some(target), level),
-            None => (None, directive),
-        };
+    let is_directive = |directive: &str| {
+        let (target, level) = directive.split_once('=').unwrap_or(("all", directive));
         let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"_:".contains(&byte);
-        if target.is_some_and(|target| target.is_empty() || !target.bytes().all(letter)) {
-            return Err(format!(
-                "{} names no target of log lines",
-                quoted(directive)
-            ));
-        }
-        if !LEVELS.contains(&level) {
-            let levels = LEVELS.join(", ");
-            return Err(format!("{} is not one of {levels}", quoted(level)));
-        }
-    }
-    Ok(found.to_owned())
+        LEVELS.contains(&level) && !target.is_empty() && target.bytes().all(letter)
+    };
+    let is_filter = |found: &str| found.split(',').all(is_directive);
+    let rule = "is not made of levels (off, error, warn, info, debug, trace) and target=level";
+    checked(node, EXPECTED, is_filter, rule)
 }
 
 /// Empty text means none.

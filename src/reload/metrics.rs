@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use prometheus::{IntCounter, IntGauge, Registry};
 
-use crate::config::effective::EffectiveValues;
+use crate::config::EffectiveValues;
 use crate::config::settings::is_reloaded;
 use crate::metrics::{metrics, saturating};
 
@@ -62,7 +62,7 @@ impl ReloadMetrics {
         let reloaded = values.iter().filter(|(key, _)| is_reloaded(key));
         let mut status = self.lock();
         status.settings = reloaded
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
         status.needs_restart = needs_restart;
     }

@@ -22,9 +22,8 @@ use tokio::time::{MissedTickBehavior, interval};
 use metrics::ReloadMetrics;
 
 use crate::config::contents::{Check, Contents};
-use crate::config::effective::EffectiveValues;
-use crate::config::settings::{SharedSettings, is_reloaded};
-use crate::config::{self, Config, LoadedConfig, Problem};
+use crate::config::settings::{SharedSettings, changes, is_reloaded};
+use crate::config::{self, Config, EffectiveValues, LoadedConfig, Problem};
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Problems that are named in the log and on the status page.
@@ -125,26 +124,18 @@ impl Reloader {
 
     fn apply(&mut self, config: &Config, values: EffectiveValues) {
         self.settings.store(config);
-        let set_filter = || {
-            if let Some(set) = &self.log_filter {
-                set(&config.logging.filter);
-            }
-        };
-        // The old filter or the new one lets the line pass, unless both are against it.
-        let logged_before = tracing::enabled!(tracing::Level::INFO);
-        if !logged_before {
-            set_filter();
+        if let Some(set) = &self.log_filter {
+            set(&config.logging.filter);
         }
-        let changes = self.values.changes(&values);
-        let reloaded = changes.iter().filter(|change| is_reloaded(change.key));
-        let changed = joined(reloaded.map(|change| match (change.key, &self.log_filter) {
+        let changed = changes(&self.values, &values);
+        let changed = changed.iter().filter(|(key, _)| is_reloaded(key));
+        let changed = joined(changed.map(|(key, change)| match (*key, &self.log_filter) {
             (FILTER, None) => format!("{change} (RUST_LOG is set and counts instead)"),
-            _ => change.to_string(),
+            _ => change.clone(),
         }));
-        let waiting: Vec<String> = (self.started_with.changes(&values).iter())
-            .filter(|change| !is_reloaded(change.key))
-            .map(ToString::to_string)
-            .collect();
+        let waiting = changes(&self.started_with, &values).into_iter();
+        let waiting = waiting.filter(|(key, _)| !is_reloaded(key));
+        let waiting: Vec<String> = waiting.map(|(_, change)| change).collect();
         match waiting.is_empty() {
             true => tracing::info!(changed, "the configuration file was read again"),
             false => {
@@ -156,23 +147,16 @@ impl Reloader {
                 );
             }
         }
-        if logged_before {
-            set_filter();
-        }
         self.metrics.applied();
         self.metrics.in_use(&values, waiting);
         self.values = values;
     }
 
     fn complain(&self) {
-        let mut named: Vec<String> = self.problems.iter().map(ToString::to_string).collect();
-        if let Some(more) = named
-            .len()
-            .checked_sub(NAMED_PROBLEMS)
-            .filter(|more| *more > 0)
-        {
-            named.truncate(NAMED_PROBLEMS);
-            named.push(format!("and {more} more"));
+        let named = self.problems.iter().take(NAMED_PROBLEMS);
+        let mut named: Vec<String> = named.map(ToString::to_string).collect();
+        if self.problems.len() > NAMED_PROBLEMS {
+            named.push(format!("and {} more", self.problems.len() - NAMED_PROBLEMS));
         }
         let problems = joined(&named);
         tracing::error!(

@@ -9,7 +9,6 @@ use super::super::text::plain;
 use super::super::{Ending, terminal};
 use super::fetch;
 use crate::admin::document::{ResourceStatus, StatusDocument};
-use crate::config::duration;
 use crate::kube::gvr::api_version;
 
 const PAUSE: Duration = Duration::from_millis(500);
@@ -36,7 +35,7 @@ pub fn run(admin: &str, peers: usize, timeout: Duration) -> Ending {
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Ending::of(Err(format!("not within {}", duration::format(timeout))));
+            return Ending::of(Err(format!("not within {timeout:?}")));
         }
         sleep(left.min(PAUSE));
     }

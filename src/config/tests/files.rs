@@ -341,7 +341,7 @@ fn one_authority_for_users_and_peers_is_found_whatever_its_path() {
 fn a_configuration_that_cannot_be_read() {
     let fixture = Fixture::new();
     fs::write(fixture.path("config.yaml"), b"kind: x\n\xff\n").unwrap();
-    assert_eq!(fixture.problems(), ["config.yaml: not UTF-8 text (line 2)"]);
+    assert_eq!(fixture.problems(), ["config.yaml: not UTF-8 text"]);
     fs::remove_file(fixture.path("config.yaml")).unwrap();
     assert_eq!(fixture.problems(), ["config.yaml: no such file"]);
     fixture.write("config.yaml", &"#".repeat(100_000));

@@ -15,7 +15,7 @@ fn identity_headers_have_one_meaning_each() {
         ),
         (
             "requestHeaderUidHeaders: [x-remote-USER]",
-            "serving.requestHeaderUidHeaders (line 4): x-remote-user is the same header as x-remote-user in \
+            "serving.requestHeaderUidHeaders (line 4): x-remote-user is the same header as in \
           serving.requestHeaderUsernameHeaders",
         ),
         (
@@ -47,9 +47,9 @@ fn identity_headers_have_one_meaning_each() {
             "serving.requestHeaderExtraHeaderPrefixes[0] (line 4): \"impersonate-extra-\" would take in impersonate-; make it longer",
         ),
         (
-            "requestHeaderExtraHeaderPrefixes: [X-Remote-U]",
-            "serving.requestHeaderExtraHeaderPrefixes (line 4): x-remote-u is the same header as x-remote-user in \
-          serving.requestHeaderUsernameHeaders",
+            "requestHeaderExtraHeaderPrefixes: [X-Remote-Us]",
+            "serving.requestHeaderExtraHeaderPrefixes (line 4): x-remote-us of \
+          serving.requestHeaderExtraHeaderPrefixes takes in x-remote-user of serving.requestHeaderUsernameHeaders",
         ),
         (
             "requestHeaderAllowedNames: [' a']",
@@ -134,16 +134,15 @@ fn further_addresses_must_be_others() {
         ),
         (
             "['10.0.0.11:6443']",
-            "serving.additionalBindAddresses[0] (line 4): is the same as serving.bindAddress; remove it here",
+            "serving.additionalBindAddresses[0] (line 4): is the same as serving.bindAddress; each needs an address of its own",
         ),
         (
             "['127.0.0.1:6443']",
-            "serving.additionalBindAddresses[0] (line 4): is the same as apiServer.address; the proxy would send every \
-             request to itself",
+            "serving.additionalBindAddresses[0] (line 4): is the same as apiServer.address; each needs an address of its own",
         ),
         (
             "['127.0.0.1:10260']",
-            "serving.additionalBindAddresses[0] (line 4): is the same as admin.bindAddress; each needs a port of its own",
+            "serving.additionalBindAddresses[0] (line 4): is the same as admin.bindAddress; each needs an address of its own",
         ),
         (
             "10.0.0.100:6443",

@@ -26,8 +26,13 @@ thread_local! {
 /// All keys, in the order of the code that reads them.
 pub(in crate::config) fn keys() -> Vec<Key> {
     KEYS.set(Some(Vec::new()));
-    super::parse("{}").unwrap_err();
-    KEYS.take().unwrap()
+    let problems = super::parse("{}").unwrap_err();
+    let mut keys = KEYS.take().unwrap();
+    for key in &mut keys {
+        key.required = problems.iter().any(|problem| problem.key == key.path);
+        key.default.take_if(|_| key.required);
+    }
+    keys
 }
 
 fn is_on() -> bool {
@@ -44,23 +49,18 @@ fn change(change: impl FnOnce(&mut Key)) {
 
 /// Notes that a key was read. `complain`: reports a problem about its value.
 pub(in crate::config) fn asked(
-    path: KeyPath,
+    path: &KeyPath,
     complain: impl FnOnce(&'static Node) -> Option<String>,
 ) {
     if !is_on() {
         return;
     }
     let key = Key {
-        path: path.to_string(),
+        path: path.name.clone(),
         takes: expected(complain(&STRANGE)),
         ..Key::default()
     };
     KEYS.with_borrow_mut(|keys| keys.as_mut().unwrap().push(key));
-}
-
-/// It must be there.
-pub(in crate::config) fn required() {
-    change(|key| key.required = true);
 }
 
 /// It need not be there.
@@ -77,23 +77,20 @@ pub(in crate::config) fn default(default: &Node, complain: impl Fn(&Node) -> Opt
     });
 }
 
-/// It is a list of these.
-pub(in crate::config) fn items<T>(mut parse: impl FnMut(&Node) -> Result<T, String>) {
-    if !is_on() {
-        return;
-    }
-    let item = expected(parse(&STRANGE).err());
-    change(|key| key.takes = format!("a list; each item: {item}"));
-}
-
 /// It is a list of these, with a default.
-pub(in crate::config) fn default_items<T, P: FnMut(&Node) -> Result<T, String>>(
+pub(in crate::config) fn default_items<T>(
     default: &[Node],
-    mut parse: P,
-) -> P {
-    items(&mut parse);
-    change(|key| key.default = Some(Node::List(default.to_vec())));
-    parse
+    parse: impl Fn(&Node) -> Result<T, String>,
+) {
+    let is_asked = |keys: &Option<Vec<Key>>| {
+        let last = keys.as_ref().and_then(|keys| keys.last());
+        last.is_some_and(|key| key.takes == "a list")
+    };
+    if KEYS.with_borrow(is_asked) {
+        let item = expected(parse(&STRANGE).err());
+        change(|key| key.takes = format!("a list; each item: {item}"));
+        change(|key| key.default = Some(Node::List(default.to_vec())));
+    }
 }
 
 fn expected(complaint: Option<String>) -> String {

@@ -108,14 +108,15 @@ async fn a_wrong_file_and_a_missing_one_change_nothing_and_are_named() {
     let expected = [
         format!("rerouting.unsynced (line {line}): \"Never\" is not one of Reject, ServeLocal"),
         format!(
-            "rerouting.enabld (line {}): unknown key; did you mean enabled?",
+            "rerouting.enabld (line {}): unknown key; expected one of enabled, unsynced, absentServerGrace, bareServers, \
+             ignoredAddresses",
             line + 1
         ),
     ];
     let config = &proxy.statusz().await["config"];
     assert_eq!(config["problems"], json!(expected));
     assert_eq!(config["settings"]["rerouting.enabled"], "true");
-    assert!(lines(proxy, UNUSABLE) == 1 && log(proxy).contains("did you mean enabled"));
+    assert!(lines(proxy, UNUSABLE) == 1 && log(proxy).contains("enabld"));
     assert_eq!(admin.get(PODS).await.code(), 200);
 
     fs::remove_file(proxy.config_file()).unwrap();

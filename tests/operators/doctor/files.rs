@@ -6,7 +6,7 @@ use super::{Case, YEAR, pair, serving, told};
 use testkit::addr::Loopback;
 use testkit::pki::{LeafOptions, SERVER_NAME};
 
-const LOOP: &str = "; the proxy would send every request to itself";
+const LOOP: &str = "; each needs an address of its own";
 const ELSEWHERE: &str = "proxy here: runs with another configuration than this file";
 
 #[tokio::test]
