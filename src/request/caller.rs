@@ -81,14 +81,8 @@ struct Verdict {
     generation: u64,
     /// Unix seconds in which no certificate of the chain and no CA becomes valid or expires.
     unchanged: RangeInclusive<u64>,
-    owner: Owner,
-}
-
-#[derive(Debug, Clone)]
-enum Owner {
-    Peer,
-    User(Arc<UserHeaders>),
-    Unverifiable,
+    /// A peer, a user, or unverifiable.
+    owner: Caller,
 }
 
 /// A certificate user, ready to be written as requestheader values.
@@ -147,67 +141,53 @@ impl Authenticator {
     /// The caller of a request on `connection` at `now`. `bearer`: the request has a token
     /// ([`super::token::is_there`]).
     pub fn caller(&self, connection: &ClientConnection, bearer: bool, now: SystemTime) -> Caller {
-        let Some(certificate) = &connection.certificate else {
-            return if bearer {
-                Caller::Bearer
-            } else {
-                Caller::Anonymous
-            };
+        let owner = match &connection.certificate {
+            Some(certificate) => self.owner(certificate, now),
+            None => Caller::Anonymous,
         };
-        match self.owner(certificate, now) {
-            Owner::Peer => Caller::Peer,
-            Owner::User(headers) => Caller::User(headers),
-            Owner::Unverifiable if bearer => Caller::Bearer,
-            Owner::Unverifiable => Caller::Unverifiable,
+        match owner {
+            Caller::Anonymous | Caller::Unverifiable if bearer => Caller::Bearer,
+            owner => owner,
         }
     }
 
-    fn owner(&self, certificate: &ClientCertificate, now: SystemTime) -> Owner {
+    /// Verifies the chain, unless that was done: it is too expensive to repeat for each request.
+    fn owner(&self, certificate: &ClientCertificate, now: SystemTime) -> Caller {
         // A clock before 1970 makes every certificate invalid, which is the safe side.
-        let since_epoch = now
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or(Duration::ZERO);
+        let since_epoch = now.duration_since(SystemTime::UNIX_EPOCH);
+        let now = since_epoch.unwrap_or(Duration::ZERO).as_secs();
         if let Some(verdict) = &*certificate.verdict.load()
             && verdict.generation == self.generation
-            && verdict.unchanged.contains(&since_epoch.as_secs())
+            && verdict.unchanged.contains(&now)
         {
             return verdict.owner.clone();
         }
-        let now = since_epoch.as_secs();
-        let verdict = self.verdict(&certificate.chain, now);
-        let owner = verdict.owner.clone();
-        certificate.verdict.store(Some(Arc::new(verdict)));
+        let (owner, unchanged) = match PresentedChain::parse(&certificate.chain) {
+            Some(presented) => (
+                self.authenticate(&presented, now),
+                overlap(&presented.unchanged(now), &self.cas.unchanged(now)),
+            ),
+            None => (Caller::Unverifiable, 0..=u64::MAX),
+        };
+        certificate.verdict.store(Some(Arc::new(Verdict {
+            generation: self.generation,
+            unchanged,
+            owner: owner.clone(),
+        })));
         owner
     }
 
-    /// Verifies the chain, which is too expensive to repeat for each request.
-    fn verdict(&self, chain: &[CertificateDer<'_>], now: u64) -> Verdict {
-        let presented = PresentedChain::parse(chain);
-        let (owner, unchanged) = match &presented {
-            Some(presented) => (
-                self.authenticate(presented, now),
-                overlap(&presented.unchanged(now), &self.cas.unchanged(now)),
-            ),
-            None => (Owner::Unverifiable, 0..=u64::MAX),
-        };
-        Verdict {
-            generation: self.generation,
-            unchanged,
-            owner,
-        }
-    }
-
-    fn authenticate(&self, presented: &PresentedChain, now: u64) -> Owner {
+    fn authenticate(&self, presented: &PresentedChain, now: u64) -> Caller {
         let subject = presented.subject();
-        if self.cas.is_peer(presented, now) && self.is_allowed_name(&subject) {
-            return Owner::Peer;
+        if self.cas.peers.trust(presented, now) && self.is_allowed_name(&subject) {
+            return Caller::Peer;
         }
-        if self.cas.is_user(presented, now)
+        if self.cas.users.trust(presented, now)
             && let Some(headers) = user_headers(presented.leaf(), &subject)
         {
-            return Owner::User(Arc::new(headers));
+            return Caller::User(Arc::new(headers));
         }
-        Owner::Unverifiable
+        Caller::Unverifiable
     }
 
     fn is_allowed_name(&self, subject: &[Attribute<'_>]) -> bool {
@@ -235,7 +215,7 @@ fn user_headers(der: &[u8], subject: &[Attribute<'_>]) -> Option<UserHeaders> {
     let groups = organizations
         .map(|organization| header_value(organization.text()?))
         .collect::<Option<_>>()?;
-    let uid = match credential::uid(subject).ok()? {
+    let uid = match credential::uid(subject)? {
         Some(uid) => Some(header_value(uid)?),
         None => None,
     };

@@ -46,17 +46,14 @@ pub fn header(prefix: &str) -> Option<HeaderName> {
     HeaderName::try_from(format!("{prefix}{KEY}")).ok()
 }
 
-/// The subject has several UIDs, or a UID that is not text: kube-apiserver refuses such a certificate.
-#[derive(Debug, PartialEq, Eq)]
-pub struct MalformedUid;
-
-/// The UID in a certificate's subject, if there is one.
-pub fn uid<'a>(subject: &[Attribute<'a>]) -> Result<Option<&'a str>, MalformedUid> {
+/// The UID in a certificate's subject, if there is one. `None`: there are several, or one that is not text, and
+/// kube-apiserver refuses such a certificate.
+pub fn uid<'a>(subject: &[Attribute<'a>]) -> Option<Option<&'a str>> {
     let mut uids = subject.iter().filter(|it| it.id == UID);
     match (uids.next(), uids.next()) {
-        (None, _) => Ok(None),
-        (Some(uid), None) => uid.text().map(Some).ok_or(MalformedUid),
-        (Some(_), Some(_)) => Err(MalformedUid),
+        (None, _) => Some(None),
+        (Some(uid), None) => uid.text().map(Some),
+        (Some(_), Some(_)) => None,
     }
 }
 
@@ -74,20 +71,11 @@ pub fn details(version: &str) -> CredentialFeatures {
 
 /// The minor version of Kubernetes 1; the highest number for later major versions.
 pub fn minor(version: &str) -> Option<u32> {
-    // Bytes, because this runs for each rerouted request.
-    let mut numbers = version
-        .trim_start_matches('v')
-        .as_bytes()
-        .split(|byte| *byte == b'.');
+    let mut numbers = version.trim_start_matches('v').split('.');
     let mut next = || {
-        let mut digits = numbers.next()?.iter().map_while(|byte| match byte {
-            b'0'..=b'9' => Some(u32::from(byte - b'0')),
-            _ => None,
-        });
-        let first = digits.next()?;
-        digits.try_fold(first, |number, digit| {
-            number.checked_mul(10)?.checked_add(digit)
-        })
+        let number = numbers.next()?;
+        let digits = number.bytes().take_while(u8::is_ascii_digit).count();
+        number.get(..digits)?.parse().ok()
     };
     match (next()?, next()?) {
         (0, _) => None,

@@ -22,8 +22,8 @@ pub struct ServingTls {
     default: Arc<ServerConfig>,
     /// For addresses with a certificate of their own.
     by_address: HashMap<IpAddr, Arc<ServerConfig>>,
-    /// CAs whose names clients are not sent, because they do not fit into a handshake.
-    unnamed: usize,
+    /// Clients are not sent the names of CAs, because they do not fit into a handshake.
+    unnamed: bool,
 }
 
 impl ServingTls {
@@ -41,9 +41,10 @@ impl ServingTls {
         }
         let cas = ClientCas::new(&users, &peers)?;
         let hints = cas.hints();
-        let verifier = Arc::new(AcceptParsable::new(hints.names));
+        let unnamed = hints.is_none();
+        let verifier = Arc::new(AcceptParsable::new(hints.unwrap_or_default()));
         let provider = provider(config);
-        let selection = selection(config, reading)?.with_suites(&provider.cipher_suites);
+        let selection = selection(config, reading, &provider.cipher_suites)?;
         let versions = match config.min_tls_version {
             MinTlsVersion::Tls12 => &[&TLS13, &TLS12][..],
             MinTlsVersion::Tls13 => &[&TLS13],
@@ -56,27 +57,23 @@ impl ServingTls {
             server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
             Ok::<_, TlsError>(Arc::new(server))
         };
-        let by_address = selection.addresses();
-        let by_address = by_address.map(|address| Ok((address, server(selection.at(address))?)));
+        let by_address = selection.by_address.keys();
+        let by_address = by_address.map(|address| Ok((*address, server(selection.at(*address))?)));
         let by_address = by_address.collect::<Result<_, TlsError>>()?;
         let default = server(selection)?;
         let tls = Self {
             default,
             by_address,
-            unnamed: hints.left_out,
+            unnamed,
         };
         Ok((tls, cas))
     }
 
     /// What an operator should know of these files.
-    pub fn warning(&self) -> Option<String> {
-        let unnamed = self.unnamed;
-        (unnamed > 0).then(|| {
-            format!(
-                "the names of the {unnamed} client CAs do not fit into a TLS handshake: clients are sent no names, which \
-                 stands for any CA"
-            )
-        })
+    pub fn warning(&self) -> Option<&'static str> {
+        self.unnamed.then_some(
+            "the names of the client CAs do not fit into a TLS handshake: clients are sent no names, which stands for any CA",
+        )
     }
 
     /// The configuration for a connection to this address of the proxy.
@@ -94,7 +91,7 @@ pub fn certificate_for<'c>(
     name: Option<&str>,
     address: IpAddr,
 ) -> Result<&'c KeyPair, TlsError> {
-    let selection = selection(config, reading)?.at(address.to_canonical());
+    let selection = selection(config, reading, &[])?.at(address.to_canonical());
     let chosen = selection.choose(name, |_| true);
     let named = chosen
         .checked_sub(1)
@@ -102,13 +99,18 @@ pub fn certificate_for<'c>(
     Ok(named.map_or(&config.tls, |certificate| &certificate.pair))
 }
 
-fn selection(config: &ServingConfig, reading: &FileSnapshot<'_>) -> Result<Selection, TlsError> {
+fn selection(
+    config: &ServingConfig,
+    reading: &FileSnapshot<'_>,
+    suites: &[SupportedCipherSuite],
+) -> Result<Selection, TlsError> {
     let named = config.sni_certificates.iter().map(|certificate| {
         let key = reading.certified_key(&certificate.pair)?;
         Ok((key, &certificate.names[..]))
     });
     let named = named.collect::<Result<_, TlsError>>()?;
-    Ok(Selection::new(reading.certified_key(&config.tls)?, named))
+    let default = reading.certified_key(&config.tls)?;
+    Ok(Selection::new(default, named, suites))
 }
 
 /// The provider with the cipher suites that `config` names.

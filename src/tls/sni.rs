@@ -9,7 +9,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustls::SupportedCipherSuite;
-use rustls::crypto::ring::ALL_CIPHER_SUITES;
 use rustls::pki_types::ServerName;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -27,7 +26,7 @@ pub(super) struct Selection {
     certificates: Vec<Arc<CertifiedKey>>,
     /// Indices of certificates.
     by_domain: HashMap<String, usize>,
-    by_address: HashMap<IpAddr, usize>,
+    pub(super) by_address: HashMap<IpAddr, usize>,
     /// For clients that send no name.
     unnamed: Option<usize>,
     /// The cipher suites of the port.
@@ -36,7 +35,11 @@ pub(super) struct Selection {
 
 impl Selection {
     /// Each of `named` with the names that it was given explicitly.
-    pub(super) fn new(default: CertifiedKey, named: Vec<(CertifiedKey, &[SniName])>) -> Self {
+    pub(super) fn new(
+        default: CertifiedKey,
+        named: Vec<(CertifiedKey, &[SniName])>,
+        suites: &[SupportedCipherSuite],
+    ) -> Self {
         let (mut by_domain, mut by_address) = (HashMap::new(), HashMap::new());
         // The first certificate of a name counts, so explicit names come first.
         for (index, (_, names)) in (1..).zip(&named) {
@@ -58,19 +61,8 @@ impl Selection {
             by_domain,
             by_address,
             unnamed: None,
-            suites: ALL_CIPHER_SUITES.to_vec(),
+            suites: suites.to_vec(),
         }
-    }
-
-    /// These certificates for a port with these cipher suites.
-    pub(super) fn with_suites(self, suites: &[SupportedCipherSuite]) -> Self {
-        let suites = suites.to_vec();
-        Self { suites, ..self }
-    }
-
-    /// The addresses with a certificate of their own.
-    pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
-        self.by_address.keys().copied()
     }
 
     /// What is chosen from for connections to this address.

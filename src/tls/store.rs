@@ -6,9 +6,7 @@ use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
-};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
 use super::algorithms;
 use super::error::TlsError;
@@ -33,8 +31,8 @@ pub fn client(
     cas: &[CertificateDer<'_>],
     identity: Option<ChainAndKey>,
 ) -> Result<ClientConfig, TlsError> {
-    let roots = Arc::new(roots(cas));
-    let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider()).build();
+    let roots = pem::roots(cas).map_err(|error| Error::General(error.to_string()))?;
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), provider()).build();
     let verifier = verifier.map_err(|error| Error::General(error.to_string()))?;
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
@@ -44,13 +42,6 @@ pub fn client(
         Some((chain, key)) => builder.with_client_auth_cert(chain, key)?,
         None => builder.with_no_client_auth(),
     })
-}
-
-/// Certificates that cannot be CAs are left out.
-fn roots(cas: &[CertificateDer<'_>]) -> RootCertStore {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(cas.iter().map(|ca| ca.clone().into_owned()));
-    roots
 }
 
 /// Verifies servers as rustls does, but none whose certificate x509-parser cannot read: pingora reads serial and

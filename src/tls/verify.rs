@@ -15,8 +15,7 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Signatu
 use webpki::RawPublicKeyEntity;
 
 use super::algorithms::ALGORITHMS;
-use crate::x509::{self, pem};
-use crate::x509::{PresentedChain, Roots, UnparsableCertificate};
+use crate::x509::{self, Roots, UnparsableCertificate, pem};
 
 /// Accepts every client certificate that can be parsed; requests one, requires none.
 #[derive(Debug)]
@@ -102,40 +101,21 @@ fn key<'c>(cert: &'c CertificateDer<'_>) -> Result<SubjectPublicKeyInfoDer<'c>, 
 /// for all extensions; rustls and Go take no longer message. The rest of the message is far below 1 KiB.
 const HINTS: usize = (64 << 10) - (1 << 10);
 
-/// The names of CAs that clients are sent.
-#[derive(Debug)]
-pub struct Hints {
-    pub names: Vec<DistinguishedName>,
-    /// Names that do not fit.
-    pub left_out: usize,
-}
-
-impl Hints {
-    /// All names, or none: a client whose CA is missing in a list may present no certificate, and without a list it may
-    /// present any.
-    fn of(subjects: &BTreeSet<&[u8]>) -> Self {
-        let length: usize = subjects.iter().map(|subject| 2 + subject.len()).sum();
-        if length > HINTS {
-            return Self {
-                names: Vec::new(),
-                left_out: subjects.len(),
-            };
-        }
-        let names = subjects.iter().map(|subject| subject.to_vec().into());
-        Self {
-            names: names.collect(),
-            left_out: 0,
-        }
-    }
+/// All names, or none: a client whose CA is missing in a list may present no certificate, and without a list it may present
+/// any.
+fn fitting(subjects: &BTreeSet<&[u8]>) -> Option<Vec<DistinguishedName>> {
+    let length: usize = subjects.iter().map(|subject| 2 + subject.len()).sum();
+    let names = subjects.iter().map(|subject| subject.to_vec().into());
+    (length <= HINTS).then(|| names.collect())
 }
 
 /// The CAs that client certificates are verified against.
 #[derive(Debug)]
 pub struct ClientCas {
     /// Users: `serving.clientCAFile`.
-    users: Roots,
+    pub users: Roots,
     /// Peers: `serving.requestHeaderClientCAFile`.
-    peers: Roots,
+    pub peers: Roots,
 }
 
 impl ClientCas {
@@ -150,22 +130,9 @@ impl ClientCas {
         })
     }
 
-    /// Subjects of all CAs, for the handshake's certificate request.
-    pub fn hints(&self) -> Hints {
-        let subjects = self.users.subjects().chain(self.peers.subjects());
-        Hints::of(&subjects.collect())
-    }
-
-    /// Whether the chain is a user's: it leads to `clientCAFile`, is valid at `now` (Unix seconds) and may be used by
-    /// clients.
-    pub fn is_user(&self, chain: &PresentedChain, now: u64) -> bool {
-        self.users.trust(chain, now)
-    }
-
-    /// Whether the chain is a peer's: it leads to `requestHeaderClientCAFile`, is valid at `now` (Unix seconds) and may be
-    /// used by clients.
-    pub fn is_peer(&self, chain: &PresentedChain, now: u64) -> bool {
-        self.peers.trust(chain, now)
+    /// Subjects of all CAs, for the handshake's certificate request; `None`: they do not fit.
+    pub fn hints(&self) -> Option<Vec<DistinguishedName>> {
+        fitting(&self.users.subjects().chain(self.peers.subjects()).collect())
     }
 
     /// Unix seconds around `now` in which no root begins or ceases to be valid.
@@ -191,14 +158,14 @@ mod tests {
     fn names_are_sent_if_all_fit() {
         let hints = |lengths: &[usize]| {
             let names: Vec<_> = lengths.iter().map(|length| vec![b'x'; *length]).collect();
-            let hints = Hints::of(&names.iter().map(Vec::as_slice).collect());
-            (hints.names.len(), hints.left_out)
+            let fitting = fitting(&names.iter().map(Vec::as_slice).collect());
+            fitting.map(|names| names.len())
         };
-        assert_eq!(hints(&[]), (0, 0));
+        assert_eq!(hints(&[]), Some(0));
         // Two CAs may have one name.
-        assert_eq!(hints(&[100, 100, 50]), (2, 0));
-        assert_eq!(hints(&[HINTS - 2]), (1, 0));
-        assert_eq!(hints(&[HINTS - 2, 1]), (0, 2));
-        assert_eq!(hints(&[70_000]), (0, 1));
+        assert_eq!(hints(&[100, 100, 50]), Some(2));
+        assert_eq!(hints(&[HINTS - 2]), Some(1));
+        assert_eq!(hints(&[HINTS - 2, 1]), None);
+        assert_eq!(hints(&[70_000]), None);
     }
 }

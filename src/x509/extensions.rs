@@ -9,9 +9,8 @@ use bytes::Bytes;
 use der::Tag;
 use der::asn1::BitStringRef;
 
-use super::constraints::Constraints;
+use super::constraints::{self, Constraints};
 use super::der::{DerReader, context};
-use super::names;
 
 /// The extensions that verification needs.
 #[derive(Debug, Clone)]
@@ -92,7 +91,7 @@ impl Extensions {
             15 => self.may_sign = may_sign(reader.bits()?),
             17 => {
                 self.names = Some(raw.slice_ref(value));
-                return names::check(value);
+                return Some(!constraints::alternatives(value)?.is_empty());
             }
             19 => self.basic = Some(basic(&mut reader)?),
             30 => {

@@ -1,11 +1,9 @@
-//! Subjects, issuers, and alternative names.
-
-use std::net::IpAddr;
+//! Subjects and issuers.
 
 use der::asn1::AnyRef;
 use der::{Tag, Tagged as _};
 
-use super::der::{DerReader, context};
+use super::der::DerReader;
 
 /// An attribute of a subject or issuer.
 #[derive(Debug, Clone, Copy)]
@@ -57,57 +55,4 @@ fn is_text(value: AnyRef<'_>) -> bool {
 fn is_printable(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(byte, b'\''..=b')' | b'+'..=b'/' | b' ' | b':' | b'=' | b'?' | b'*' | b'&')
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AltName<'a> {
-    Email(&'a str),
-    Dns(&'a str),
-    Uri(&'a str),
-    Ip(IpAddr),
-    /// Of a type that Go ignores.
-    Other,
-}
-
-/// The names in a SubjectAltName; `None`: it cannot be read.
-pub(super) fn alternatives(value: &[u8]) -> Option<Vec<AltName<'_>>> {
-    let mut list = DerReader::new(value)?.sequence()?;
-    let mut names = Vec::new();
-    while !list.is_empty() {
-        names.push(name(list.read()?)?);
-    }
-    Some(names)
-}
-
-fn name(name: AnyRef<'_>) -> Option<AltName<'_>> {
-    const EMAIL: Tag = context(1);
-    const DNS: Tag = context(2);
-    const URI: Tag = context(6);
-    const IP: Tag = context(7);
-    let value = name.value();
-    Some(match name.tag() {
-        EMAIL => AltName::Email(ascii(value)?),
-        DNS => AltName::Dns(ascii(value)?),
-        URI => AltName::Uri(ascii(value)?),
-        IP => AltName::Ip(ip(value)?),
-        _ => AltName::Other,
-    })
-}
-
-fn ip(value: &[u8]) -> Option<IpAddr> {
-    let four = <[u8; 4]>::try_from(value).map(IpAddr::from);
-    let sixteen = <[u8; 16]>::try_from(value).map(IpAddr::from);
-    four.or(sixteen).ok()
-}
-
-pub(super) fn ascii(value: &[u8]) -> Option<&str> {
-    std::str::from_utf8(value)
-        .ok()
-        .filter(|text| text.is_ascii())
-}
-
-/// Whether a SubjectAltName has a name of a type that Go knows; `None`: it cannot be read.
-pub(super) fn check(value: &[u8]) -> Option<bool> {
-    let names = alternatives(value)?;
-    Some(names.iter().any(|name| *name != AltName::Other))
 }

@@ -102,7 +102,7 @@ impl Judge<'_> {
         let cas = ClientCas::new(&users, &peers).ok()?;
         let now = self.nearest_valid_time(&chain)?;
         let presented = PresentedChain::parse(&chain);
-        let signed = presented.is_some_and(|chain| cas.is_peer(&chain, now.as_secs()));
+        let signed = presented.is_some_and(|chain| cas.peers.trust(&chain, now.as_secs()));
         let names = &serving.request_header_allowed_names;
         let judge = Authenticator {
             generation: 0,

@@ -42,6 +42,7 @@ fn exact_names_come_before_wildcards_and_explicit_ones_before_those_in_certifica
             (certificate("*.org", &["A.Example.Net", "10.0.0.1"]), &[]),
             (certificate("fourth", &["a.example.net"]), &[]),
         ],
+        &[],
     );
     for (name, expected) in [
         // In a certificate, and exact.
@@ -74,7 +75,7 @@ fn exact_names_come_before_wildcards_and_explicit_ones_before_those_in_certifica
 fn a_star_is_for_names_of_one_label() {
     let names = [domain("*")];
     let default = certificate("a", &["kubernetes"]);
-    let selection = Selection::new(default, vec![(certificate("b", &[]), &names)]);
+    let selection = Selection::new(default, vec![(certificate("b", &[]), &names)], &[]);
     assert_eq!(selection.choose(Some("kubernetes"), any), 1);
     assert_eq!(selection.choose(Some("kubernetes.default"), any), 0);
 }
@@ -84,8 +85,8 @@ fn an_address_is_for_clients_that_connect_to_it_without_a_name() {
     let address = IpAddr::from([10, 0, 0, 100]);
     let names = [SniName::Address(address), domain("virtual")];
     let default = certificate("a", &["kubernetes"]);
-    let selection = Selection::new(default, vec![(certificate("b", &[]), &names)]);
-    assert!(selection.addresses().eq([address]));
+    let selection = Selection::new(default, vec![(certificate("b", &[]), &names)], &[]);
+    assert!(selection.by_address.keys().eq([&address]));
     assert_eq!(selection.choose(None, any), 0);
     let there = selection.at(address);
     assert_eq!(there.choose(None, any), 1);
@@ -100,7 +101,7 @@ fn a_client_that_cannot_verify_the_default_gets_one_that_it_can() {
     let default = certificate("a", &["kubernetes"]);
     let default_chain = default.cert.clone();
     let other = certificate("b", &["kubernetes"]);
-    let selection = Selection::new(default, vec![(other, &names)]);
+    let selection = Selection::new(default, vec![(other, &names)], &[]);
     let cannot = |key: &CertifiedKey| key.cert != default_chain;
     assert_eq!(selection.choose(None, cannot), 1);
     assert_eq!(selection.choose(Some("kubernetes"), cannot), 1);
