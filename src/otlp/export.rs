@@ -10,7 +10,7 @@ use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use rand::Rng as _;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 
 use super::context::TraceContext;
@@ -21,6 +21,8 @@ use crate::log_throttle::LogThrottle;
 /// Most spans that wait, and most of one batch, as in OpenTelemetry's own batch processor.
 const QUEUE: usize = 2048;
 const BATCH: usize = 512;
+/// Between two batches, so that there is more than one span in each.
+const PAUSE: Duration = Duration::from_millis(50);
 /// For one batch, connecting included.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the end of the process waits for the last spans.
@@ -72,7 +74,8 @@ impl Tracer {
     pub fn ended(&self, span: OpenSpan, failed: bool) {
         let message = Message::Ended(Box::new(span.end(failed)));
         if self.queue.try_send(message).is_err() {
-            self.metrics.dropped.inc();
+            let [_, dropped, _] = &self.metrics.by_result;
+            dropped.inc();
         }
     }
 
@@ -124,7 +127,7 @@ pub fn start(
     })
 }
 
-/// A batch is what has come while the one before was sent. Ends when every tracer is gone.
+/// A batch is what has come since the one before. Ends when every tracer is gone.
 async fn run(mut queue: mpsc::Receiver<Message>, mut exporter: Exporter) {
     let mut messages = Vec::new();
     while queue.recv_many(&mut messages, BATCH).await > 0 {
@@ -140,6 +143,7 @@ async fn run(mut queue: mpsc::Receiver<Message>, mut exporter: Exporter) {
         }
         // Who waits for them goes on.
         drop(flushes);
+        sleep(PAUSE).await;
     }
 }
 
@@ -170,13 +174,14 @@ impl Exporter {
                 ..ResourceSpans::default()
             }],
         };
+        let [exported, _, failed] = &self.metrics.by_result;
         let error = match timeout(EXPORT_TIMEOUT, self.client.export(request)).await {
             Ok(Ok(response)) => {
                 let partial = response.into_inner().partial_success;
                 let rejected = partial.map_or(0, |partial| partial.rejected_spans);
                 let rejected = u64::try_from(rejected).unwrap_or(0).min(count);
-                self.metrics.exported.inc_by(count - rejected);
-                self.metrics.failed.inc_by(rejected);
+                exported.inc_by(count - rejected);
+                failed.inc_by(rejected);
                 if let Some(after) = self.throttle.recovered(&()) {
                     tracing::info!(endpoint = self.endpoint, ?after, "spans are sent again");
                 }
@@ -185,7 +190,7 @@ impl Exporter {
             Ok(Err(status)) => format!("{:?}", status.code()),
             Err(_) => "no answer in time".to_owned(),
         };
-        self.metrics.failed.inc_by(count);
+        failed.inc_by(count);
         if self.throttle.should_log((), error.clone()) {
             tracing::warn!(endpoint = self.endpoint, error, "spans cannot be sent");
         }
@@ -247,6 +252,7 @@ mod tests {
         for _ in 0..QUEUE + 3 {
             tracer.ended(tracer.sample(None, true, "GET").unwrap(), false);
         }
-        assert_eq!(tracer.metrics.dropped.get(), 3);
+        let [_, dropped, _] = &tracer.metrics.by_result;
+        assert_eq!(dropped.get(), 3);
     }
 }
