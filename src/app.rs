@@ -9,19 +9,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use etcd_client::TlsOptions;
 use prometheus::Registry;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::admin::predecessor::{self, AdminListener};
-use crate::client::MakerError;
-use crate::cluster::catalog::{OwnServer, Published};
+use crate::client::{ClientMaker, MakerError};
+use crate::cluster::catalog::{CatalogInputs, OwnServer, Published};
 use crate::cluster::connector::{Connector, EtcdTls};
 use crate::cluster::keys::EtcdKeys;
 use crate::config::Config;
 use crate::config::settings::SharedSettings;
 use crate::discovery::metrics::PeerDiscoveryMetrics;
+use crate::discovery::peer_discovery::SharedPeerDiscovery;
 use crate::local::discovery::EtcdResources;
+use crate::local::discovery::LocalView;
 use crate::local::state::LocalState;
 use crate::net::files;
 use crate::otlp::Tracer;
@@ -37,10 +40,12 @@ use crate::reload::metrics::ReloadMetrics;
 use crate::server::ServingThreads;
 use crate::server::listener::{self, Presence};
 use crate::server::metrics::ConnectionMetrics;
-use crate::server::rotate;
-use crate::tls::credentials::Current;
+use crate::server::rotate::{self, Rotations};
+use crate::tls::credentials::{Credentials, Current};
 use crate::tls::error::TlsError;
 use crate::tls::metrics::CertificateMetrics;
+use crate::tls::serving::ServingTls;
+use crate::tls::verify::ClientCas;
 use crate::watches::apiservers::ApiServers;
 use crate::{admin, cluster, discovery, local, otlp, publish, relay, reload, server, watches};
 
@@ -96,150 +101,15 @@ pub fn build(mut config: Config, reload: Option<ReloadInputs>) -> Result<Bound, 
     let (serving, admin) = (ports.serving, ports.admin);
     let threads = ports.listeners.len();
     let (certificates, rotations) = rotate::begin(&config)?;
-    let credentials: Current = Arc::new(ArcSwap::from_pointee(certificates.credentials));
-    let etcd_tls: EtcdTls = Arc::new(ArcSwapOption::from_pointee(certificates.etcd));
-    let connector = Connector::new(&config.etcd, etcd_tls.clone());
-    let keys = EtcdKeys::new(&config.etcd.prefix, &config.identity.lease_namespaces);
-    let (id_sender, id) = watch::channel(config.identity.server_id.as_deref().map(Arc::from));
-    let (apiserver_id_sender, apiserver_id) = watch::channel(None);
-    let own = OwnServer {
-        id,
-        apiserver_id,
-        endpoint: config.peer.advertise_address,
-    };
-    let local_state = Arc::new(LocalState::default());
-    let (published, ends) = Published::new(keys.topics().count());
     let (phase_sender, phase) = watch::channel(ShutdownPhase::Serving);
-    let registry = Registry::new();
-    let certificate_metrics = Arc::new(CertificateMetrics::new(&registry)?);
-    let lease_metrics = LeaseMetrics::new(&registry)?;
-    let settings = Arc::new(SharedSettings::new(&config));
-    let reload_metrics = Arc::new(ReloadMetrics::new(&registry)?);
-    let mut control = JoinSet::new();
-
-    let maker = Arc::new(local::maker(&config, credentials.clone())?);
-    let view = local::start(
-        &config,
-        &credentials,
-        &maker,
-        &local_state,
-        local::EtcdFacts {
-            resources: EtcdResources {
-                custom: published.custom.subscribe(),
-                former: published.former.clone(),
-            },
-            header_names: published.header_names.subscribe(),
-        },
-        &mut control,
-    );
-    cluster::start(
-        &config,
-        cluster::ClusterInputs {
-            own: own.clone(),
-            keys: keys.clone(),
-            connector: connector.clone(),
-            credentials: credentials.clone(),
-            local: view.clone(),
-            published: published.clone(),
-            ends,
-            ignored_addresses: settings.ignored_addresses(),
-        },
-        &mut control,
-    )?;
-    let peer_discovery = discovery::start(
-        &config,
-        discovery::DiscoveryInputs {
-            settings: settings.clone(),
-            credentials: credentials.clone(),
-            published: published.clone(),
-            view: view.clone(),
-            metrics: PeerDiscoveryMetrics::new(&registry)?,
-        },
-        &mut control,
-    )?;
-    let announcement = Arc::new(Announcement::default());
-    let servers = ApiServers::new(&config, &credentials, maker.clone())?;
-    let watches = watches::start(&connector, &keys, &local_state, servers, &mut control);
-    let publishing = publish::start(
-        &config,
-        publish::PublishInputs {
-            own: own.clone(),
-            id: id_sender,
-            apiserver_id: apiserver_id_sender,
-            keys,
-            connector,
-            maker: maker.clone(),
-            local: local_state.clone(),
-            view,
-            published: &published,
-            announcement: announcement.clone(),
-            identity_metrics: IdentityMetrics::new(&registry)?,
-            lease_metrics: lease_metrics.clone(),
-        },
-        &mut control,
-    );
-    let tracer = tracer(&config, &registry, &mut control)?;
-    let shared = relay::start(
-        config,
-        relay::RelayInputs {
-            settings: settings.clone(),
-            own,
-            cas: certificates.cas,
-            credentials,
-            published,
-            peer_discovery,
-            local: local_state,
-            announcement,
-            watches,
-            metrics: Metrics::new(&registry)?,
-            tracer,
-            phase,
-        },
-        &mut control,
-    )?;
-    let (start_listening, starts_listening) = watch::channel(!ports.has_predecessor);
-    let tls = Arc::new(ArcSwap::from_pointee(certificates.server));
-    let admin_bound = admin::start(
-        &shared,
-        admin::AdminInputs {
-            listener: ports.admin_listener,
-            secure: ports.secure_admin_listener,
-            registry: &registry,
-            certificates: certificate_metrics.clone(),
-            reload: reload_metrics.clone(),
-            lease: lease_metrics,
-            tls: tls.clone(),
-            maker,
-        },
-        &mut control,
-    )?;
-    if let Some(inputs) = reload {
-        reload::start(inputs, settings, reload_metrics, &mut control);
-    }
-    if ports.has_predecessor {
-        tracing::info!("another proxy is stopping here: this one listens when it is ready");
-        let taking_over = takeover::run(shared.clone(), serving, admin_bound, start_listening);
-        control.spawn(taking_over);
-    }
-    let server = server::start(
-        &shared,
-        server::ServerInputs {
-            listeners: ports.listeners,
-            start_listening: starts_listening,
-            tls,
-            etcd_tls,
-            rotations,
-            certificate_metrics,
-            connection_metrics: ConnectionMetrics::new(&registry)?,
-        },
-        &mut control,
-    )
-    .map_err(BuildError::Thread)?;
-
+    let (mut wiring, ends) = Wiring::new(&config, certificates.credentials, certificates.etcd)?;
+    let (view, peer_discovery) = wiring.follow(&config, ends)?;
+    let publishing = wiring.publish(&config, view)?;
+    let shared = wiring.relay(config, certificates.cas, peer_discovery, phase)?;
+    let (server, control) = wiring.serve(&shared, ports, rotations, certificates.server, reload)?;
     let version = env!("CARGO_PKG_VERSION");
     let additional = &shared.config.serving.additional_bind_addresses;
     tracing::info!(version, %serving, ?additional, %admin, threads, "serving");
-    control.spawn(memory::give_back());
     let control = panics::watched(control, shared.control_panicked.clone());
     Ok(Bound {
         serving,
@@ -250,6 +120,214 @@ pub fn build(mut config: Config, reload: Option<ReloadInputs>) -> Result<Bound, 
         publishing,
         _control: control,
     })
+}
+
+/// What several rooms are given while they start.
+struct Wiring {
+    registry: Registry,
+    control: JoinSet<()>,
+    settings: Arc<SharedSettings>,
+    credentials: Current,
+    maker: Arc<ClientMaker>,
+    etcd_tls: EtcdTls,
+    connector: Connector,
+    keys: EtcdKeys,
+    own: OwnServer,
+    /// The writing ends of [`OwnServer::id`] and [`OwnServer::apiserver_id`].
+    ids: [watch::Sender<Option<Arc<str>>>; 2],
+    local: Arc<LocalState>,
+    published: Published,
+    announcement: Arc<Announcement>,
+    lease_metrics: LeaseMetrics,
+}
+
+impl Wiring {
+    fn new(
+        config: &Config,
+        credentials: Credentials,
+        etcd: Option<TlsOptions>,
+    ) -> Result<(Self, CatalogInputs), BuildError> {
+        let registry = Registry::new();
+        let credentials: Current = Arc::new(ArcSwap::from_pointee(credentials));
+        let etcd_tls: EtcdTls = Arc::new(ArcSwapOption::from_pointee(etcd));
+        let keys = EtcdKeys::new(&config.etcd.prefix, &config.identity.lease_namespaces);
+        let (id_sender, id) = watch::channel(config.identity.server_id.as_deref().map(Arc::from));
+        let (apiserver_id_sender, apiserver_id) = watch::channel(None);
+        let (published, ends) = Published::new(keys.topics().count());
+        let wiring = Self {
+            control: JoinSet::new(),
+            settings: Arc::new(SharedSettings::new(config)),
+            maker: Arc::new(local::maker(config, credentials.clone())?),
+            connector: Connector::new(&config.etcd, etcd_tls.clone()),
+            own: OwnServer {
+                id,
+                apiserver_id,
+                endpoint: config.peer.advertise_address,
+            },
+            ids: [id_sender, apiserver_id_sender],
+            local: Arc::default(),
+            announcement: Arc::default(),
+            lease_metrics: LeaseMetrics::new(&registry)?,
+            registry,
+            credentials,
+            etcd_tls,
+            keys,
+            published,
+        };
+        Ok((wiring, ends))
+    }
+
+    /// Starts what follows the local apiserver, etcd and peers.
+    fn follow(
+        &mut self,
+        config: &Config,
+        ends: CatalogInputs,
+    ) -> Result<(watch::Receiver<LocalView>, Arc<SharedPeerDiscovery>), BuildError> {
+        let published = &self.published;
+        let view = local::start(
+            config,
+            &self.credentials,
+            &self.maker,
+            &self.local,
+            local::EtcdFacts {
+                resources: EtcdResources {
+                    custom: published.custom.subscribe(),
+                    former: published.former.clone(),
+                },
+                header_names: published.header_names.subscribe(),
+            },
+            &mut self.control,
+        );
+        cluster::start(
+            config,
+            cluster::ClusterInputs {
+                own: self.own.clone(),
+                keys: self.keys.clone(),
+                connector: self.connector.clone(),
+                credentials: self.credentials.clone(),
+                local: view.clone(),
+                published: published.clone(),
+                ends,
+                ignored_addresses: self.settings.ignored_addresses(),
+            },
+            &mut self.control,
+        )?;
+        let peer_discovery = discovery::start(
+            config,
+            discovery::DiscoveryInputs {
+                settings: self.settings.clone(),
+                credentials: self.credentials.clone(),
+                published: published.clone(),
+                view: view.clone(),
+                metrics: PeerDiscoveryMetrics::new(&self.registry)?,
+            },
+            &mut self.control,
+        )?;
+        Ok((view, peer_discovery))
+    }
+
+    /// Starts what announces this server.
+    fn publish(
+        &mut self,
+        config: &Config,
+        view: watch::Receiver<LocalView>,
+    ) -> Result<Publishing, BuildError> {
+        let [id, apiserver_id] = self.ids.clone();
+        let inputs = publish::PublishInputs {
+            own: self.own.clone(),
+            id,
+            apiserver_id,
+            keys: self.keys.clone(),
+            connector: self.connector.clone(),
+            maker: self.maker.clone(),
+            local: self.local.clone(),
+            view,
+            published: &self.published,
+            announcement: self.announcement.clone(),
+            identity_metrics: IdentityMetrics::new(&self.registry)?,
+            lease_metrics: self.lease_metrics.clone(),
+        };
+        Ok(publish::start(config, inputs, &mut self.control))
+    }
+
+    /// Starts what requests are served by.
+    fn relay(
+        &mut self,
+        config: Config,
+        cas: ClientCas,
+        peer_discovery: Arc<SharedPeerDiscovery>,
+        phase: watch::Receiver<ShutdownPhase>,
+    ) -> Result<Arc<Shared>, BuildError> {
+        let control = &mut self.control;
+        let servers = ApiServers::new(&config, &self.credentials, self.maker.clone())?;
+        let (connector, keys) = (&self.connector, &self.keys);
+        let inputs = relay::RelayInputs {
+            settings: self.settings.clone(),
+            own: self.own.clone(),
+            cas,
+            credentials: self.credentials.clone(),
+            published: self.published.clone(),
+            peer_discovery,
+            local: self.local.clone(),
+            announcement: self.announcement.clone(),
+            watches: watches::start(connector, keys, &self.local, servers, control),
+            metrics: Metrics::new(&self.registry)?,
+            tracer: tracer(&config, &self.registry, control)?,
+            phase,
+        };
+        Ok(relay::start(config, inputs, control)?)
+    }
+
+    /// Starts the listeners, and what replaces certificates and settings. Returns all control work with them.
+    fn serve(
+        mut self,
+        shared: &Arc<Shared>,
+        ports: Ports,
+        rotations: Rotations,
+        tls: ServingTls,
+        reload: Option<ReloadInputs>,
+    ) -> Result<(ServingThreads, JoinSet<()>), BuildError> {
+        let certificate_metrics = Arc::new(CertificateMetrics::new(&self.registry)?);
+        let reload_metrics = Arc::new(ReloadMetrics::new(&self.registry)?);
+        let (start_listening, starts_listening) = watch::channel(!ports.has_predecessor);
+        let tls = Arc::new(ArcSwap::from_pointee(tls));
+        let admin_bound = admin::start(
+            shared,
+            admin::AdminInputs {
+                listener: ports.admin_listener,
+                secure: ports.secure_admin_listener,
+                registry: &self.registry,
+                certificates: certificate_metrics.clone(),
+                reload: reload_metrics.clone(),
+                lease: self.lease_metrics,
+                tls: tls.clone(),
+                maker: self.maker,
+            },
+            &mut self.control,
+        )?;
+        if let Some(inputs) = reload {
+            reload::start(inputs, self.settings, reload_metrics, &mut self.control);
+        }
+        if ports.has_predecessor {
+            tracing::info!("another proxy is stopping here: this one listens when it is ready");
+            let serving = ports.serving;
+            let taking_over = takeover::run(shared.clone(), serving, admin_bound, start_listening);
+            self.control.spawn(taking_over);
+        }
+        let inputs = server::ServerInputs {
+            listeners: ports.listeners,
+            start_listening: starts_listening,
+            tls,
+            etcd_tls: self.etcd_tls,
+            rotations,
+            certificate_metrics,
+            connection_metrics: ConnectionMetrics::new(&self.registry)?,
+        };
+        let server =
+            server::start(shared, inputs, &mut self.control).map_err(BuildError::Thread)?;
+        self.control.spawn(memory::give_back());
+        Ok((server, self.control))
+    }
 }
 
 /// What takes the spans of requests, if they have somewhere to go.

@@ -16,11 +16,9 @@ use crate::relay::shared::Shared;
 use crate::server::ServingThreads;
 
 /// Between two looks at what is open.
-const INTERVAL: Duration = Duration::from_millis(50);
+const INTERVAL: Duration = Duration::from_millis(200);
 /// The longest wait after `shutdown.drain` for an apiserver that is shutting down.
 const APISERVER_TIMEOUT: Duration = Duration::from_secs(75);
-/// Between two looks at the process of an apiserver that takes no connections.
-const PROCESS_INTERVAL: Duration = Duration::from_millis(250);
 /// The time between an apiserver's last connection and the end of its process. Peers serve meanwhile.
 const APISERVER_EXIT: Duration = Duration::from_secs(1);
 
@@ -88,8 +86,6 @@ struct ApiserverWatch<'a> {
     local: &'a LocalState,
     address: SocketAddr,
     gone_since: Option<Instant>,
-    /// When its process was looked at, and whether it was there.
-    process: Option<(Instant, bool)>,
 }
 
 impl<'a> ApiserverWatch<'a> {
@@ -98,7 +94,6 @@ impl<'a> ApiserverWatch<'a> {
             local,
             address,
             gone_since: None,
-            process: None,
         }
     }
 
@@ -110,26 +105,15 @@ impl<'a> ApiserverWatch<'a> {
                 false => Apiserver::Serves,
             };
         }
-        if self.lingers().await {
+        // Its process may be there although it takes no connections.
+        let address = self.address;
+        let looking = tokio::task::spawn_blocking(move || process::lingers(address));
+        if looking.await.unwrap_or(false) {
             self.gone_since = None;
             return Apiserver::ShutsDown;
         }
         let since = self.gone_since.get_or_insert_with(Instant::now);
         Apiserver::Gone(since.elapsed())
-    }
-
-    /// Whether its process is there although it takes no connections.
-    async fn lingers(&mut self) -> bool {
-        match self.process {
-            Some((at, lingers)) if at.elapsed() < PROCESS_INTERVAL => lingers,
-            _ => {
-                let address = self.address;
-                let looking = tokio::task::spawn_blocking(move || process::lingers(address));
-                let lingers = looking.await.unwrap_or(false);
-                self.process = Some((Instant::now(), lingers));
-                lingers
-            }
-        }
     }
 }
 
