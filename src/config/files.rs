@@ -20,7 +20,9 @@ pub(super) fn check(facts: &mut Facts) {
     note(facts, |facts, key, path| {
         let certificates = || pem::read_certs(path);
         let usable = match name(key) {
-            "certFile" | "proxyClientCertFile" => certificates().map(drop),
+            "certFile" | "proxyClientCertFile" => {
+                certificates().and_then(|chain| pem::check_chain(&chain))
+            }
             "keyFile" | "proxyClientKeyFile" => check_key(facts, key, path),
             "clientCAFile" | "requestHeaderClientCAFile" => {
                 certificates().and_then(|certs| pem::client_roots(&certs).map(drop))

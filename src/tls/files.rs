@@ -121,6 +121,7 @@ impl<'f> FileSnapshot<'f> {
     /// A certificate chain and its key, ready for use.
     pub fn certified_key(&self, pair: &KeyPair) -> Result<CertifiedKey, TlsError> {
         let chain = self.certificates(&pair.cert_file)?;
+        pem::check_chain(&chain).map_err(|source| file_error(&pair.cert_file, source))?;
         let key = self.parse(&pair.key_file, pem::parse_key)?;
         pem::signing_key(&key)
             .and_then(|signer| pem::certified_key(chain, signer))

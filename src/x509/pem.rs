@@ -94,18 +94,23 @@ pub fn signing_key(key: &PrivateKeyDer<'_>) -> Result<Arc<dyn SigningKey>, PemEr
     rustls::crypto::ring::sign::any_supported_type(key).map_err(|_| unusable.into())
 }
 
+/// Whether a chain fits into a handshake.
+pub fn check_chain(chain: &[CertificateDer<'_>]) -> Result<(), PemError> {
+    // Each has a length and extensions beside it.
+    let length: usize = chain.iter().map(|cert| 5 + cert.len()).sum();
+    match length <= MAX_CHAIN {
+        true => Ok(()),
+        false => Err("no TLS handshake succeeds with such a long chain; use a shorter one".into()),
+    }
+}
+
 /// Joins a chain, its own certificate first, with the key of that certificate.
 pub fn certified_key(
     chain: Vec<CertificateDer<'static>>,
     key: Arc<dyn SigningKey>,
 ) -> Result<CertifiedKey, PemError> {
     let pair = CertifiedKey::new(chain, key);
-    // Each has a length and extensions beside it.
-    let length: usize = pair.cert.iter().map(|cert| 5 + cert.len()).sum();
     match pair.keys_match() {
-        Ok(()) if length > MAX_CHAIN => {
-            Err("no TLS handshake succeeds with such a long chain; use a shorter one".into())
-        }
         Ok(()) => Ok(pair),
         Err(rustls::Error::InconsistentKeys(_)) => {
             Err("the key does not belong to the certificate".into())
