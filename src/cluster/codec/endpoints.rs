@@ -2,14 +2,14 @@
 //!
 //! kube-apiserver writes them if its native proxy is enabled. Otherwise our proxy writes them in the same format.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use k8s_pb::api::core::v1 as protobuf;
 use k8s_pb::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use prost::Message;
 use serde::Deserialize;
 
-use super::{JsonObject, Type, Undecodable, decode};
+use super::{Metadata, Type, Undecodable, decode, json};
 use crate::kube::envelope;
 
 const ENDPOINTS: Type = Type {
@@ -28,73 +28,55 @@ pub struct PeerEndpoint {
     pub address: SocketAddr,
 }
 
-#[derive(Deserialize)]
-struct EndpointsFields {
-    metadata: Option<JsonObject<Metadata>>,
-    subsets: Option<Vec<JsonObject<Subset>>>,
+#[derive(Message, Deserialize)]
+#[serde(default)]
+struct Endpoints {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<Metadata>,
+    #[prost(message, repeated, tag = "2")]
+    #[serde(deserialize_with = "json::or_default")]
+    subsets: Vec<Subset>,
 }
 
-#[derive(Deserialize)]
-struct Metadata {
-    labels: Option<BTreeMap<String, String>>,
-}
-
-#[derive(Deserialize)]
+#[derive(Message, Deserialize)]
+#[serde(default)]
 struct Subset {
-    addresses: Option<Vec<JsonObject<Address>>>,
-    ports: Option<Vec<JsonObject<Port>>>,
+    #[prost(message, repeated, tag = "1")]
+    #[serde(deserialize_with = "json::or_default")]
+    addresses: Vec<Address>,
+    #[prost(message, repeated, tag = "3")]
+    #[serde(deserialize_with = "json::or_default")]
+    ports: Vec<Port>,
 }
 
-#[derive(Deserialize)]
+#[derive(Message, Deserialize)]
+#[serde(default)]
 struct Address {
+    #[prost(string, optional, tag = "1")]
     ip: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Message, Deserialize)]
+#[serde(default)]
 struct Port {
+    #[prost(string, optional, tag = "1")]
     name: Option<String>,
+    #[prost(int32, optional, tag = "2")]
     port: Option<i32>,
-}
-
-impl TryFrom<protobuf::Endpoints> for EndpointsFields {
-    type Error = Undecodable;
-
-    fn try_from(stored: protobuf::Endpoints) -> Result<Self, Undecodable> {
-        let address = |address: protobuf::EndpointAddress| JsonObject(Address { ip: address.ip });
-        let port = |port: protobuf::EndpointPort| {
-            JsonObject(Port {
-                name: port.name,
-                port: port.port,
-            })
-        };
-        let subset = |subset: protobuf::EndpointSubset| {
-            JsonObject(Subset {
-                addresses: Some(subset.addresses.into_iter().map(address).collect()),
-                ports: Some(subset.ports.into_iter().map(port).collect()),
-            })
-        };
-        let metadata = stored.metadata.map(|metadata| Metadata {
-            labels: Some(metadata.labels),
-        });
-        Ok(Self {
-            metadata: metadata.map(JsonObject),
-            subsets: Some(stored.subsets.into_iter().map(subset).collect()),
-        })
-    }
 }
 
 /// Reads the value of `peerserverleases/<server>`.
 pub fn endpoints(value: &[u8]) -> Result<PeerEndpoint, Undecodable> {
-    let form = decode::<EndpointsFields, protobuf::Endpoints>(value, &ENDPOINTS)?;
-    let labels = form.metadata.and_then(|metadata| metadata.0.labels);
-    let server = labels
-        .and_then(|mut labels| labels.remove(IDENTITY))
+    let stored: Endpoints = decode(value, &ENDPOINTS)?;
+    let server = stored
+        .metadata
+        .and_then(|mut metadata| metadata.labels.remove(IDENTITY))
         .filter(|server| !server.is_empty())
         .ok_or(Undecodable::Field("metadata.labels.apiserverIdentity"))?;
-    let subset = form.subsets.unwrap_or_default().into_iter().next();
-    let JsonObject(subset) = subset.ok_or(Undecodable::Field("subsets"))?;
-    let ip = ip(&subset).ok_or(Undecodable::Field("subsets.addresses.ip"))?;
-    let port = port(&subset).ok_or(Undecodable::Field("subsets.ports.port"))?;
+    let subset = stored.subsets.first();
+    let subset = subset.ok_or(Undecodable::Field("subsets"))?;
+    let ip = ip(subset).ok_or(Undecodable::Field("subsets.addresses.ip"))?;
+    let port = port(subset).ok_or(Undecodable::Field("subsets.ports.port"))?;
     Ok(PeerEndpoint {
         server,
         address: SocketAddr::new(ip, port),
@@ -103,27 +85,24 @@ pub fn endpoints(value: &[u8]) -> Result<PeerEndpoint, Undecodable> {
 
 /// Checks that a value is Endpoints.
 pub fn is_endpoints(value: &[u8]) -> Result<(), Undecodable> {
-    decode::<EndpointsFields, protobuf::Endpoints>(value, &ENDPOINTS).map(|_| ())
+    decode::<Endpoints>(value, &ENDPOINTS).map(drop)
 }
 
 fn ip(subset: &Subset) -> Option<IpAddr> {
-    let JsonObject(first) = subset.addresses.as_ref()?.first()?;
-    let ip: IpAddr = first.ip.as_ref()?.parse().ok()?;
+    let ip: IpAddr = subset.addresses.first()?.ip.as_ref()?.parse().ok()?;
     let ip = ip.to_canonical();
     (!ip.is_unspecified() && !ip.is_multicast()).then_some(ip)
 }
 
 /// The port with this name, else the only port.
 fn port(subset: &Subset) -> Option<u16> {
-    let ports = subset.ports.as_deref()?;
-    let named = ports
-        .iter()
-        .find(|port| port.0.name.as_deref() == Some(PORT));
-    let port = match (named, ports) {
+    let mut ports = subset.ports.iter();
+    let named = ports.find(|port| port.name.as_deref() == Some(PORT));
+    let port = match (named, &subset.ports[..]) {
         (Some(port), _) | (None, [port]) => port,
         _ => return None,
     };
-    u16::try_from(port.0.port?).ok().filter(|port| *port != 0)
+    u16::try_from(port.port?).ok().filter(|port| *port != 0)
 }
 
 /// The value of `peerserverleases/<server>`, as kube-apiserver writes it. `generation` increases with

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use k8s_pb::api::coordination::v1 as protobuf;
 use k8s_pb::apimachinery::pkg::apis::meta::v1::MicroTime;
+use prost::Message;
 use serde::{Deserialize, Deserializer, de};
 use time::format_description::well_known::Rfc3339;
 use time::{OffsetDateTime, UtcOffset};
 
-use super::{JsonObject, Type, Undecodable, decode};
+use super::{Metadata, Type, Undecodable, decode, json};
 
 // In both versions the fields that are read here have the same numbers.
 const LEASE: Type = Type {
@@ -68,88 +68,70 @@ pub struct Lease {
     pub uid: String,
 }
 
-#[derive(Deserialize)]
-struct LeaseFields {
-    metadata: Option<JsonObject<Metadata>>,
-    spec: Option<JsonObject<Spec>>,
+#[derive(Message, Deserialize)]
+#[serde(default)]
+struct StoredLease {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<Metadata>,
+    #[prost(message, optional, tag = "2")]
+    spec: Option<Spec>,
 }
 
-#[derive(Default, Deserialize)]
-struct Metadata {
-    labels: Option<BTreeMap<String, String>>,
-    annotations: Option<BTreeMap<String, String>>,
-    uid: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Message, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 struct Spec {
+    #[prost(string, optional, tag = "1")]
     holder_identity: Option<String>,
+    #[prost(int32, optional, tag = "2")]
     lease_duration_seconds: Option<i32>,
-    #[serde(default, deserialize_with = "rfc3339")]
-    renew_time: Option<SystemTime>,
+    #[prost(message, optional, tag = "4")]
+    #[serde(deserialize_with = "micro_time_of_json")]
+    renew_time: Option<MicroTime>,
 }
 
-impl TryFrom<protobuf::Lease> for LeaseFields {
-    type Error = Undecodable;
-
-    fn try_from(stored: protobuf::Lease) -> Result<Self, Undecodable> {
-        let spec = stored.spec.unwrap_or_default();
-        let metadata = stored.metadata.map(|metadata| Metadata {
-            labels: Some(metadata.labels),
-            annotations: Some(metadata.annotations),
-            uid: metadata.uid,
-        });
-        Ok(Self {
-            metadata: metadata.map(JsonObject),
-            spec: Some(JsonObject(Spec {
-                holder_identity: spec.holder_identity,
-                lease_duration_seconds: spec.lease_duration_seconds,
-                renew_time: instant(spec.renew_time.unwrap_or_default())?,
-            })),
-        })
-    }
+fn micro_time_of_json<'de, D: Deserializer<'de>>(field: D) -> Result<Option<MicroTime>, D::Error> {
+    let Some(text) = Option::<String>::deserialize(field)? else {
+        return Ok(None);
+    };
+    let time = OffsetDateTime::parse(&text, &Rfc3339).map_err(de::Error::custom)?;
+    // Others calculate with it in UTC, where it can be in the year 10000.
+    let time = time.checked_to_offset(UtcOffset::UTC);
+    let time = time.ok_or_else(|| de::Error::custom("no time in UTC"))?;
+    Ok(Some(MicroTime {
+        seconds: Some(time.unix_timestamp()),
+        nanos: i32::try_from(time.nanosecond()).ok(),
+    }))
 }
 
 /// A time without seconds is Go's zero time: none.
-fn instant(stored: MicroTime) -> Result<Option<SystemTime>, Undecodable> {
+fn instant(stored: &MicroTime) -> Result<Option<OffsetDateTime>, Undecodable> {
     let Some(seconds) = stored.seconds else {
         return Ok(None);
     };
     let nanos = u32::try_from(stored.nanos()).ok();
     let whole = OffsetDateTime::from_unix_timestamp(seconds).ok();
-    nanos
-        .zip(whole)
-        .and_then(|(nanos, whole)| whole.replace_nanosecond(nanos).ok())
-        .map(|time| Some(time.into()))
-        .ok_or(Undecodable::Field("spec.renewTime"))
-}
-
-fn rfc3339<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SystemTime>, D::Error> {
-    let text: Option<String> = Option::deserialize(deserializer)?;
-    let Some(text) = text else { return Ok(None) };
-    let time = OffsetDateTime::parse(&text, &Rfc3339).map_err(de::Error::custom)?;
-    // Others calculate with it in UTC, where it can be in the year 10000.
-    let time = time.checked_to_offset(UtcOffset::UTC);
-    let time = time.ok_or_else(|| de::Error::custom("no time in UTC"))?;
-    Ok(Some(time.into()))
+    let time = nanos.and_then(|nanos| whole?.replace_nanosecond(nanos).ok());
+    time.map(Some).ok_or(Undecodable::Field("spec.renewTime"))
 }
 
 /// Reads the value of `leases/kube-system/<name>`.
 pub fn lease(value: &[u8]) -> Result<Lease, Undecodable> {
-    let form = decode::<LeaseFields, protobuf::Lease>(value, &LEASE)?;
-    let JsonObject(metadata) = form.metadata.unwrap_or_default();
-    let JsonObject(spec) = form.spec.unwrap_or_default();
-    let mut labels = metadata.labels.unwrap_or_default();
+    let stored: StoredLease = decode(value, &LEASE)?;
+    let spec = stored.spec.unwrap_or_default();
+    let Metadata {
+        uid,
+        mut labels,
+        annotations,
+    } = stored.metadata.unwrap_or_default();
     let says = |labels: &BTreeMap<String, String>, key: &str, value: &str| {
         labels.get(key).is_some_and(|is| is == value)
     };
-    let annotations = metadata.annotations.unwrap_or_default();
     let holder = spec.holder_identity.filter(|holder| !holder.is_empty());
+    let renewed = instant(&spec.renew_time.unwrap_or_default())?;
     let renewed_as = holder
         .as_deref()
-        .zip(spec.renew_time)
-        .map(|(holder, time)| renewal(holder, &micro_time(time.into())));
+        .zip(renewed)
+        .map(|(holder, time)| renewal(holder, &micro_time(time)));
     let seconds = spec.lease_duration_seconds.and_then(|s| s.try_into().ok());
     Ok(Lease {
         identity: says(
@@ -166,8 +148,8 @@ pub fn lease(value: &[u8]) -> Result<Lease, Undecodable> {
             .map(bounded),
         holder: holder.map(bounded),
         duration: seconds.filter(|s| *s > 0).map(Duration::from_secs),
-        renewed: spec.renew_time,
-        uid: bounded(metadata.uid.unwrap_or_default()),
+        renewed: renewed.map(SystemTime::from),
+        uid: bounded(uid),
     })
 }
 

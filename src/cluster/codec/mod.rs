@@ -1,32 +1,30 @@
 //! Decodes kube-apiserver's values in etcd: the envelope, the type check, and the errors. Pure.
 //!
-//! A value is `k8s\0` and a protobuf `runtime.Unknown` around the object, or the object in plain JSON. Both decode to
-//! the same type, so that its rules are written once. The value must name the right type, as kube-apiserver's values
+//! A value is `k8s\0` and a protobuf `runtime.Unknown` around the object, or the object in plain JSON. One type with the
+//! few fields that matter reads both, so that its rules are written once. The value must name the right type, as kube-apiserver's values
 //! do. Errors repeat nothing of a value except its type.
 
 mod endpoints;
-mod header_names;
 mod lease;
 mod storage_version;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_pb::apimachinery::pkg::runtime::TypeMeta;
-use k8s_pb::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use prost::Message;
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 
 pub use endpoints::{PeerEndpoint, encode_endpoints, endpoints, is_endpoints};
-pub use header_names::header_names;
 pub use lease::{Lease, MANAGED_BY, MANAGER, RENEWAL, lease, micro_time, renewal};
 pub use storage_version::{ServerVersions, storage_version, stored_resource};
 
-use super::json::{self, JsonError, JsonObject};
+use super::json::{self, JsonError};
 use crate::kube::envelope::{self, EnvelopeError};
 use crate::kube::media_type;
-use crate::kube::requestheader::MalformedList;
+use crate::kube::requestheader::{MalformedList, PublishedNames};
 
 /// Prefix of the values that kube-apiserver encrypts.
 const ENCRYPTED: &[u8] = b"k8s:enc:";
@@ -93,18 +91,30 @@ enum Body<'a> {
     Json(Cow<'a, [u8]>),
 }
 
-/// Decodes an object as `T`: directly from JSON, or from the protobuf message `P`.
-fn decode<T, P>(value: &[u8], of: &Type) -> Result<T, Undecodable>
-where
-    T: DeserializeOwned + TryFrom<P, Error = Undecodable>,
-    P: Message + Default,
-{
+/// Decodes an object of this type.
+fn decode<T: Message + Default + DeserializeOwned>(
+    value: &[u8],
+    of: &Type,
+) -> Result<T, Undecodable> {
     match open(value, of)? {
-        Body::Protobuf(raw) => P::decode(raw.as_slice())
-            .map_err(|_| Undecodable::Protobuf)?
-            .try_into(),
+        Body::Protobuf(raw) => T::decode(raw.as_slice()).map_err(|_| Undecodable::Protobuf),
         Body::Json(raw) => Ok(json::read(&raw)?),
     }
+}
+
+/// What is read of an object's metadata.
+#[derive(Message, Deserialize)]
+#[serde(default)]
+struct Metadata {
+    #[prost(string, tag = "5")]
+    #[serde(deserialize_with = "json::or_default")]
+    uid: String,
+    #[prost(btree_map = "string, string", tag = "11")]
+    #[serde(deserialize_with = "json::or_default")]
+    labels: BTreeMap<String, String>,
+    #[prost(btree_map = "string, string", tag = "12")]
+    #[serde(deserialize_with = "json::or_default")]
+    annotations: BTreeMap<String, String>,
 }
 
 fn open<'a>(value: &'a [u8], of: &Type) -> Result<Body<'a>, Undecodable> {
@@ -152,33 +162,47 @@ const API_SERVICE: Type = Type {
     ],
 };
 
-#[derive(Deserialize)]
+#[derive(Message, Deserialize)]
+#[serde(default)]
 struct ApiService {
-    spec: Option<JsonObject<ApiServiceSpec>>,
+    #[prost(message, optional, tag = "2")]
+    spec: Option<ApiServiceSpec>,
 }
 
-#[derive(Deserialize)]
+#[derive(Message, Deserialize)]
+#[serde(default)]
 struct ApiServiceSpec {
-    service: Option<JsonObject<IgnoredAny>>,
+    #[prost(message, optional, tag = "1")]
+    service: Option<Anything>,
 }
 
-impl TryFrom<APIService> for ApiService {
-    type Error = Undecodable;
-
-    fn try_from(stored: APIService) -> Result<Self, Undecodable> {
-        let spec = stored.spec.map(|spec| ApiServiceSpec {
-            service: spec.service.map(|_| JsonObject(IgnoredAny)),
-        });
-        Ok(Self {
-            spec: spec.map(JsonObject),
-        })
-    }
-}
+/// An object of which only its presence counts.
+#[derive(Message, Deserialize)]
+struct Anything {}
 
 /// Whether a stored APIService is served by an aggregated apiserver, not by kube-apiserver itself.
 pub fn is_aggregated(value: &[u8]) -> Result<bool, Undecodable> {
-    let stored = decode::<ApiService, APIService>(value, &API_SERVICE)?;
-    Ok(stored.spec.is_some_and(|spec| spec.0.service.is_some()))
+    let stored: ApiService = decode(value, &API_SERVICE)?;
+    Ok(stored.spec.is_some_and(|spec| spec.service.is_some()))
+}
+
+const CONFIG_MAP: Type = Type {
+    kind: "ConfigMap",
+    api_versions: &["v1"],
+};
+
+#[derive(Message, Deserialize)]
+#[serde(default)]
+struct ConfigMap {
+    #[prost(btree_map = "string, string", tag = "2")]
+    #[serde(deserialize_with = "json::or_default")]
+    data: BTreeMap<String, String>,
+}
+
+/// The header names that kube-apiservers have published in `kube-system/extension-apiserver-authentication`.
+pub fn header_names(value: &[u8]) -> Result<PublishedNames, Undecodable> {
+    let stored: ConfigMap = decode(value, &CONFIG_MAP)?;
+    Ok(PublishedNames::read(&stored.data)?)
 }
 
 /// Most versions of a CustomResourceDefinition that are kept.
@@ -189,17 +213,19 @@ const DEFINITION: Type = Type {
     api_versions: &["apiextensions.k8s.io/v1", "apiextensions.k8s.io/v1beta1"],
 };
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct CustomResourceDefinition {
-    spec: JsonObject<DefinitionSpec>,
+    spec: Option<DefinitionSpec>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct DefinitionSpec {
     /// The only version, in objects of before Kubernetes 1.11.
     version: Option<Box<str>>,
-    #[serde(default)]
-    versions: Vec<JsonObject<DefinitionVersion>>,
+    #[serde(deserialize_with = "json::or_default")]
+    versions: Vec<DefinitionVersion>,
 }
 
 #[derive(Deserialize)]
@@ -216,13 +242,14 @@ pub fn served_versions(value: &[u8]) -> Result<Arc<[Box<str>]>, Undecodable> {
         return Err(Undecodable::NotKubernetes);
     };
     let stored: CustomResourceDefinition = json::read(&raw)?;
-    let DefinitionSpec { version, versions } = stored.spec.0;
+    let spec = stored.spec.ok_or(Undecodable::Field("spec"))?;
+    let DefinitionSpec { version, versions } = spec;
     if versions.len() > MOST_VERSIONS {
         return Err(Undecodable::Field("spec.versions"));
     }
     let only = version.filter(|_| versions.is_empty());
-    let served = versions.into_iter().filter(|version| version.0.served);
-    Ok(served.map(|version| version.0.name).chain(only).collect())
+    let served = versions.into_iter().filter(|version| version.served);
+    Ok(served.map(|version| version.name).chain(only).collect())
 }
 
 #[cfg(test)]

@@ -3,10 +3,10 @@
 //! Only `servedVersions` counts, which exists since Kubernetes 1.28. `encodingVersion` and `decodableVersions` are
 //! ignored on purpose: a server decodes versions that it does not serve.
 
-use k8s_pb::api::apiserverinternal::v1alpha1 as protobuf;
+use prost::Message;
 use serde::Deserialize;
 
-use super::{JsonObject, Type, Undecodable, decode};
+use super::{Type, Undecodable, decode, json};
 
 const STORAGE_VERSION: Type = Type {
     kind: "StorageVersion",
@@ -35,60 +35,43 @@ pub struct ServerVersions {
     pub served: Vec<(String, String)>,
 }
 
-#[derive(Deserialize)]
-struct StorageVersionFields {
-    status: Option<JsonObject<Status>>,
+#[derive(Message, Deserialize)]
+#[serde(default)]
+struct StorageVersion {
+    #[prost(message, optional, tag = "3")]
+    status: Option<Status>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Message, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 struct Status {
-    storage_versions: Option<Vec<JsonObject<Server>>>,
+    #[prost(message, repeated, tag = "1")]
+    #[serde(deserialize_with = "json::or_default")]
+    storage_versions: Vec<Server>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Message, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 struct Server {
+    #[prost(string, optional, tag = "1")]
     #[serde(rename = "apiServerID")]
     id: Option<String>,
-    served_versions: Option<Vec<String>>,
-}
-
-impl TryFrom<protobuf::StorageVersion> for StorageVersionFields {
-    type Error = Undecodable;
-
-    fn try_from(stored: protobuf::StorageVersion) -> Result<Self, Undecodable> {
-        let status = stored.status.map(|status| Status {
-            storage_versions: Some(status.storage_versions.into_iter().map(server).collect()),
-        });
-        Ok(Self {
-            status: status.map(JsonObject),
-        })
-    }
-}
-
-fn server(stored: protobuf::ServerStorageVersion) -> JsonObject<Server> {
-    JsonObject(Server {
-        id: stored.api_server_id,
-        served_versions: Some(stored.served_versions),
-    })
+    #[prost(string, repeated, tag = "4")]
+    #[serde(deserialize_with = "json::or_default")]
+    served_versions: Vec<String>,
 }
 
 /// Reads the value of `storageversions/<group or core>.<resource>`.
 pub fn storage_version(value: &[u8]) -> Result<Vec<ServerVersions>, Undecodable> {
-    let form = decode::<StorageVersionFields, protobuf::StorageVersion>(value, &STORAGE_VERSION)?;
-    let servers = form.status.and_then(|status| status.0.storage_versions);
-    let read = |JsonObject(server): JsonObject<Server>| {
-        let id = server.id.filter(|id| (1..=MAX_NAME).contains(&id.len()));
-        let served = server.served_versions.unwrap_or_default();
-        Ok::<_, Undecodable>(ServerVersions {
-            server: id.ok_or(Undecodable::Field("apiServerID"))?,
-            served: group_versions(&served),
-        })
-    };
+    let stored: StorageVersion = decode(value, &STORAGE_VERSION)?;
+    let servers = stored.status.map(|status| status.storage_versions);
     let (mut kept, mut room) = (Vec::new(), MOST_KEPT);
     for server in servers.unwrap_or_default() {
-        let server = read(server)?;
+        let id = server.id.filter(|id| (1..=MAX_NAME).contains(&id.len()));
+        let server = ServerVersions {
+            server: id.ok_or(Undecodable::Field("apiServerID"))?,
+            served: group_versions(&server.served_versions),
+        };
         let Some(left) = room.checked_sub(memory(&server)) else {
             break;
         };

@@ -8,6 +8,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use k8s_pb::apimachinery::pkg::runtime::Unknown;
+use k8s_pb::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 
 use super::*;
 use crate::kube::envelope::MAGIC;

@@ -143,57 +143,27 @@ fn of_a_storage_version_no_more_is_kept_than_servers_write() {
 
 #[test]
 fn an_array_is_no_object() {
-    let of = |api_version: &str, kind: &str, path: &[&str]| {
-        let inner = path
-            .iter()
-            .rfold(json!([]), |inner, name| match name.strip_suffix("[]") {
-                Some(name) => json!({name: [inner]}),
-                None => json!({*name: inner}),
-            });
-        let mut value = inner;
-        value["apiVersion"] = api_version.into();
-        value["kind"] = kind.into();
-        value.to_string().into_bytes()
-    };
     type Refuses = fn(&[u8]) -> bool;
-    let unreadable: [(&str, &str, &[&[&str]], Refuses); 4] = [
-        (
-            "apiregistration.k8s.io/v1",
-            "APIService",
-            &[&["spec"], &["spec", "service"]],
-            |value| matches!(is_aggregated(value), Err(Undecodable::Json(_))),
-        ),
-        (
-            "coordination.k8s.io/v1",
-            "Lease",
-            &[&["metadata"], &["metadata", "labels"], &["spec"]],
-            |value| matches!(lease(value), Err(Undecodable::Json(_))),
-        ),
+    let unreadable: [(&str, &str, Refuses); 4] = [
+        ("apiregistration.k8s.io/v1", "APIService", |value| {
+            matches!(is_aggregated(value), Err(Undecodable::Json(_)))
+        }),
+        ("coordination.k8s.io/v1", "Lease", |value| {
+            matches!(lease(value), Err(Undecodable::Json(_)))
+        }),
         (
             "internal.apiserver.k8s.io/v1alpha1",
             "StorageVersion",
-            &[&["status"], &["status", "storageVersions[]"]],
             |value| matches!(storage_version(value), Err(Undecodable::Json(_))),
         ),
-        (
-            "v1",
-            "Endpoints",
-            &[
-                &["metadata"],
-                &["subsets[]"],
-                &["subsets[]", "addresses[]"],
-                &["subsets[]", "ports[]"],
-            ],
-            |value| matches!(endpoints(value), Err(Undecodable::Json(_))),
-        ),
+        ("v1", "Endpoints", |value| {
+            matches!(endpoints(value), Err(Undecodable::Json(_)))
+        }),
     ];
-    for (api_version, kind, paths, refuses) in unreadable {
+    for (api_version, kind, refuses) in unreadable {
         let array = format!(r#"["{api_version}","{kind}",{{}}]"#);
         let wrapped = enveloped(api_version, kind, "application/json", array.as_bytes());
-        assert!(refuses(&wrapped), "{kind}: the whole");
-        for path in paths {
-            assert!(refuses(&of(api_version, kind, path)), "{kind}: {path:?}");
-        }
+        assert!(refuses(&wrapped), "{kind}");
     }
 }
 
