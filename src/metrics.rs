@@ -46,6 +46,33 @@ macro_rules! metrics {
 
 pub(crate) use metrics;
 
+/// An enum whose values are those of a label: each with its name, and all of them in their order.
+macro_rules! labels {
+    ($(
+        $(#[$attribute:meta])*
+        $public:vis enum $enum:ident {
+            $($(#[$doc:meta])* $value:ident = $name:literal,)+
+        }
+    )+) => {$(
+        $(#[$attribute])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        $public enum $enum {
+            $($(#[$doc])* $value,)+
+        }
+
+        impl $enum {
+            $public const ALL: [Self; [$($name),+].len()] = [$(Self::$value),+];
+
+            /// For logs and metrics.
+            $public fn name(self) -> &'static str {
+                [$($name),+][self as usize]
+            }
+        }
+    )+};
+}
+
+pub(crate) use labels;
+
 /// Every metric passes here: tests read their descriptions.
 fn registered<C: Collector + Clone + 'static>(registry: &Registry, made: Result<C>) -> Result<C> {
     let collector = made?;

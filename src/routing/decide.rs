@@ -7,6 +7,7 @@ use crate::config::Unsynced;
 use crate::config::settings::Settings;
 use crate::kube::gvr::{Gvr, GvrRef};
 use crate::kube::version::KubernetesVersion;
+use crate::metrics::labels;
 
 /// The parts of a request that routing needs.
 #[derive(Debug, Clone, Copy)]
@@ -48,69 +49,34 @@ impl From<&Settings> for Policy {
     }
 }
 
-/// The row of the table that decided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Row {
-    /// 1: not a resource request.
-    NotAResource = 1,
-    /// 2: rerouted once already.
-    Rerouted,
-    /// 3: rerouting is switched off.
-    Disabled,
-    /// 4: this process has not read all of etcd's state yet.
-    Unsynced,
-    /// 5: the resource belongs to a CRD or an aggregated API, and no known server lists it as its own.
-    Custom,
-    /// 6: a watch that a peer's longer history can serve.
-    Resume,
-    /// 7: the local apiserver is initialized and lists it, and no target that lists it fits the version better.
-    Local,
-    /// 8: peers list it.
-    Peers,
-    /// 9: the local apiserver lists it, but is not initialized.
-    LocalUninitialized,
-    /// 10: only servers that cannot be reached list it.
-    Unreachable,
-    /// 11: no server lists it, but some served sets are unknown.
-    Unknown,
-    /// 12: no server lists it.
-    Nobody,
-}
-
-impl Row {
-    /// All rows, in order.
-    pub const ALL: [Row; 12] = [
-        Row::NotAResource,
-        Row::Rerouted,
-        Row::Disabled,
-        Row::Unsynced,
-        Row::Custom,
-        Row::Resume,
-        Row::Local,
-        Row::Peers,
-        Row::LocalUninitialized,
-        Row::Unreachable,
-        Row::Unknown,
-        Row::Nobody,
-    ];
-
-    /// Name for logs and metric labels.
-    pub fn name(self) -> &'static str {
-        match self {
-            Row::NotAResource => "not_a_resource",
-            Row::Rerouted => "already_rerouted",
-            Row::Disabled => "disabled",
-            Row::Unsynced => "unsynced",
-            Row::Custom => "custom",
-            Row::Resume => "resume",
-            Row::Local => "local",
-            Row::Peers => "peers",
-            Row::LocalUninitialized => "local_uninitialized",
-            Row::Unreachable => "unreachable",
-            Row::Unknown => "unknown",
-            Row::Nobody => "nobody",
-        }
+labels! {
+    /// The row of the table that decided.
+    #[derive(PartialOrd, Ord)]
+    pub enum Row {
+        /// 1: not a resource request.
+        NotAResource = "not_a_resource",
+        /// 2: rerouted once already.
+        Rerouted = "already_rerouted",
+        /// 3: rerouting is switched off.
+        Disabled = "disabled",
+        /// 4: this process has not read all of etcd's state yet.
+        Unsynced = "unsynced",
+        /// 5: the resource belongs to a CRD or an aggregated API, and no known server lists it as its own.
+        Custom = "custom",
+        /// 6: a watch that a peer's longer history can serve.
+        Resume = "resume",
+        /// 7: the local apiserver is initialized and lists it, and no target that lists it fits the version better.
+        Local = "local",
+        /// 8: peers list it.
+        Peers = "peers",
+        /// 9: the local apiserver lists it, but is not initialized.
+        LocalUninitialized = "local_uninitialized",
+        /// 10: only servers that cannot be reached list it.
+        Unreachable = "unreachable",
+        /// 11: no server lists it, but some served sets are unknown.
+        Unknown = "unknown",
+        /// 12: no server lists it.
+        Nobody = "nobody",
     }
 }
 
@@ -145,8 +111,11 @@ impl<'s> Decision<'s> {
         Self { then, ..self }
     }
 
-    fn finally(self, finally: ServerChoice<'s>) -> Self {
-        Self { finally, ..self }
+    fn if_not_found(self, no_such_resource: NoSuchResource) -> Self {
+        Self {
+            no_such_resource,
+            ..self
+        }
     }
 }
 
@@ -181,23 +150,16 @@ pub fn decide<'s>(
         finally: ServerChoice::Nowhere,
         no_such_resource: NoSuchResource::Doubt,
     };
-    let open = |row, to| Decision {
-        no_such_resource: NoSuchResource::Pass,
-        ..guarded(row, to)
-    };
+    let open = |row, to| guarded(row, to).if_not_found(NoSuchResource::Pass);
 
     let Some(gvr) = question.resource else {
         return open(Row::NotAResource, ServerChoice::Local);
     };
     if question.rerouted {
-        return guarded(
-            Row::Rerouted,
-            if initialized {
-                ServerChoice::Local
-            } else {
-                ServerChoice::Nowhere
-            },
-        );
+        return match initialized {
+            true => guarded(Row::Rerouted, ServerChoice::Local),
+            false => guarded(Row::Rerouted, ServerChoice::Nowhere),
+        };
     }
     if !policy.rerouting {
         return open(Row::Disabled, ServerChoice::Local);
@@ -214,10 +176,9 @@ pub fn decide<'s>(
         return match initialized {
             true if is_alone => open(Row::Custom, ServerChoice::Local),
             // An apiserver learns of a CRD, or of a version of one, later than others.
-            true => Decision {
-                no_such_resource: NoSuchResource::IfUnanimous,
-                ..guarded(Row::Custom, ServerChoice::Local).or(targets)
-            },
+            true => guarded(Row::Custom, ServerChoice::Local)
+                .or(targets)
+                .if_not_found(NoSuchResource::IfUnanimous),
             false if is_alone => guarded(Row::Custom, ServerChoice::Local),
             false => guarded(Row::Custom, targets).or(ServerChoice::Local),
         };
@@ -245,9 +206,10 @@ pub fn decide<'s>(
             let better = |wanted| snapshot.better_than_local(&holders.targets, wanted);
             match question.version.map(better).unwrap_or_default() {
                 [] => guarded(Row::Local, ServerChoice::Local).or(all),
-                better => guarded(Row::Peers, peers(better, gvr))
-                    .or(ServerChoice::Local)
-                    .finally(all),
+                better => Decision {
+                    finally: all,
+                    ..guarded(Row::Peers, peers(better, gvr)).or(ServerChoice::Local)
+                },
             }
         }
         Some((gvr, holders)) if !holders.targets.is_empty() => {
@@ -269,10 +231,7 @@ pub fn decide<'s>(
         None if !snapshot.local_known || snapshot.peer_unknown || stale() => {
             guarded(Row::Unknown, ServerChoice::Local)
         }
-        None => Decision {
-            no_such_resource: NoSuchResource::IfProved,
-            ..guarded(Row::Nobody, ServerChoice::Local)
-        },
+        None => guarded(Row::Nobody, ServerChoice::Local).if_not_found(NoSuchResource::IfProved),
     }
 }
 

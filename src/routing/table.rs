@@ -207,28 +207,28 @@ impl Snapshot {
             holders.entry(Arc::new(gvr.clone())).or_default().local = true;
         }
         for class in classes(&servers) {
-            for gvr in class.served.iter() {
+            let (targets, others): (Vec<usize>, Vec<usize>) =
+                class.iter().partition(|index| servers[**index].target);
+            let served = servers[class[0]].served.iter();
+            for gvr in served.flat_map(|served| served.iter()) {
                 let known = match holders.get_mut(&gvr.borrow()) {
                     Some(holders) => holders,
                     None => holders.entry(Arc::new(gvr.clone())).or_default(),
                 };
-                known.targets.extend(&class.targets);
-                known.absent |= class.absent;
+                known.targets.extend(&targets);
+                known.absent |= !others.is_empty();
             }
         }
+        let targets = (0..servers.len()).filter(|index| servers[*index].target);
         Self {
             synced,
-            targets: indices(&servers, |server| server.target),
+            targets: targets.collect(),
             peer_unknown: servers.iter().any(|server| server.live && !server.known),
             local_known: local.is_some(),
-            own_record: None,
-            local_doubted: Arc::default(),
-            local_version: None,
-            local_read: None,
-            reads: HashMap::new(),
             servers,
             custom,
             holders,
+            ..Self::default()
         }
     }
 
@@ -336,52 +336,25 @@ impl Snapshot {
     }
 }
 
-/// Servers that share one served set. Most servers of a cluster do, so each set is processed once.
-struct Class<'a> {
-    served: &'a Arc<ServedSet>,
-    version: Option<KubernetesVersion>,
-    targets: Vec<usize>,
-    absent: bool,
-}
-
-/// Sorts servers by version.
-fn classes(servers: &[Server]) -> Vec<Class<'_>> {
-    let mut classes: Vec<Class<'_>> = Vec::new();
-    for (index, server) in servers.iter().enumerate() {
-        let Some(served) = &server.served else {
-            continue;
-        };
-        let same = |class: &&mut Class<'_>| {
-            class.version == server.version && Arc::ptr_eq(class.served, served)
-        };
-        let (targets, absent) = match server.target {
-            true => (vec![index], false),
-            false => (Vec::new(), true),
-        };
-        match classes.iter_mut().find(same) {
-            Some(class) => {
-                class.targets.extend(targets);
-                class.absent |= absent;
-            }
-            None => classes.push(Class {
-                served,
-                version: server.version,
-                targets,
-                absent,
-            }),
+/// The servers whose served set is known, by version. Those that share one set come together: most servers of a cluster
+/// do, so each set is processed once.
+fn classes(servers: &[Server]) -> Vec<Vec<usize>> {
+    let mut classes: Vec<Vec<usize>> = Vec::new();
+    let key = |index: &usize| {
+        let server = &servers[*index];
+        (server.version, server.served.as_ref().map(Arc::as_ptr))
+    };
+    for index in (0..servers.len()).filter(|index| servers[*index].served.is_some()) {
+        match classes
+            .iter_mut()
+            .find(|class| key(&class[0]) == key(&index))
+        {
+            Some(class) => class.push(index),
+            None => classes.push(vec![index]),
         }
     }
-    classes.sort_by_key(|class| class.version);
+    classes.sort_by_key(|class| servers[class[0]].version);
     classes
-}
-
-fn indices(servers: &[Server], wanted: impl Fn(&Server) -> bool) -> Vec<usize> {
-    servers
-        .iter()
-        .enumerate()
-        .filter(|(_, server)| wanted(server))
-        .map(|(index, _)| index)
-        .collect()
 }
 
 #[cfg(test)]

@@ -121,7 +121,7 @@ fn code_value(index: usize) -> &'static str {
 }
 
 fn decision_index(row: Option<Row>) -> usize {
-    row.map_or(0, |row| row as usize)
+    row.map_or(0, |row| 1 + row as usize)
 }
 
 fn decision(row: Option<Row>) -> &'static str {
