@@ -153,7 +153,7 @@ impl Wiring {
         let keys = EtcdKeys::new(&config.etcd.prefix, &config.identity.lease_namespaces);
         let (id_sender, id) = watch::channel(config.identity.server_id.as_deref().map(Arc::from));
         let (apiserver_id_sender, apiserver_id) = watch::channel(None);
-        let (published, ends) = Published::new(keys.topics().count());
+        let (published, ends) = Published::new();
         let wiring = Self {
             control: JoinSet::new(),
             settings: Arc::new(SharedSettings::new(config)),

@@ -11,226 +11,229 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::native_peer::NativePeer;
-use super::prefix::{PrefixState, Versioned};
+use super::codec::{self, Undecodable};
+use super::keys::Topic;
+use super::prefix::Decoded;
 use super::source::EtcdItem;
-use super::suspended::{Gap, LeasedKeys};
-use super::watch::Event;
+use super::state::ClusterState;
+use super::undecodable::Undecodables;
+use super::unproxied::{BareAnswer, NativePeer, NotRead};
+use crate::routing::table::{Server, ServerKind};
 
 /// Most addresses that are asked, in their order. What the others serve counts as unknown.
 pub const MAX_ASKED: usize = 64;
 
-/// Lifetime of a key below `masterleases/`, which its apiserver writes every 10 s.
-pub const MASTER_LEASE_TTL: Duration = Duration::from_secs(15);
-
-/// What an address answered: the discovery of a ready apiserver, or why there is none.
-pub type BareAnswer = Result<NativePeer, NotRead>;
-
-/// Why an address gave no discovery.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotRead {
-    /// An apiserver's certificate, and no discovery: it is starting, or does not accept us.
-    Unreadable,
-    /// Nobody with an apiserver's certificate so far: it may be restarting.
-    Silent,
-    /// Nobody with an apiserver's certificate for longer than the key of a dead one lives.
-    Nobody,
-    /// A proxy, this one included.
-    Proxy,
-}
-
 /// What is known of an address that was asked.
 #[derive(Debug)]
-pub struct AskedAddress {
+pub(super) struct AskedAddress {
     /// Why it could not be read last; `None`: it was read.
-    pub failure: Option<NotRead>,
+    pub(super) failure: Option<NotRead>,
     /// A proxy answered there, and no apiserver has taken its place.
-    pub led_to_proxy: bool,
+    led_to_proxy: bool,
     /// The discovery that was read last.
-    pub read: Option<NativePeer>,
+    pub(super) read: Option<NativePeer>,
     /// Until when it is remembered.
-    until: Instant,
+    pub(super) until: Instant,
 }
 
-impl AskedAddress {
-    /// Whether a server without a proxy lives there.
-    pub fn is_bare(&self) -> bool {
-        matches!(self.failure, None | Some(NotRead::Unreadable))
-    }
+/// What was read and is not known to be gone, in the order of addresses.
+pub(super) type Asked = BTreeMap<SocketAddr, AskedAddress>;
 
-    /// What is there, for the report.
-    pub fn name(&self) -> &'static str {
-        match self.failure {
-            None => "bare",
-            Some(NotRead::Unreadable) => "bare, its discovery cannot be read",
-            Some(NotRead::Silent) => "does not answer",
-            Some(NotRead::Nobody) => "no apiserver answers",
-            Some(NotRead::Proxy) => "leads to a proxy",
-        }
-    }
-}
-
-/// The addresses of living apiservers, and what those answered that were asked.
-#[derive(Debug)]
-pub struct BareServers {
-    own: SocketAddr,
-    grace: Duration,
-    leases: LeasedKeys<IpAddr>,
-    /// `rerouting.bareServers` is `Ignore`.
-    ignored: bool,
-    /// `rerouting.ignoredAddresses`
-    ignored_addresses: Arc<BTreeSet<IpAddr>>,
-    asked: BTreeMap<SocketAddr, AskedAddress>,
-}
-
-impl BareServers {
-    /// `own`: our address; `ttl`: of live keys; `grace`: how long an absent server is remembered.
-    pub fn new(own: SocketAddr, ttl: Duration, grace: Duration) -> Self {
-        Self {
-            own,
-            grace,
-            leases: LeasedKeys::new(ttl.max(MASTER_LEASE_TTL)),
-            ignored: false,
-            ignored_addresses: Arc::default(),
-            asked: BTreeMap::new(),
-        }
-    }
-
-    /// Nothing is followed: there are no bare servers.
-    pub fn ignore(&mut self) {
-        self.ignored = true;
-    }
-
-    /// These addresses lead to no server of their own.
-    pub fn ignore_addresses(&mut self, addresses: Arc<BTreeSet<IpAddr>>) {
-        self.ignored_addresses = addresses;
-    }
-
-    /// The keys were listed, or are ignored.
-    pub fn is_complete(&self) -> bool {
-        self.ignored || self.leases.listed.complete
-    }
-
-    /// An event of `masterleases/`. `decode`: the address that a key names.
-    pub fn take_lease(
-        &mut self,
-        event: Event,
-        now: Instant,
-        gap: &Gap,
-        decode: impl FnMut(&EtcdItem) -> Option<IpAddr>,
-    ) -> bool {
-        // This may be the end of some.
-        self.remember_living(now);
-        if event == Event::Forbidden {
-            self.leases.listed = PrefixState::default();
-        }
-        self.leases.take(event, now, gap, decode)
-    }
-
-    /// All living addresses, with their keys.
-    pub fn leases(&self) -> impl Iterator<Item = (&String, &Versioned<IpAddr>)> {
-        self.leases.iter()
-    }
-
-    /// Whether an apiserver that advertises this address lives.
-    pub fn lives(&self, ip: IpAddr) -> bool {
-        self.leases().any(|(_, at)| at.value == ip)
-    }
-
-    /// The address of each living apiserver in their order. What advertises our own IP address is our own apiserver.
-    pub fn addresses(&self) -> BTreeSet<SocketAddr> {
-        let leases = self.leases();
-        leases
-            .map(|(_, at)| SocketAddr::new(at.value, self.own.port()))
-            .filter(|address| {
-                address.ip() != self.own.ip() && !self.ignored_addresses.contains(&address.ip())
-            })
-            .collect()
-    }
-
-    /// What an address answered. Returns whether readers see a change.
-    pub fn answered(&mut self, address: SocketAddr, answer: BareAnswer, now: Instant) -> bool {
+impl ClusterState {
+    /// An address answered. Returns whether readers see a change.
+    pub fn bare_answered(&mut self, from: SocketAddr, answer: BareAnswer, now: Instant) -> bool {
         let failure = answer.as_ref().err().copied();
-        let until = now + self.grace;
-        let before = self.asked.remove(&address);
+        let before = self.asked.remove(&from);
         let same = before.as_ref().is_some_and(|it| it.failure == failure);
-        let led_to_proxy = match failure {
-            Some(NotRead::Proxy) => true,
-            Some(_) => before.as_ref().is_some_and(|before| before.led_to_proxy),
-            None => false,
-        };
-        let before = before.filter(|_| failure != Some(NotRead::Proxy));
+        let was_led = before.as_ref().is_some_and(|before| before.led_to_proxy);
+        let is_proxy = failure == Some(NotRead::Proxy);
+        let before = before.filter(|_| !is_proxy);
         let before = before.and_then(|before| before.read);
-        let read = match answer {
-            Ok(read) => Some(read.after(before.as_ref())),
-            Err(_) => before,
-        };
         let asked = AskedAddress {
             failure,
-            led_to_proxy,
-            read,
-            until,
+            led_to_proxy: is_proxy || failure.is_some() && was_led,
+            read: match answer {
+                Ok(read) => Some(self.read_after(read, before.as_ref())),
+                Err(_) => before,
+            },
+            until: now + self.grace,
         };
-        self.asked.insert(address, asked);
+        self.asked.insert(from, asked);
         failure.is_none() || !same
     }
 
-    pub fn asked(&self) -> impl Iterator<Item = (&SocketAddr, &AskedAddress)> {
-        self.asked.iter()
-    }
-
-    pub fn asked_of(&self, address: SocketAddr) -> Option<&AskedAddress> {
-        self.asked.get(&address)
+    /// Whether an apiserver that advertises this address lives.
+    fn lives(&self, ip: IpAddr) -> bool {
+        self.masters.iter().any(|(_, at)| at.value == ip)
     }
 
     /// Whether the discovery of the living apiserver that advertises this address was read.
-    pub fn reads(&self, ip: IpAddr) -> bool {
+    pub(super) fn reads(&self, ip: IpAddr) -> bool {
         let mut asked = self.asked.iter();
         self.lives(ip)
             && asked.any(|(address, asked)| address.ip() == ip && asked.failure.is_none())
     }
 
-    /// A connection to `address` was refused. Returns whether readers see a change.
-    pub fn refused(&mut self, address: SocketAddr) -> bool {
-        let port = self.own.port();
-        self.leases
-            .refused(address, |ip| SocketAddr::new(*ip, port))
+    /// The address of each living apiserver. What advertises our own IP address is our own apiserver.
+    fn advertised(&self) -> BTreeSet<SocketAddr> {
+        let own = self.own_endpoint;
+        let masters = self.masters.iter().map(|(_, at)| at.value);
+        masters
+            .filter(|ip| *ip != own.ip() && !self.ignored_addresses.contains(ip))
+            .map(|ip| SocketAddr::new(ip, own.port()))
+            .collect()
+    }
+
+    /// Addresses of living apiservers that nothing explains but a key below `masterleases/`, in their order.
+    pub(super) fn unexplained(&self) -> Vec<SocketAddr> {
+        if !self.synced() {
+            // Live keys may be missing still.
+            return Vec::new();
+        }
+        let addresses = self.advertised().into_iter();
+        addresses
+            .filter(|address| !self.is_taken(*address))
+            .collect()
+    }
+
+    /// Those of them that are to be asked, and whether a proxy has advertised itself there.
+    pub fn bare_candidates(&self) -> BTreeMap<SocketAddr, bool> {
+        let asked = self.unexplained().into_iter().take(MAX_ASKED);
+        asked
+            .map(|address| (address, self.records_at(|at| at == address)))
+            .collect()
+    }
+
+    fn records_at(&self, is_there: impl Fn(SocketAddr) -> bool) -> bool {
+        let mut records = self.servers.iter();
+        records.any(|(_, at)| is_there(at.value.record.endpoint))
+    }
+
+    /// Whether nothing is known of what a living apiserver serves: it was never read, and no record tells of it. Where
+    /// nobody answers, it may be another address of a server that is known by its proxy.
+    pub(super) fn has_unknown_bare_server(&self) -> bool {
+        let mut unanswered = 0;
+        for address in self.unexplained() {
+            match self.asked.get(&address) {
+                None => return true,
+                Some(asked) if asked.led_to_proxy || asked.read.is_some() => {}
+                Some(_) if self.records_at(|at| at.ip() == address.ip()) => {}
+                Some(asked) if asked.failure == Some(NotRead::Nobody) => unanswered += 1,
+                Some(_) => return true,
+            }
+        }
+        unanswered > self.proxies_not_advertised()
+    }
+
+    /// How many live proxies have addresses that no apiserver advertises: theirs may advertise others.
+    fn proxies_not_advertised(&self) -> usize {
+        let initialized = self.live.iter().filter(|(_, at)| at.value.initialized);
+        let ips = initialized.map(|(_, at)| at.value.endpoint.ip());
+        let ips: BTreeSet<_> = ips.filter(|ip| !self.lives(*ip)).collect();
+        ips.len()
+    }
+
+    /// The bare servers that live, and those that lived within the grace.
+    pub(super) fn bare_servers(&self) -> Vec<Server> {
+        let unexplained: BTreeSet<_> = self.unexplained().into_iter().collect();
+        let asked = self.asked.iter();
+        asked
+            .filter(|(address, _)| !self.is_taken(**address))
+            .filter_map(|(address, asked)| {
+                let is_bare = matches!(asked.failure, None | Some(NotRead::Unreadable));
+                let live = is_bare && unexplained.contains(address);
+                let read = asked.read.as_ref();
+                // Nobody was ever there, as far as is known.
+                if !live && read.is_none() {
+                    return None;
+                }
+                let known = live && asked.failure.is_none();
+                let id = address.to_string();
+                Some(Server {
+                    live,
+                    initialized: known,
+                    target: known,
+                    ready: known,
+                    known,
+                    ..NativePeer::server(read, &id, ServerKind::Bare, *address)
+                })
+            })
+            .collect()
+    }
+
+    /// Records of servers whose proxy is gone while their apiserver lives and cannot be read, with their revisions. They
+    /// must not end, or what only these apiservers serve would count as served by nobody.
+    pub fn unreachable_records(&self, own: Option<&str>) -> BTreeMap<String, i64> {
+        let records = self.servers.iter();
+        records
+            .filter(|(id, record)| {
+                let endpoint = record.value.record.endpoint;
+                Some(id.as_str()) != own
+                    && self.live.get(id).is_none()
+                    // The server is there again, at this or another port, or it is this one.
+                    && !self.has_proxy(endpoint.ip())
+                    && !self.is_taken(endpoint)
+                    && !self.is_replaced(record)
+                    && self.lives(endpoint.ip())
+                    && !self.reads(endpoint.ip())
+            })
+            .map(|(id, record)| (id.clone(), record.revision))
+            .collect()
+    }
+
+    /// Whether a live proxy, or this one, has this IP address.
+    fn has_proxy(&self, ip: IpAddr) -> bool {
+        let mut live = self.live.iter().map(|(_, at)| at.value.endpoint);
+        ip == self.own_endpoint.ip() || live.any(|endpoint| endpoint.ip() == ip)
     }
 
     /// What living servers serve is remembered for the whole grace from now on. Returns their addresses.
-    fn remember_living(&mut self, now: Instant) -> BTreeSet<SocketAddr> {
-        let living = self.addresses();
+    pub(super) fn remember_living(&mut self, now: Instant) -> BTreeSet<SocketAddr> {
+        let living = self.advertised();
         for (_, asked) in self.asked.iter_mut().filter(|(at, _)| living.contains(at)) {
             asked.until = now + self.grace;
         }
         living
     }
 
-    /// When the next entry expires.
-    pub fn next_expiry(&self) -> Option<Instant> {
-        let asked = self.asked.values().filter(|asked| asked.read.is_some());
-        asked
-            .map(|asked| asked.until)
-            .chain(self.leases.next())
-            .min()
-    }
-
-    /// Removes what is not needed any more: of addresses that are explained otherwise (`taken`) at once, of those that
-    /// are gone after the grace. Returns whether readers see a change.
-    pub fn expire(&mut self, now: Instant, taken: impl Fn(SocketAddr) -> bool) -> bool {
-        let suspended = self.leases.expire(now);
-        let current = self.remember_living(now);
-        let before = self.asked.len();
-        self.asked.retain(|address, asked| {
-            let remembered = current.contains(address) || asked.read.is_some();
-            let ignored = self.ignored_addresses.contains(&address.ip());
-            remembered && asked.until > now && !ignored && !taken(*address)
-        });
+    /// Removes what is not needed any more: of addresses that are explained otherwise at once, of those that are gone after
+    /// the grace. Returns whether readers see a change.
+    pub fn expire_bare(&mut self, now: Instant) -> bool {
+        let suspended = self.masters.expire(now);
+        let living = self.remember_living(now);
+        let asked = std::mem::take(&mut self.asked);
+        let before = asked.len();
+        let stays = |(address, asked): &(SocketAddr, AskedAddress)| {
+            // Where nobody answers any more while its proxy does, at another port, nothing is to be remembered.
+            let is_gone = asked.failure == Some(NotRead::Nobody) && self.has_proxy(address.ip());
+            (living.contains(address) || asked.read.is_some())
+                && asked.until > now
+                && !self.ignored_addresses.contains(&address.ip())
+                && !self.is_taken(*address)
+                && !is_gone
+        };
+        self.asked = asked.into_iter().filter(stays).collect();
         suspended || self.asked.len() != before
     }
+}
+
+/// The address that a key below `masterleases/` names. The value is only looked at; kube-apiserver may encrypt it.
+/// `loopback`: an apiserver may be on this machine.
+pub(super) fn advertised_address(
+    item: &EtcdItem,
+    loopback: bool,
+    undecodables: &mut Undecodables,
+) -> Decoded<IpAddr> {
+    let address = usable_address(&item.key, loopback);
+    let look = |value: &[u8]| match codec::is_endpoints(value) {
+        _ if address.is_none() => Err(Undecodable::Field("the address in its key")),
+        Err(Undecodable::Encrypted) => Ok(()),
+        looked_at => looked_at,
+    };
+    undecodables.read(Topic::MasterLeases, item, look);
+    address.map(Some)
 }
 
 /// The address that a key below `masterleases/` names, if an apiserver can have it. `loopback`: also on this machine.

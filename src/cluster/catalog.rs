@@ -7,29 +7,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::absence::Absence;
-use super::bare::BareAnswer;
-use super::freshness::Freshness;
 use super::leases::NamedLease;
 use super::others_ids::OthersIds;
 use super::own_keys::OwnKeys;
-use super::queue::Queue;
 use super::state::ClusterState;
-use super::unproxied::{Candidates, Unproxied};
-use super::watch::{Event, Message};
-use crate::cluster::transitions;
+use super::unproxied::{BareAnswer, Candidates, Unproxied};
+use super::watch::Queued;
 use crate::kube::gvr::Custom;
 use crate::kube::requestheader::PublishedNames;
 use crate::local::discovery::LocalView;
 use crate::local::reader::FormerRecord;
 use crate::retry::sleep_until;
-use crate::routing::table::Snapshot;
+use crate::routing::table::{Server, Snapshot};
 
 /// Messages that are taken before a snapshot is published.
 const BATCH: usize = 512;
@@ -45,6 +41,37 @@ pub struct EtcdCounters {
     pub restores: AtomicU64,
     /// The newest known revision.
     pub revision: AtomicI64,
+}
+
+/// When the quietest of etcd's watches last had an event.
+#[derive(Debug)]
+pub struct Freshness {
+    start: Instant,
+    /// Milliseconds after `start`.
+    heard: AtomicU64,
+}
+
+impl Freshness {
+    /// Time since that event, or since start.
+    pub fn age(&self) -> Duration {
+        let heard = Duration::from_millis(self.heard.load(Ordering::Relaxed));
+        self.start.elapsed().saturating_sub(heard)
+    }
+
+    fn set(&self, heard: Option<Instant>) {
+        let after = heard.map_or(Duration::ZERO, |heard| heard - self.start);
+        let millis = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+        self.heard.store(millis, Ordering::Relaxed);
+    }
+}
+
+impl Default for Freshness {
+    fn default() -> Self {
+        Self {
+            start: Instant::now(),
+            heard: AtomicU64::new(0),
+        }
+    }
 }
 
 /// What the catalog publishes, and how others reach it.
@@ -87,14 +114,13 @@ pub struct CatalogInputs {
 }
 
 impl Published {
-    /// `topics`: number of topics.
-    pub fn new(topics: usize) -> (Self, CatalogInputs) {
+    pub fn new() -> (Self, CatalogInputs) {
         let (refused_sender, refused) = mpsc::channel(16);
         let (report_sender, reports) = mpsc::channel(16);
         let published = Self {
             snapshot: Arc::default(),
             changed: watch::Sender::default(),
-            freshness: Arc::new(Freshness::new(topics)),
+            freshness: Arc::default(),
             counters: Arc::default(),
             own_keys: watch::Sender::default(),
             custom: watch::Sender::default(),
@@ -127,7 +153,7 @@ pub struct OwnServer {
 pub struct Catalog {
     pub own: OwnServer,
     /// Events from etcd.
-    pub messages: Queue,
+    pub messages: mpsc::Receiver<Queued>,
     /// The local apiserver's discovery.
     pub local: watch::Receiver<LocalView>,
     /// What servers without a proxy answered.
@@ -164,7 +190,7 @@ impl Catalog {
                 Some(address) = self.ends.refused.recv() => self.state.refused(address),
                 Some(reply) = self.ends.reports.recv() => {
                     // The receiver may be gone.
-                    let _ = reply.send(self.state.report(&self.published.freshness));
+                    let _ = reply.send(self.state.report());
                     false
                 }
                 () = sleep_until(expiry) => self.state.expire(Instant::now()),
@@ -181,30 +207,26 @@ impl Catalog {
     }
 
     /// Takes a message and those that wait behind it. Returns whether a new snapshot is due.
-    fn take(&mut self, first: Message) -> bool {
-        let counters = &self.published.counters;
+    fn take(&mut self, first: Queued) -> bool {
         let (mut snapshot, mut leases, mut header_names) = (false, false, false);
         let waiting = std::iter::from_fn(|| self.messages.try_recv().ok());
-        for message in std::iter::once(first).chain(waiting).take(BATCH) {
-            match message.1 {
-                Event::Forbidden => self.published.freshness.exempt(message.0.index()),
-                _ => self.published.freshness.touch(message.0.index()),
-            }
-            let listed = matches!(message.1, Event::InitDone(_));
-            counters.lists.fetch_add(listed.into(), Ordering::Relaxed);
-            let other = matches!(message.1, Event::OtherHistory);
-            counters.restores.fetch_add(other.into(), Ordering::Relaxed);
+        for (message, _room) in std::iter::once(first).chain(waiting).take(BATCH) {
             let changes = self.state.take(message, Instant::now());
-            counters
-                .undecodable
-                .fetch_add(changes.undecodable.into(), Ordering::Relaxed);
             snapshot |= changes.snapshot;
             leases |= changes.leases;
             header_names |= changes.header_names;
         }
-        counters
-            .revision
-            .store(self.state.revision(), Ordering::Relaxed);
+        self.published.freshness.set(self.state.heard());
+        let counters = &self.published.counters;
+        for (counter, now) in [
+            (&counters.lists, self.state.lists()),
+            (&counters.undecodable, self.state.undecodable()),
+            (&counters.restores, self.state.restores),
+        ] {
+            counter.store(now, Ordering::Relaxed);
+        }
+        let revision = self.state.revision();
+        counters.revision.store(revision, Ordering::Relaxed);
         if leases && let Some(seen) = self.state.named_leases() {
             self.published.leases.send_replace(Some(Arc::new(seen)));
         }
@@ -219,8 +241,7 @@ impl Catalog {
         let view = self.local.borrow_and_update().clone();
         let own = self.own.id.borrow_and_update().clone();
         self.state.settle(view.reads);
-        let ignored = self.ignored_addresses.borrow_and_update().clone();
-        self.state.ignore_addresses(ignored);
+        self.state.ignored_addresses = self.ignored_addresses.borrow_and_update().clone();
         self.state.expire_bare(Instant::now());
         let custom = self.state.synced().then(|| self.state.custom().clone());
         if custom.is_some()
@@ -240,11 +261,47 @@ impl Catalog {
         let snapshot = Arc::new(snapshot);
         let before = self.published.snapshot.swap(snapshot.clone());
         // After a restart it may have another ID.
-        transitions::log(&before, &snapshot, |server| {
+        log(&before, &snapshot, |server| {
             own == Some(&*server.id) || server.endpoint == self.own.endpoint
         });
         self.published.changed.send_replace(());
     }
+}
+
+/// One line for each server that requests are now treated otherwise for; one line in all when the cluster is known for the
+/// first time. `is_own`: whether an entry is this server's, from before its start.
+fn log(before: &Snapshot, now: &Snapshot, is_own: impl Fn(&Server) -> bool) {
+    if now.synced && !before.synced {
+        let (servers, targets) = (now.servers.len(), now.targets.len());
+        tracing::info!(servers, targets, "the state in etcd was read");
+    } else if now.synced {
+        for (server, state) in transitions(before, now) {
+            if state != FORGOTTEN || !is_own(server) {
+                // Quoted: it was read from etcd.
+                tracing::info!(peer = ?server.id, address = %server.endpoint, state, "peer");
+            }
+        }
+    }
+}
+
+const FORGOTTEN: &str = "forgotten: what only it served is answered with 404";
+
+/// The servers whose state changed, and what it means for requests.
+fn transitions<'s>(before: &'s Snapshot, now: &'s Snapshot) -> Vec<(&'s Server, &'static str)> {
+    let state = |server: &Server| match (server.target, server.live) {
+        (true, _) => "target: requests may be sent there",
+        (_, true) => "live: its apiserver is not ready for requests of others",
+        _ => "absent: what only it serves is answered with 503",
+    };
+    let find = |snapshot: &'s Snapshot, id: &str| snapshot.servers.iter().find(|it| *it.id == *id);
+    let was = |server: &Server| find(before, &server.id).map(state);
+    let changed = now.servers.iter().filter(|it| was(it) != Some(state(it)));
+    let gone = before.servers.iter();
+    let gone = gone.filter(|server| find(now, &server.id).is_none());
+    changed
+        .map(|server| (server, state(server)))
+        .chain(gone.map(|server| (server, FORGOTTEN)))
+        .collect()
 }
 
 /// Does not wake receivers if the value is the same.
@@ -258,12 +315,42 @@ fn send_if_changed<T: PartialEq>(whom: &watch::Sender<T>, now: T) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::cluster::keys::Topic;
-    use crate::cluster::queue::queue;
-    use crate::cluster::source::EtcdItem;
+    use crate::cluster::source::{EtcdItem, Event};
+    use crate::cluster::watch::{Message, queue};
+
+    #[test]
+    fn each_server_that_stands_otherwise_is_news_once() {
+        let snapshot = |servers: Vec<Server>| Snapshot::new(true, servers, None, Arc::default());
+        let (a, b, mut c) = (Server::peer("a"), Server::peer("b"), Server::peer("c"));
+        c.target = false;
+        let before = snapshot(vec![a, b.clone(), c.clone()]);
+        let mut gone = b;
+        (gone.target, gone.live) = (false, false);
+        let now = snapshot(vec![gone, c, Server::peer("d")]);
+        let changed = transitions(&before, &now);
+        let words = |text: &'static str| text.split(':').next();
+        let changed: Vec<_> = changed
+            .iter()
+            .map(|(it, text)| (&*it.id, words(text)))
+            .collect();
+        let expected = [("b", "absent"), ("d", "target"), ("a", "forgotten")];
+        assert_eq!(changed, expected.map(|(id, state)| (id, Some(state))));
+        assert_eq!(transitions(&now, &now), []);
+    }
+
+    #[test]
+    fn the_age_is_that_of_the_quietest_topic() {
+        let freshness = Freshness::default();
+        let ago = Duration::from_secs(20);
+        freshness.set(Some(freshness.start + ago));
+        assert_eq!(freshness.age(), Duration::ZERO, "a moment later");
+        freshness.set(None);
+        std::thread::sleep(Duration::from_millis(20));
+        let age = freshness.age();
+        assert!(age >= Duration::from_millis(20), "{age:?}");
+    }
 
     fn definition(number: usize) -> Message {
         let item = EtcdItem {
@@ -275,10 +362,9 @@ mod tests {
         (Topic::Definitions, Event::Apply(item))
     }
 
-    fn catalog(messages: Queue) -> Catalog {
+    fn catalog(messages: mpsc::Receiver<Queued>) -> Catalog {
         let endpoint = "10.0.0.1:6443".parse().unwrap();
-        let topics = Topic::all(0).count();
-        let (published, ends) = Published::new(topics);
+        let (published, ends) = Published::new();
         let ttl = Duration::from_secs(15);
         Catalog {
             own: OwnServer {

@@ -10,7 +10,7 @@ use etcd_client::{
 
 use super::connector::{Connector, REQUEST_TIMEOUT, failed, within};
 use super::source::{
-    Batch, ChangeStream, EtcdItem, KeyChange, Listing, ListingRest, SourceError, WatchSource,
+    Batch, ChangeStream, EtcdItem, Event, Listing, ListingRest, SourceError, WatchSource,
 };
 
 /// A catch-up after a long break comes as one message from what is not etcd, and one value can be as large as its limit
@@ -330,10 +330,8 @@ impl EtcdChanges {
             .filter_map(|event| {
                 let kv = event.kv()?;
                 match event.event_type() {
-                    EventType::Put => item(&self.prefix, kv.clone()).map(KeyChange::Put),
-                    EventType::Delete => {
-                        relative(&self.prefix, kv.key()).map(|key| KeyChange::Delete { key })
-                    }
+                    EventType::Put => item(&self.prefix, kv.clone()).map(Event::Apply),
+                    EventType::Delete => relative(&self.prefix, kv.key()).map(Event::Delete),
                 }
             })
             .collect();

@@ -1,6 +1,7 @@
 //! Where things are kept in etcd.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// Keys of one cluster: `prefix` is kube-apiserver's `--etcd-prefix`.
 #[derive(Debug, Clone)]
@@ -38,51 +39,56 @@ pub enum Topic {
 const OURS: &str = "/kube-interop-proxy";
 const HEADER_NAMES: &str = "/configmaps/kube-system/extension-apiserver-authentication";
 
+/// Lifetime of a key below `masterleases/`, which its apiserver writes every 10 s.
+pub const MASTER_LEASE_TTL: Duration = Duration::from_secs(15);
+
 /// In place of the server ID in the claim of a proxy that has none yet. No server has this ID.
 const UNNAMED: &str = "-";
 
-/// Topics without those of lease namespaces.
-const FIXED: [Topic; 9] = [
-    Topic::Servers,
-    Topic::Live,
-    Topic::PeerEndpoints,
-    Topic::StorageVersions,
-    Topic::Definitions,
-    Topic::ApiServices,
-    Topic::Claims,
-    Topic::MasterLeases,
-    Topic::HeaderNames,
+/// Topics without those of lease namespaces: what comes before the cluster's prefix in their keys, and what after it.
+const FIXED: [(Topic, &str, &str); 9] = [
+    (Topic::Servers, OURS, "/servers/"),
+    (Topic::Live, OURS, "/live/"),
+    (Topic::PeerEndpoints, "", "/peerserverleases/"),
+    (Topic::StorageVersions, "", "/storageversions/"),
+    (
+        Topic::Definitions,
+        "",
+        "/apiextensions.k8s.io/customresourcedefinitions/",
+    ),
+    (
+        Topic::ApiServices,
+        "",
+        "/apiregistration.k8s.io/apiservices/",
+    ),
+    (Topic::Claims, OURS, "/claims/"),
+    (Topic::MasterLeases, "", "/masterleases/"),
+    (Topic::HeaderNames, "", HEADER_NAMES),
 ];
 
 impl Topic {
     /// All topics, with so many lease namespaces.
     pub fn all(namespaces: usize) -> impl Iterator<Item = Topic> {
         let namespaces = u8::try_from(namespaces).unwrap_or(u8::MAX);
-        FIXED.into_iter().chain((0..namespaces).map(Topic::Leases))
+        let fixed = FIXED.into_iter().map(|(topic, ..)| topic);
+        fixed.chain((0..namespaces).map(Topic::Leases))
     }
 
     /// Its place in [`Topic::all`].
     pub fn index(self) -> usize {
         match self {
             Topic::Leases(namespace) => FIXED.len() + usize::from(namespace),
-            fixed => FIXED.iter().take_while(|topic| **topic != fixed).count(),
+            fixed => FIXED
+                .iter()
+                .take_while(|(topic, ..)| *topic != fixed)
+                .count(),
         }
     }
 
     /// What comes before the cluster's prefix in its keys, and what after it.
     fn place(self) -> (&'static str, &'static str) {
-        match self {
-            Topic::Servers => (OURS, "/servers/"),
-            Topic::Live => (OURS, "/live/"),
-            Topic::PeerEndpoints => ("", "/peerserverleases/"),
-            Topic::StorageVersions => ("", "/storageversions/"),
-            Topic::Definitions => ("", "/apiextensions.k8s.io/customresourcedefinitions/"),
-            Topic::ApiServices => ("", "/apiregistration.k8s.io/apiservices/"),
-            Topic::Claims => (OURS, "/claims/"),
-            Topic::MasterLeases => ("", "/masterleases/"),
-            Topic::HeaderNames => ("", HEADER_NAMES),
-            Topic::Leases(_) => ("", "/leases/"),
-        }
+        let fixed = FIXED.get(self.index());
+        fixed.map_or(("", "/leases/"), |(_, before, after)| (before, after))
     }
 
     /// Name for logs and metrics: the end of its prefix.

@@ -5,173 +5,83 @@
 //! cannot push out those of servers that were there before, and what is left out is counted and named like a value that
 //! cannot be decoded. A change costs what this one Lease costs: the others are shared with the readers.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::codec::{self, Lease, Undecodable};
-use super::decoder::Decoder;
-use super::prefix::Versioned;
-use super::source::EtcdItem;
-use super::watch::Event;
+use super::keys::Topic;
+use super::prefix::PrefixState;
+use super::source::Event;
+use super::undecodable::Undecodables;
 
 /// An identity lease in etcd.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedLease {
     /// Index of its namespace in `identity.leaseNamespaces`.
     pub namespace: usize,
     pub name: String,
-    pub at: Versioned<Lease>,
+    /// The revision that wrote it.
+    pub revision: i64,
+    pub value: Lease,
 }
 
 /// 1 MiB in all.
 const MOST: usize = 1024;
 
+/// By namespace.
 #[derive(Debug)]
-pub(super) struct Leases(Vec<NamespaceLeases>);
-
-#[derive(Debug, Default)]
-struct NamespaceLeases {
-    current: BTreeMap<String, KeptLease>,
-    staged: Option<BTreeMap<String, KeptLease>>,
-    /// It was listed completely at least once.
-    complete: bool,
-}
-
-#[derive(Debug, Clone)]
-struct KeptLease {
-    lease: Arc<NamedLease>,
-    created: i64,
-}
+pub(super) struct Leases(Vec<PrefixState<Arc<NamedLease>>>);
 
 impl Leases {
     pub(super) fn new(namespaces: usize) -> Self {
+        let most = MOST / namespaces.max(1);
         Self(
             (0..namespaces)
-                .map(|_| NamespaceLeases::default())
+                .map(|_| PrefixState::at_most(most))
                 .collect(),
         )
     }
 
-    /// Number of namespaces.
-    pub(super) fn namespaces(&self) -> usize {
-        self.0.len()
-    }
-
-    /// All namespaces were listed at least once.
-    pub(super) fn are_complete(&self) -> bool {
-        self.0.iter().all(|leases| leases.complete)
-    }
-
     /// In the order of namespaces and names.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<NamedLease>> {
-        let kept = self.0.iter().flat_map(|leases| leases.current.values());
-        kept.map(|kept| &kept.lease)
-    }
-
-    /// The first one of this name.
-    pub(super) fn get(&self, name: &str) -> Option<&Arc<NamedLease>> {
-        let kept = self.0.iter().find_map(|leases| leases.current.get(name));
-        kept.map(|kept| &kept.lease)
+        let kept = self.0.iter().flat_map(PrefixState::iter);
+        kept.map(|(_, at)| &at.value)
     }
 
     /// Applies an event of a namespace. Returns whether readers see a change.
     pub(super) fn take(
         &mut self,
-        namespace: usize,
+        namespace: u8,
         event: Event,
-        now: Instant,
-        decoder: &mut Decoder<'_>,
+        undecodables: &mut Undecodables,
     ) -> bool {
+        let (topic, namespace) = (Topic::Leases(namespace), usize::from(namespace));
         let most = MOST / self.0.len().max(1);
         let Some(leases) = self.0.get_mut(namespace) else {
             return false;
         };
-        match event {
-            Event::Init => leases.staged = Some(BTreeMap::new()),
-            Event::InitApply(item) => {
-                let known = leases.current.get(&item.key);
-                if let Some(staged) = &mut leases.staged {
-                    match read(&item, namespace, now, decoder) {
-                        Some(Some(lease)) => drop(keep(staged, item.key, lease, most, decoder)),
-                        Some(None) => {}
-                        // What was known before stays.
-                        None => {
-                            if let Some(known) = known.cloned() {
-                                keep(staged, item.key, known, most, decoder);
-                            }
-                        }
-                    }
-                }
-            }
-            Event::InitDone(_) => {
-                leases.current = leases.staged.take().unwrap_or_default();
-                leases.complete = true;
-                return true;
-            }
-            Event::Apply(item) => match read(&item, namespace, now, decoder) {
-                Some(Some(lease)) => {
-                    return keep(&mut leases.current, item.key, lease, most, decoder);
-                }
-                Some(None) => return leases.current.remove(&item.key).is_some(),
-                None => {}
-            },
-            Event::Delete(key) => return leases.current.remove(&key).is_some(),
-            Event::Progress(_) | Event::OtherHistory | Event::Forbidden => {}
-        }
-        false
-    }
-}
-
-/// `None`: it cannot be decoded. `Some(None)`: a Lease of a scheduler, controller manager or node.
-fn read(
-    item: &EtcdItem,
-    namespace: usize,
-    now: Instant,
-    decoder: &mut Decoder<'_>,
-) -> Option<Option<KeptLease>> {
-    let of_server = |lease: &Lease| lease.identity || lease.published;
-    let lease = decoder.decode(item, codec::lease)?;
-    Some(Some(lease).filter(of_server).map(|value| KeptLease {
-        lease: Arc::new(NamedLease {
-            namespace,
-            name: item.key.clone(),
-            at: Versioned {
-                value,
+        let changed = leases.take(event, None, |item| {
+            let lease = undecodables.read(topic, item, codec::lease)?;
+            // Others are those of schedulers, controller managers and nodes.
+            let of_server = lease.filter(|lease| lease.identity || lease.published);
+            let named = |value| NamedLease {
+                namespace,
+                name: item.key.clone(),
                 revision: item.mod_revision,
-                heard: now,
-            },
-        }),
-        created: item.create_revision,
-    }))
-}
-
-/// Adds a Lease. If there are too many, leaves out the one that was created last. Returns whether that is another.
-fn keep(
-    leases: &mut BTreeMap<String, KeptLease>,
-    name: String,
-    lease: KeptLease,
-    most: usize,
-    decoder: &mut Decoder<'_>,
-) -> bool {
-    leases.insert(name.clone(), lease);
-    if leases.len() <= most {
-        return true;
+                value,
+            };
+            Some(of_server.map(named).map(Arc::new))
+        });
+        if let Some((key, revision)) = &leases.left_out {
+            undecodables.add(topic, key, *revision, &Undecodable::LeftOut(most));
+        }
+        changed
     }
-    let last = leases.iter().max_by_key(|(_, kept)| kept.created);
-    let last = last.map(|(name, kept)| (name.clone(), kept.lease.at.revision));
-    let Some((last, revision)) = last else {
-        return true;
-    };
-    leases.remove(&last);
-    decoder.failed(&last, revision, &Undecodable::LeftOut(most));
-    last != name
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::keys::Topic;
-    use super::super::undecodable::Undecodables;
+    use super::super::prefix::Versioned;
+    use super::super::source::EtcdItem;
     use super::*;
 
     const IDENTITY: &str = r#"{"apiserver.kubernetes.io/identity":"kube-apiserver"}"#;
@@ -214,19 +124,14 @@ mod tests {
             for item in items {
                 self.take(Event::InitApply(item));
             }
-            assert_eq!(self.take(Event::InitDone(1)), (true, false));
+            self.take(Event::InitDone(1));
         }
 
         /// Whether readers see a change, and whether a value is not taken in.
         fn take(&mut self, event: Event) -> (bool, bool) {
-            let mut new = false;
-            let mut decoder = Decoder {
-                topic: Topic::Leases(0),
-                undecodables: &mut self.undecodables,
-                new: &mut new,
-            };
-            let changed = self.leases.take(0, event, Instant::now(), &mut decoder);
-            (changed, new)
+            let before = self.undecodables.count;
+            let changed = self.leases.take(0, event, &mut self.undecodables);
+            (changed, self.undecodables.count > before)
         }
 
         fn names(&self) -> Vec<&str> {
@@ -263,12 +168,15 @@ mod tests {
             format!(r#"{{"k8s.io/component":"kube-apiserver","kubernetes.io/hostname":"{text}"}}"#);
         let world = World::listed([item(&"n".repeat(253), 1, &labels, &text)]);
         let lease = world.leases.iter().next().unwrap();
-        let value = &lease.at.value;
+        let value = &lease.value;
         let texts = [&value.holder, &value.hostname, &Some(value.uid.clone())];
         let texts = texts.into_iter().flatten().map(String::capacity);
         // The name is also its key.
         let names = 2 * (size_of::<String>() + lease.name.capacity());
-        let kept = names + size_of::<KeptLease>() + size_of::<NamedLease>() + texts.sum::<usize>();
+        let kept = names
+            + size_of::<Versioned<Arc<NamedLease>>>()
+            + size_of::<NamedLease>()
+            + texts.sum::<usize>();
         assert!(kept <= 1 << 10, "{kept} bytes");
         assert!(value.holder.as_ref().is_some_and(|it| it.len() == 96));
     }
@@ -286,7 +194,11 @@ mod tests {
         assert_eq!(world.take(surplus()), (false, true));
         assert_eq!(world.take(surplus()), (false, true));
         assert!(!world.names().contains(&"aa"));
-        assert_eq!(world.take(Event::Apply(real)), (true, false));
+        let renewed = EtcdItem {
+            mod_revision: 9999,
+            ..real
+        };
+        assert_eq!(world.take(Event::Apply(renewed)), (true, false));
         // One that was created before the flood pushes out one of that.
         assert_eq!(world.take(Event::Apply(identity("y", 60))), (true, true));
         assert_eq!(world.take(Event::Delete("y".to_owned())), (true, false));
@@ -322,7 +234,14 @@ mod tests {
         let same = same.filter(|(before, now)| Arc::ptr_eq(before, now));
         assert_eq!(same.count(), 99);
         assert_eq!(
-            world.leases.get("a7").unwrap().at.value.holder.as_deref(),
+            world
+                .leases
+                .iter()
+                .find(|lease| lease.name == "a7")
+                .unwrap()
+                .value
+                .holder
+                .as_deref(),
             Some("another")
         );
     }

@@ -10,8 +10,6 @@
 //! returns under its ID as another release leaves resources in them that it no longer serves. If they were added to its
 //! discovery, requests for such resources would go to it again and again.
 
-mod bare;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,7 +21,7 @@ use super::keys::claimant;
 use super::prefix::Versioned;
 use super::record::LiveKey;
 use super::state::{ClusterState, UnpackedRecord, canonical};
-use super::unproxied::{Candidates, Unproxied};
+use super::unproxied::{Candidates, NativePeer, Unproxied};
 use crate::kube::gvr::{Gvr, ServedSet};
 use crate::local::discovery::LocalView;
 use crate::local::reader::FormerRecord;
@@ -43,30 +41,27 @@ impl ClusterState {
         let mut snapshot = Snapshot::new(self.synced(), servers, view.served.as_deref(), custom);
         // As the process before may have written it.
         let own_record = own.filter(|id| !self.is_elsewhere(id));
-        let own_record = own_record.and_then(|id| self.servers.current.get(id));
+        let own_record = own_record.and_then(|id| self.servers.get(id));
         snapshot.own_record = own_record.map(|at| at.value.served.clone());
         snapshot.peer_unknown |= self.has_unpublished_server() || self.has_unknown_bare_server();
         snapshot.set_scopes(&view.scopes);
         snapshot.set_doubted(view.doubted.clone());
         snapshot.local_read = view.read.map(|begun| (view.epoch, begun));
-        snapshot.reads = self.reads();
+        snapshot.reads = self.discovery_reads();
         snapshot.local_version = view.versions.as_ref().and_then(|it| it.compatibility);
         snapshot
     }
 
     /// When discovery of servers without a proxy was read.
-    fn reads(&self) -> HashMap<SocketAddr, DiscoveryReads> {
+    fn discovery_reads(&self) -> HashMap<SocketAddr, DiscoveryReads> {
         let natives = self.natives.values().map(|(native, _)| native);
-        let bare = self.bare.asked().filter_map(|(_, it)| it.read.as_ref());
+        let bare = self.asked.values().filter_map(|it| it.read.as_ref());
+        let reads = |native: &NativePeer| DiscoveryReads {
+            first: Some(native.since),
+            last: native.read,
+        };
         let read = natives.chain(bare);
-        let reads = read.map(|native| {
-            let reads = DiscoveryReads {
-                first: Some(native.since),
-                last: native.read,
-            };
-            (native.address, reads)
-        });
-        reads.collect()
+        read.map(|native| (native.address, reads(native))).collect()
     }
 
     /// Whether a live proxy does not publish what it serves, because another one has its ID. A proxy at the address of
@@ -74,8 +69,8 @@ impl ClusterState {
     fn has_unpublished_server(&self) -> bool {
         let publishes = |address| address == self.own_endpoint || self.live.has_address(address);
         // A claim that cannot be parsed counts as one.
-        self.claims()
-            .any(|key| claimant(key).is_none_or(|address| !publishes(canonical(address))))
+        let mut claims = self.claims.iter();
+        claims.any(|(key, _)| claimant(key).is_none_or(|at| !publishes(canonical(at))))
     }
 
     /// The servers without a proxy that are to be asked.
@@ -102,14 +97,13 @@ impl ClusterState {
     /// Whether a server at another address than ours has this ID. With our own ID it is still another server.
     fn is_elsewhere(&self, id: &str) -> bool {
         let live = self.live.get(id).map(|at| at.value.endpoint);
-        let record = self.servers.current.get(id);
-        let endpoint = live.or(record.map(|at| at.value.record.endpoint));
-        endpoint.is_some_and(|endpoint| canonical(endpoint) != self.own_endpoint)
+        let record = self.servers.get(id).map(|at| at.value.record.endpoint);
+        live.or(record).is_some_and(|at| at != self.own_endpoint)
     }
 
     /// Every server that may be one of the cluster.
-    pub(super) fn ids(&self) -> BTreeSet<&str> {
-        let known = self.servers.current.keys();
+    fn ids(&self) -> BTreeSet<&str> {
+        let known = self.servers.iter().map(|(id, _)| id);
         let live = self.live.iter().map(|(id, _)| id);
         let entries = self.endpoints.iter().map(|(id, _)| id);
         let ids = known.chain(live).chain(entries).chain(self.natives.keys());
@@ -126,7 +120,7 @@ impl ClusterState {
     }
 
     fn server(&self, id: &str) -> Option<Server> {
-        let record = self.servers.current.get(id);
+        let record = self.servers.get(id);
         match self.live.get(id) {
             None if !self.has_newest_record(id) => self.native(id),
             live => self.proxied(id, record, live),
@@ -142,10 +136,7 @@ impl ClusterState {
         let endpoint = live
             .map(|live| live.value.endpoint)
             .or(record.map(|record| record.value.record.endpoint))?;
-        let endpoint = canonical(endpoint);
-        let replaced =
-            |revision| self.is_replaced(endpoint, revision) || self.bare.reads(endpoint.ip());
-        if live.is_none() && replaced(record?.revision) {
+        if live.is_none() && (self.is_replaced(record?) || self.reads(endpoint.ip())) {
             return None;
         }
         let newest = live.is_some_and(|live| self.live.is_newest(live));
@@ -202,24 +193,18 @@ impl ClusterState {
             _ => served,
         };
         Some(Server {
-            id: id.into(),
-            endpoint: address,
-            kind: ServerKind::Native,
             live: entry.is_some(),
             initialized: entry.is_some(),
             target: newest,
             ready: newest,
-            binary_version: read.map(|read| read.binary_version.clone()),
-            version: read.and_then(|read| read.version),
-            history_start: None,
-            history_void: false,
             known,
             served,
+            ..NativePeer::server(read, id, ServerKind::Native, address)
         })
     }
 
     /// The ID by which Leases and StorageVersions name the apiserver of the server `id`.
-    pub(super) fn apiserver_id<'s>(&'s self, id: &'s str) -> &'s str {
+    fn apiserver_id<'s>(&'s self, id: &'s str) -> &'s str {
         let live = self.live.get(id);
         let named = live.and_then(|live| live.value.api_server_id.as_deref());
         named.unwrap_or(id)
@@ -242,9 +227,9 @@ impl ClusterState {
 
     /// The resources that StorageVersions list for the apiserver `id`: since Kubernetes 1.28, without subresources. Those of
     /// a CRD's name are left out: nobody says whether the server serves them itself.
-    pub(super) fn stored_by(&self, id: &str) -> ServedSet {
+    fn stored_by(&self, id: &str) -> ServedSet {
         let mut served = ServedSet::new();
-        for (name, at) in &self.storage.current {
+        for (name, at) in self.storage.iter() {
             let Some((group, resource)) = stored_resource(name) else {
                 continue;
             };
@@ -266,9 +251,9 @@ impl ClusterState {
 
     /// What the newest record of our address says, whatever its ID: this server may not know its own yet.
     pub fn former_record(&self) -> Option<FormerRecord> {
-        let mut own: Vec<_> = self.servers.current.values().collect();
-        own.retain(|at| canonical(at.value.record.endpoint) == self.own_endpoint);
-        let newest = own.into_iter().max_by_key(|at| at.revision)?;
+        let records = self.servers.iter().map(|(_, at)| at);
+        let own = records.filter(|at| at.value.record.endpoint == self.own_endpoint);
+        let newest = own.max_by_key(|at| at.revision)?;
         Some(FormerRecord {
             binary_version: newest.value.record.binary_version.clone(),
             served: newest.value.served.clone(),
@@ -277,14 +262,15 @@ impl ClusterState {
 
     /// Whether there is a record of this ID, and none that is newer has its address.
     fn has_newest_record(&self, id: &str) -> bool {
-        let record = self.servers.current.get(id);
-        record.is_some_and(|at| !self.is_replaced(canonical(at.value.record.endpoint), at.revision))
+        let record = self.servers.get(id);
+        record.is_some_and(|at| !self.is_replaced(at))
     }
 
     /// Whether a newer record has the same address: then the former server is gone for good.
-    pub(super) fn is_replaced(&self, endpoint: SocketAddr, revision: i64) -> bool {
-        self.servers.current.values().any(|other| {
-            canonical(other.value.record.endpoint) == endpoint && other.revision > revision
+    pub(super) fn is_replaced(&self, record: &Versioned<UnpackedRecord>) -> bool {
+        let endpoint = record.value.record.endpoint;
+        self.servers.iter().any(|(_, other)| {
+            other.value.record.endpoint == endpoint && other.revision > record.revision
         })
     }
 

@@ -1,31 +1,25 @@
 //! The state of the cluster in etcd: watched below a few prefixes, kept in memory, published as one snapshot.
 
 pub mod absence;
+pub mod asking;
 pub mod bare;
 pub mod catalog;
 pub mod codec;
 pub mod connector;
 pub mod custom;
-mod decoder;
 pub mod etcd;
-pub mod freshness;
 pub mod json;
-mod judge;
 pub mod keys;
 pub mod leases;
 pub mod members;
-pub mod native_peer;
 pub mod others_ids;
 pub mod own_keys;
 pub mod prefix;
-pub mod queue;
 pub mod record;
 pub mod report;
 pub mod source;
 mod start;
 pub mod state;
-pub mod suspended;
-mod transitions;
 pub mod undecodable;
 pub mod unproxied;
 pub mod watch;

@@ -39,7 +39,7 @@ impl OthersIds {
 impl ClusterState {
     /// `None` until etcd was read.
     pub fn others_ids(&self) -> Option<OthersIds> {
-        let records = self.servers.current.iter();
+        let records = self.servers.iter();
         let entries = self.endpoints.iter().map(|(id, at)| (id, at.value.address));
         let natives = self.natives.iter();
         let natives = natives.map(|(id, (native, _))| (id, native.address));

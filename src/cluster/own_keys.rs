@@ -23,9 +23,9 @@ impl ClusterState {
     /// The keys of the server `own`.
     pub fn own_keys(&self, own: Option<&str>) -> OwnKeys {
         let claim = claim(own, self.own_endpoint);
-        let claim = self.claims.listed.current.get(&claim);
-        let record = own.and_then(|id| self.servers.current.get(id));
-        let live = own.and_then(|id| self.live.listed.current.get(id));
+        let claim = self.claims.listed(&claim);
+        let record = own.and_then(|id| self.servers.get(id));
+        let live = own.and_then(|id| self.live.listed(id));
         OwnKeys {
             record: record.map_or(0, |at| at.revision),
             live: live.map_or(0, |at| at.revision),

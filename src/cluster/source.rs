@@ -15,16 +15,26 @@ pub struct EtcdItem {
     pub mod_revision: i64,
 }
 
-/// A change of one key.
+/// The events of one topic, in this order: `Init`, any number of `InitApply`, `InitDone`, then the rest in any order
+/// until the next `Init`, before which `OtherHistory` may come.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KeyChange {
-    /// Written.
-    Put(EtcdItem),
-    /// Deleted, or its lease ran out.
-    Delete {
-        /// Key without the prefix.
-        key: String,
-    },
+pub enum Event {
+    /// A new list begins.
+    Init,
+    /// A key of the list.
+    InitApply(EtcdItem),
+    /// The list is complete as of this revision.
+    InitDone(i64),
+    /// A key was written.
+    Apply(EtcdItem),
+    /// A key is gone.
+    Delete(String),
+    /// All changes up to this revision have been sent.
+    Progress(i64),
+    /// etcd was restored or replaced: earlier events may be void. A new list follows.
+    OtherHistory,
+    /// etcd's role does not permit to read it ([`Topic::is_optional`] only). It is tried again.
+    Forbidden,
 }
 
 /// What is below a prefix at one revision, or a part of it.
@@ -54,8 +64,8 @@ pub struct ListingRest {
 pub struct Batch {
     /// Everything up to and including this revision has been delivered; 0: only that the watch lives.
     pub revision: i64,
-    /// In order.
-    pub changes: Vec<KeyChange>,
+    /// [`Event::Apply`] and [`Event::Delete`], in order.
+    pub changes: Vec<Event>,
 }
 
 /// Why a list or watch failed.

@@ -8,14 +8,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::absence::EtcdReader;
+use super::asking::UnproxiedReader;
 use super::catalog::{Catalog, CatalogInputs, OwnServer, Published};
 use super::connector::Connector;
 use super::etcd::EtcdSource;
 use super::keys::EtcdKeys;
-use super::queue::{Queue, queue};
 use super::state::ClusterState;
-use super::unproxied::UnproxiedReader;
-use super::watch::follow;
+use super::watch::{Queued, follow, queue};
 use crate::client::MakerError;
 use crate::config::{BareServersMode, Config};
 use crate::local::discovery::LocalView;
@@ -64,9 +63,7 @@ pub fn start(
         config.peer.lease_ttl,
         config.rerouting.absent_server_grace,
     );
-    if config.rerouting.bare_servers == BareServersMode::Ignore {
-        state.ignore_bare_servers();
-    }
+    state.ignores_bare = config.rerouting.bare_servers == BareServersMode::Ignore;
     let catalog = Catalog {
         state,
         messages,
@@ -83,14 +80,17 @@ pub fn start(
 }
 
 /// Each follower starts at another member of etcd.
-fn follow_etcd(config: &Config, inputs: &ClusterInputs, control: &mut JoinSet<()>) -> Queue {
+fn follow_etcd(
+    config: &Config,
+    inputs: &ClusterInputs,
+    control: &mut JoinSet<()>,
+) -> mpsc::Receiver<Queued> {
     let keys = &inputs.keys;
     let (sink, messages) = queue(QUEUE);
     let log_throttle = Arc::default();
     let ignored = config.rerouting.bare_servers == BareServersMode::Ignore;
     for topic in keys.topics() {
         if ignored && topic.is_of_bare_servers() {
-            inputs.published.freshness.exempt(topic.index());
             continue;
         }
         let connector = inputs.connector.starting_at(topic.index());

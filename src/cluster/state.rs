@@ -4,40 +4,32 @@
 //! [`super::report`] to the report for operators.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::absence::{self, Revisions};
-use super::bare::{BareAnswer, BareServers};
+use super::bare::{self, Asked};
 use super::codec::{self, PeerEndpoint, ServerVersions};
 use super::custom::CustomTracker;
-use super::decoder::Decoder;
 use super::json;
-use super::keys::Topic;
-use super::leases::Leases;
-use super::native_peer::NativePeer;
-use super::prefix::{PrefixState, Versioned};
+use super::keys::{MASTER_LEASE_TTL, Topic};
+use super::leases::{Leases, NamedLease};
+use super::prefix::{Addressed, Decoded, Gap, PrefixState, Versioned};
 use super::record::{LiveKey, Record, unpack};
-use super::source::EtcdItem;
-use super::suspended::{Addressed, Gap, LeasedKeys};
+use super::source::{EtcdItem, Event};
 use super::undecodable::Undecodables;
-use super::unproxied::Unproxied;
-use super::watch::{Event, Message};
+use super::unproxied::{BareAnswer, NativePeer, Unproxied};
+use super::watch::Message;
 use crate::kube::gvr::{Custom, Definition, ServedSet};
 use crate::kube::requestheader::PublishedNames;
 
 /// A record and its served set, unpacked.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct UnpackedRecord {
+    /// Without its resources.
     pub(super) record: Record,
     pub(super) served: Arc<ServedSet>,
-}
-
-impl PartialEq for UnpackedRecord {
-    fn eq(&self, other: &Self) -> bool {
-        self.record == other.record
-    }
 }
 
 /// What an event changed.
@@ -49,16 +41,15 @@ pub struct StateChanges {
     pub leases: bool,
     /// The header names by which apiservers recognise users.
     pub header_names: bool,
-    /// A value could not be decoded.
-    pub undecodable: bool,
 }
 
-/// Up to which revision a topic is known.
-#[derive(Debug, Clone, Copy, Default)]
+/// How far a topic is known.
+#[derive(Debug)]
 pub(super) struct TopicProgress {
     pub(super) revision: i64,
     /// Complete lists so far.
     pub(super) lists: u64,
+    gap: Gap,
 }
 
 /// The state of the cluster.
@@ -66,34 +57,38 @@ pub(super) struct TopicProgress {
 pub struct ClusterState {
     pub(super) own_endpoint: SocketAddr,
     pub(super) servers: PrefixState<UnpackedRecord>,
-    pub(super) live: LeasedKeys<LiveKey>,
-    pub(super) endpoints: LeasedKeys<PeerEndpoint>,
+    pub(super) live: PrefixState<LiveKey>,
+    pub(super) endpoints: PrefixState<PeerEndpoint>,
     pub(super) storage: PrefixState<Vec<ServerVersions>>,
-    pub(super) claims: LeasedKeys<()>,
+    pub(super) claims: PrefixState<()>,
     /// What each serves; `None` if its value cannot be decoded.
     definitions: PrefixState<Option<Arc<[Box<str>]>>>,
     /// Whether the APIService has a `spec.service`.
     api_services: PrefixState<bool>,
+    pub(super) masters: PrefixState<IpAddr>,
+    header_names: PrefixState<Arc<PublishedNames>>,
     pub(super) leases: Leases,
     pub(super) natives: BTreeMap<String, (NativePeer, Instant)>,
-    pub(super) bare: BareServers,
-    header_names: PrefixState<PublishedNames>,
+    pub(super) asked: Asked,
+    /// `rerouting.ignoredAddresses`: they lead to no server of their own.
+    pub ignored_addresses: Arc<BTreeSet<IpAddr>>,
+    /// `rerouting.bareServers` is `Ignore`.
+    pub ignores_bare: bool,
     /// What etcd's role does not permit to read.
     pub(super) forbidden: BTreeSet<Topic>,
     pub(super) undecodables: Undecodables,
     /// How far each topic is known, by [`Topic::index`].
-    pub(super) positions: Vec<TopicProgress>,
+    pub(super) topics: Vec<TopicProgress>,
+    /// Watches that found that etcd was restored or replaced.
+    pub restores: u64,
     /// All served sets, deduplicated.
     sets: Vec<Arc<ServedSet>>,
     custom: CustomTracker,
     /// Definitions or APIServices changed since `custom` was computed.
     custom_outdated: bool,
-    gap: Gap,
     /// Records up to this revision came with an etcd that was restored or replaced.
     pub(super) restored_through: i64,
-    /// etcd was, and its records are not listed yet.
-    restored: bool,
-    grace: Duration,
+    pub(super) grace: Duration,
 }
 
 impl ClusterState {
@@ -104,96 +99,111 @@ impl ClusterState {
         ttl: Duration,
         grace: Duration,
     ) -> Self {
+        let progress = |topic| TopicProgress {
+            revision: 0,
+            lists: 0,
+            gap: match topic {
+                Topic::Live => Gap::of_live_keys(ttl),
+                Topic::MasterLeases => Gap::of_watch(ttl.max(MASTER_LEASE_TTL)),
+                _ => Gap::of_watch(ttl),
+            },
+        };
         Self {
             own_endpoint: canonical(own_endpoint),
             servers: PrefixState::default(),
-            live: LeasedKeys::new(ttl),
-            endpoints: LeasedKeys::new(ttl),
+            live: PrefixState::default(),
+            endpoints: PrefixState::default(),
             storage: PrefixState::default(),
-            claims: LeasedKeys::new(ttl),
+            claims: PrefixState::default(),
             definitions: PrefixState::default(),
             api_services: PrefixState::default(),
+            masters: PrefixState::default(),
+            header_names: PrefixState::default(),
             leases: Leases::new(namespaces),
             natives: BTreeMap::new(),
-            bare: BareServers::new(canonical(own_endpoint), ttl, grace),
-            header_names: PrefixState::default(),
+            asked: BTreeMap::new(),
+            ignored_addresses: Arc::default(),
+            ignores_bare: false,
             forbidden: BTreeSet::new(),
             undecodables: Undecodables::default(),
-            positions: vec![TopicProgress::default(); Topic::all(namespaces).count()],
+            topics: Topic::all(namespaces).map(progress).collect(),
+            restores: 0,
             sets: Vec::new(),
             custom: CustomTracker::default(),
             custom_outdated: false,
-            gap: Gap::new(ttl),
             restored_through: 0,
-            restored: false,
             grace,
         }
     }
 
     /// Applies an event. Changes of CRDs and APIServices count after [`ClusterState::settle`].
     pub fn take(&mut self, (topic, event): Message, now: Instant) -> StateChanges {
-        self.note_progress(topic, &event, now);
         let permission = match event {
             Event::Forbidden => self.forbidden.insert(topic),
             Event::InitDone(_) => self.forbidden.remove(&topic),
             _ => false,
         };
+        self.note_progress(topic, &event, now);
+        let until = self.counts_until(topic, now);
+        let listed = matches!(event, Event::InitDone(_));
         let mut changes = StateChanges::default();
-        let mut decoder = Decoder {
-            topic,
-            undecodables: &mut self.undecodables,
-            new: &mut changes.undecodable,
-        };
+        let undecodables = &mut self.undecodables;
         changes.snapshot = match topic {
             Topic::Servers => {
-                let decode = |item: &EtcdItem| unpacked(item, &mut decoder, &mut self.sets);
+                let read = |item: &EtcdItem| unpacked(item, undecodables, &mut self.sets);
                 // A live key may have named the revision before it came; and of another history all are void.
-                let written = matches!(
-                    event,
-                    Event::Apply(_) | Event::InitDone(_) | Event::OtherHistory
-                );
-                self.servers.take(event, now, decode).changed || written
+                let written = matches!(event, Event::Apply(_) | Event::OtherHistory);
+                self.servers.take(event, None, read) || written || listed
             }
             Topic::Live => {
-                let decode = decoder.with(json::read);
-                let changed = self.live.take(event, now, &self.gap, decode);
-                changed || self.live.has_twins()
+                let read = |value: &[u8]| {
+                    json::read(value).map(|mut key: LiveKey| {
+                        key.endpoint = canonical(key.endpoint);
+                        key
+                    })
+                };
+                let read = |item: &EtcdItem| undecodables.read(topic, item, read);
+                self.live.take(event, until, read) || self.live.has_twins()
             }
             Topic::PeerEndpoints => {
-                let decode = decoder.with(codec::endpoints);
-                let changed = self.endpoints.take(event, now, &self.gap, decode);
-                changed || self.endpoints.has_twins()
+                let read = |item: &EtcdItem| undecodables.read(topic, item, codec::endpoints);
+                self.endpoints.take(event, until, read) || self.endpoints.has_twins()
             }
-            Topic::StorageVersions => {
-                let decode = decoder.with(codec::storage_version);
-                self.storage.take(event, now, decode).changed
-            }
-            Topic::Definitions => {
+            Topic::StorageVersions => self.storage.take(event, None, |item| {
+                undecodables.read(topic, item, codec::storage_version)
+            }),
+            Topic::Definitions => self.definitions.take(event, None, |item| {
                 // Its name is in its key. What it served before says nothing of what it serves now.
-                let decode = |item: &EtcdItem| Some(decoder.decode(item, codec::served_versions));
-                self.definitions.take(event, now, decode).changed
-            }
-            Topic::ApiServices => {
-                let decode = decoder.with(codec::is_aggregated);
-                self.api_services.take(event, now, decode).changed
-            }
+                let served = undecodables.read(topic, item, codec::served_versions);
+                Some(Some(served.flatten()))
+            }),
+            Topic::ApiServices => self.api_services.take(event, None, |item| {
+                undecodables.read(topic, item, codec::is_aggregated)
+            }),
             // The key has all information.
-            Topic::Claims => self.claims.take(event, now, &self.gap, |_| Some(())),
+            Topic::Claims => self.claims.take(event, until, |_| Some(Some(()))),
             Topic::MasterLeases => {
+                // This may be the end of some.
+                self.remember_living(now);
+                if event == Event::Forbidden {
+                    self.masters.forget();
+                }
                 let loopback = self.own_endpoint.ip().is_loopback();
-                let decode = |item: &EtcdItem| decoder.master_lease(item, loopback);
-                self.bare.take_lease(event, now, &self.gap, decode) || permission
+                let undecodables = &mut self.undecodables;
+                let read = |item: &EtcdItem| bare::advertised_address(item, loopback, undecodables);
+                self.masters.take(event, until, read) || permission
             }
             Topic::HeaderNames => {
-                let decode = decoder.with(codec::header_names);
-                changes.header_names = self.header_names.take(event, now, decode).changed;
+                changes.header_names = self.header_names.take(event, None, |item| {
+                    let read = |value: &[u8]| codec::header_names(value).map(Arc::new);
+                    undecodables.read(topic, item, read)
+                });
                 false
             }
             Topic::Leases(namespace) => {
+                changes.leases = self.leases.take(namespace, event, undecodables);
                 // It may have been the last missing list.
-                let listed = matches!(event, Event::InitDone(_));
-                let leases = &mut self.leases;
-                changes.leases = leases.take(namespace.into(), event, now, &mut decoder);
+                changes.leases |= listed;
                 listed
             }
         };
@@ -204,74 +214,110 @@ impl ClusterState {
 
     /// What an event says of how far its topic is known, whatever its value is.
     fn note_progress(&mut self, topic: Topic, event: &Event, now: Instant) {
-        if let Some(position) = self.positions.get_mut(topic.index()) {
-            match event {
-                Event::Progress(revision) => position.revision = position.revision.max(*revision),
-                Event::InitDone(revision) => {
-                    // Lower than before, if etcd was restored from a backup.
-                    position.revision = *revision;
-                    position.lists += 1;
-                }
-                // Nothing of the new history is known yet.
-                Event::OtherHistory => position.revision = 0,
-                _ => {}
-            }
-        }
+        let Some(progress) = self.topics.get_mut(topic.index()) else {
+            return;
+        };
+        progress.gap.note(now);
         match event {
             Event::Init => self.undecodables.restart(topic),
+            Event::InitDone(revision) => {
+                // Lower than before, if etcd was restored from a backup.
+                progress.revision = *revision;
+                progress.lists += 1;
+                if topic == Topic::Servers && self.restored_through == i64::MAX {
+                    self.restored_through = *revision;
+                }
+            }
             Event::Delete(key) => self.undecodables.remove(topic, key),
-            Event::OtherHistory => self.gap.forgot(now),
-            _ => {}
-        }
-        match (topic, event) {
-            (Topic::Servers, Event::OtherHistory) => {
-                (self.restored, self.restored_through) = (true, i64::MAX);
+            Event::Progress(revision) => progress.revision = progress.revision.max(*revision),
+            Event::OtherHistory => {
+                // Nothing of the new history is known yet.
+                progress.revision = 0;
+                self.restores += 1;
+                if topic == Topic::Servers {
+                    self.restored_through = i64::MAX;
+                }
+                if let Some(live) = self.topics.get_mut(Topic::Live.index()) {
+                    live.gap.lost_keys(now);
+                }
             }
-            (Topic::Servers, Event::InitDone(revision)) if self.restored => {
-                (self.restored, self.restored_through) = (false, *revision);
-            }
-            (Topic::Live, _) => self.gap.heard(now),
-            _ => {}
+            Event::InitApply(_) | Event::Apply(_) | Event::Forbidden => {}
         }
+    }
+
+    /// How long keys of a topic count that disappear now; `None`: not at all. Live keys show every gap. Each topic has its
+    /// own watch, and the watches recover in any order: one may report a deletion while the gap is still open for another,
+    /// or long after its end.
+    fn counts_until(&self, topic: Topic, now: Instant) -> Option<Instant> {
+        let gap = |topic: Topic| self.topics.get(topic.index()).map(|it| &it.gap);
+        let own = gap(topic)?;
+        let recent = own.is_recent(now) || gap(Topic::Live)?.is_recent(now);
+        recent.then(|| own.counts_until(now))
     }
 
     /// The header names by which apiservers recognise users; `None` while there are none in etcd.
     pub fn header_names(&self) -> Option<Arc<PublishedNames>> {
-        let names = self.header_names.current.values().next();
-        names.map(|at| Arc::new(at.value.clone()))
+        let (_, names) = self.header_names.iter().next()?;
+        Some(names.value.clone())
+    }
+
+    /// All identity leases; `None` until they were listed.
+    pub fn named_leases(&self) -> Option<Vec<Arc<NamedLease>>> {
+        let mut leases = self.by_topic();
+        let listed = leases.all(|(topic, it)| it.lists > 0 || !matches!(topic, Topic::Leases(_)));
+        listed.then(|| self.leases.iter().cloned().collect())
+    }
+
+    pub(super) fn by_topic(&self) -> impl Iterator<Item = (Topic, &TopicProgress)> {
+        Topic::all(self.topics.len()).zip(&self.topics)
+    }
+
+    fn follows(&self, topic: Topic) -> bool {
+        let ignored = self.ignores_bare && topic.is_of_bare_servers();
+        !ignored && !self.forbidden.contains(&topic)
     }
 
     /// Everything that routes depend on was listed at least once.
     pub fn synced(&self) -> bool {
-        self.servers.complete
-            && self.live.listed.complete
-            && self.endpoints.listed.complete
-            && self.storage.complete
-            && self.claims.listed.complete
-            && self.definitions.complete
-            && self.api_services.complete
-            && (self.bare.is_complete() || self.forbidden.contains(&Topic::MasterLeases))
-            && self.leases.are_complete()
+        self.by_topic().all(|(topic, progress)| {
+            progress.lists > 0 || topic == Topic::HeaderNames || !self.follows(topic)
+        })
+    }
+
+    /// When the quietest topic had its last event; `None` while there is one that never had any.
+    pub fn heard(&self) -> Option<Instant> {
+        let mut heard = self.by_topic();
+        heard.try_fold(Instant::now(), |oldest, (topic, progress)| {
+            match self.follows(topic) {
+                true => progress.gap.heard.map(|at| at.min(oldest)),
+                false => Some(oldest),
+            }
+        })
     }
 
     /// Up to which revision the topics are known by which servers show themselves.
     pub fn followed(&self) -> Revisions {
         let revision = |topic: Topic| {
-            let position = self.positions.get(topic.index());
-            position.map_or(0, |position| position.revision)
+            let progress = self.topics.get(topic.index());
+            progress.map_or(0, |progress| progress.revision)
         };
         absence::TOPICS.map(revision)
     }
 
     /// The newest known revision.
     pub fn revision(&self) -> i64 {
-        let revisions = self.positions.iter().map(|position| position.revision);
+        let revisions = self.topics.iter().map(|progress| progress.revision);
         revisions.max().unwrap_or(0)
     }
 
-    /// Proxies that may not use their server ID, as their keys name them.
-    pub(super) fn claims(&self) -> impl Iterator<Item = &String> {
-        self.claims.iter().map(|(key, _)| key)
+    /// Complete lists so far.
+    pub fn lists(&self) -> u64 {
+        self.topics.iter().map(|progress| progress.lists).sum()
+    }
+
+    /// Values so far that could not be decoded.
+    pub fn undecodable(&self) -> u64 {
+        self.undecodables.count
     }
 
     /// CRDs and aggregated APIs, as of the last [`ClusterState::settle`].
@@ -283,9 +329,9 @@ impl ClusterState {
     /// read.
     pub fn settle(&mut self, reads: u64) {
         if std::mem::take(&mut self.custom_outdated) {
-            let aggregated = self.api_services.current.iter();
+            let aggregated = self.api_services.iter();
             let aggregated = aggregated.filter(|(_, at)| at.value);
-            let definitions = self.definitions.current.iter();
+            let definitions = self.definitions.iter();
             let definition = |at: &Versioned<Option<Arc<[Box<str>]>>>| Definition {
                 versions: at.value.clone(),
                 revision: at.revision,
@@ -312,44 +358,52 @@ impl ClusterState {
     }
 
     /// A native server's discovery was read.
-    pub fn native_read(&mut self, id: String, mut native: NativePeer, now: Instant) {
-        native.served = shared(native.served, &mut self.sets);
-        let native = native.after(self.natives.get(&id).map(|(before, _)| before));
+    pub fn native_read(&mut self, id: String, native: NativePeer, now: Instant) {
+        let before = self.natives.remove(&id);
+        let native = self.read_after(native, before.as_ref().map(|(before, _)| before));
         self.natives.insert(id, (native, now + self.grace));
     }
 
-    /// A candidate for a bare server answered. Returns whether readers see a change.
-    pub fn bare_answered(&mut self, from: SocketAddr, answer: BareAnswer, now: Instant) -> bool {
-        let answer = answer.map(|mut native| {
-            native.served = shared(native.served, &mut self.sets);
-            native
-        });
-        self.bare.answered(from, answer, now)
+    /// What was read of a server of which `before` was read last.
+    pub(super) fn read_after(
+        &mut self,
+        mut read: NativePeer,
+        before: Option<&NativePeer>,
+    ) -> NativePeer {
+        if let Some(before) = before.filter(|before| before.served == read.served) {
+            read.since = before.since;
+        }
+        read.served = shared(read.served, &mut self.sets);
+        read
     }
 
     /// A connection to `address` was refused. Returns whether readers see a change.
     pub fn refused(&mut self, address: SocketAddr) -> bool {
-        let live = self.live.refused(address, LiveKey::address);
-        let native = self.endpoints.refused(address, PeerEndpoint::address);
-        let bare = self.bare.refused(address);
+        let port = self.own_endpoint.port();
+        let live = self.live.refused(|it| it.address() == address);
+        let native = self.endpoints.refused(|it| it.address() == address);
+        let bare = |ip: &IpAddr| SocketAddr::new(*ip, port) == address;
+        let bare = self.masters.refused(bare);
         live || native || bare
     }
 
     /// When the next entry expires.
     pub fn next_expiry(&self) -> Option<Instant> {
         let natives = self.natives.values().map(|(_, until)| *until);
+        let asked = self.asked.values().filter(|asked| asked.read.is_some());
         natives
-            .chain(self.live.next())
-            .chain(self.endpoints.next())
-            .chain(self.claims.next())
-            .chain(self.bare.next_expiry())
+            .chain(asked.map(|asked| asked.until))
+            .chain(self.live.next_end())
+            .chain(self.endpoints.next_end())
+            .chain(self.claims.next_end())
+            .chain(self.masters.next_end())
             .min()
     }
 
     /// Removes expired entries. Returns whether readers see a change.
     pub fn expire(&mut self, now: Instant) -> bool {
         for (id, (_, until)) in &mut self.natives {
-            if self.endpoints.listed.current.contains_key(id) {
+            if self.endpoints.listed(id).is_some() {
                 *until = now + self.grace;
             }
         }
@@ -366,12 +420,16 @@ impl ClusterState {
 /// A record and what it lists.
 fn unpacked(
     item: &EtcdItem,
-    decoder: &mut Decoder<'_>,
+    undecodables: &mut Undecodables,
     sets: &mut Vec<Arc<ServedSet>>,
-) -> Option<UnpackedRecord> {
-    let record: Record = decoder.decode(item, json::read)?;
-    let served = shared(Arc::new(unpack(&record.resources)), sets);
-    Some(UnpackedRecord { record, served })
+) -> Decoded<UnpackedRecord> {
+    let record: Option<Record> = undecodables.read(Topic::Servers, item, json::read)?;
+    Some(record.map(|mut record| {
+        record.endpoint = canonical(record.endpoint);
+        let resources = std::mem::take(&mut record.resources);
+        let served = shared(Arc::new(unpack(&resources)), sets);
+        UnpackedRecord { record, served }
+    }))
 }
 
 /// Servers of one version have the same set, which is kept only once.
@@ -386,7 +444,7 @@ fn shared(served: Arc<ServedSet>, sets: &mut Vec<Arc<ServedSet>>) -> Arc<ServedS
 
 impl Addressed for LiveKey {
     fn address(&self) -> SocketAddr {
-        canonical(self.endpoint)
+        self.endpoint
     }
 }
 

@@ -1,10 +1,13 @@
 //! Values in etcd that could not be decoded, for the report to operators.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::keys::Topic;
+use super::prefix::Decoded;
+use super::source::EtcdItem;
 use crate::log_throttle::LogRateLimit;
 
 /// Limit of listed values; all are counted.
@@ -18,25 +21,39 @@ const SHOWN: usize = 100;
 pub struct Undecodables {
     named: BTreeMap<(Topic, String), (i64, String)>,
     logged: BTreeMap<Topic, LogRateLimit>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct UndecodableValue {
-    topic: &'static str,
-    key: String,
-    revision: i64,
-    error: String,
+    /// All so far.
+    pub count: u64,
 }
 
 impl Undecodables {
-    /// The value of `key` that `revision` wrote cannot be decoded. Returns whether that is new. Logged once a minute for
-    /// each topic.
-    pub fn add(&mut self, topic: Topic, key: &str, revision: i64, error: String) -> bool {
+    /// Decodes a value of a topic.
+    pub fn read<T, E: Display>(
+        &mut self,
+        topic: Topic,
+        item: &EtcdItem,
+        decode: impl FnOnce(&[u8]) -> Result<T, E>,
+    ) -> Decoded<T> {
+        match decode(&item.value) {
+            Ok(value) => {
+                self.remove(topic, &item.key);
+                Some(Some(value))
+            }
+            Err(error) => {
+                self.add(topic, &item.key, item.mod_revision, &error);
+                None
+            }
+        }
+    }
+
+    /// The value of `key` that `revision` wrote is not taken in. Logged once a minute for each topic.
+    pub fn add(&mut self, topic: Topic, key: &str, revision: i64, error: &dyn Display) {
         let place = (topic, key.to_owned());
         let known = self.named.get(&place);
         if known.is_some_and(|(before, _)| *before == revision) {
-            return false;
+            return;
         }
+        self.count += 1;
+        let error = error.to_string();
         if let Some(left_out) = self.logged.entry(topic).or_default().admit() {
             let (topic, key) = (topic.name(), shown(key));
             tracing::warn!(
@@ -50,7 +67,6 @@ impl Undecodables {
         if known.is_some() || self.named.len() < NAMED {
             self.named.insert(place, (revision, error));
         }
-        true
     }
 
     /// `key` is gone, or can be decoded now.
@@ -65,14 +81,12 @@ impl Undecodables {
         self.named.retain(|(of, _), _| *of != topic);
     }
 
-    pub fn list(&self) -> Vec<UndecodableValue> {
+    /// For the report.
+    pub fn list(&self) -> Vec<Value> {
         let named = self.named.iter();
         named
-            .map(|((topic, key), (revision, error))| UndecodableValue {
-                topic: topic.name(),
-                key: shown(key),
-                revision: *revision,
-                error: error.clone(),
+            .map(|((topic, key), (revision, error))| {
+                json!({"topic": topic.name(), "key": shown(key), "revision": revision, "error": error})
             })
             .collect()
     }
@@ -93,13 +107,19 @@ mod tests {
     #[test]
     fn what_cannot_be_decoded_is_named_until_it_can_or_is_gone() {
         let mut undecodables = Undecodables::default();
-        assert!(undecodables.add(Topic::Live, "a", 1, "garbage".into()));
-        assert!(!undecodables.add(Topic::Live, "a", 1, "garbage".into()));
-        assert!(undecodables.add(Topic::Live, "a", 2, "garbage".into()));
-        assert!(undecodables.add(Topic::Servers, "a", 3, "encrypted".into()));
+        for (topic, revision, error, count) in [
+            (Topic::Live, 1, "garbage", 1),
+            (Topic::Live, 1, "garbage", 1),
+            (Topic::Live, 2, "garbage", 2),
+            (Topic::Servers, 3, "encrypted", 3),
+        ] {
+            undecodables.add(topic, "a", revision, &error);
+            assert_eq!(undecodables.count, count);
+        }
         undecodables.remove(Topic::Live, "a");
-        let named: Vec<_> = undecodables.list().into_iter().map(|n| n.topic).collect();
-        assert_eq!(named, ["servers"]);
+        let named: Vec<_> = undecodables.list();
+        assert_eq!(named.len(), 1);
+        assert_eq!(named[0]["topic"], "servers");
         undecodables.restart(Topic::Servers);
         assert!(undecodables.list().is_empty());
     }
@@ -108,8 +128,9 @@ mod tests {
     fn only_so_many_are_named() {
         let mut undecodables = Undecodables::default();
         for index in 0..2 * NAMED {
-            assert!(undecodables.add(Topic::Live, &index.to_string(), 1, "garbage".into()));
+            undecodables.add(Topic::Live, &index.to_string(), 1, &"garbage");
         }
         assert_eq!(undecodables.list().len(), NAMED);
+        assert_eq!(undecodables.count, 2 * NAMED as u64);
     }
 }

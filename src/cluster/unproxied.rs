@@ -1,43 +1,22 @@
-//! Asks servers without a proxy for their discovery: native peers, and what may be bare apiservers ([`super::bare`]).
-//!
-//! Over mTLS with the proxy client certificate, as `system:apiserver`. Native peers are asked as they ask each other, in
-//! `system:authenticated`, and in `system:masters` where it is asked whether a CRD's name is a built-in resource's
-//! ([`crate::local::reader`]). What may be a bare apiserver is asked in `system:masters` only: the path index `/`, which
-//! alone names everything that an apiserver before 1.26 serves, is not for others. It is read only when it is ready,
-//! because one that is starting lists less than it will serve. A proxy says in its answers that it is one. Nobody is asked
-//! before the CRDs are known: what they define would count as the server's own.
-//!
-//! Addresses come from `peerserverleases` and `masterleases` in etcd only, never from Lease objects, which API users can
-//! write.
+//! Servers without a proxy: which are asked, and what they answered. Pure; [`super::asking`] asks them.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
-
-use super::bare::BareAnswer;
-use super::judge::{Judge, SETTLE};
-use super::native_peer::NativePeer;
-use crate::client::{self, ClientMaker, MakerError};
-use crate::config::Config;
-use crate::kube::gvr::Custom;
-use crate::local::reader::{ReadError, Reader};
-use crate::log_throttle::{LogThrottle, chain};
-use crate::retry::jittered;
-use crate::tls::credentials::Current;
+use super::keys::MASTER_LEASE_TTL;
+use crate::client::ClientError;
+use crate::kube::gvr::ServedSet;
+use crate::kube::version::KubernetesVersion;
+use crate::local::reader::ReadError;
+use crate::retry::{Backoff, jittered};
+use crate::routing::table::{Server, ServerKind};
 
 /// The user of native peers in requests to each other; its group is [`GROUP`].
 pub const USER: &str = "system:apiserver";
 /// The group of [`USER`].
 pub const GROUP: &str = "system:authenticated";
-/// In `system:masters` every path may be read.
-const MASTERS: &str = "system:masters";
-/// Longest wait for one document.
-const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A server that is asked.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,182 +29,325 @@ pub struct Unproxied {
 /// Servers to ask, and whether a proxy has advertised itself there.
 pub type Candidates = BTreeMap<Unproxied, bool>;
 
-/// The task: its inputs and outputs.
-#[derive(Clone)]
-pub struct UnproxiedReader {
-    native: Arc<ClientMaker>,
-    masters: Arc<ClientMaker>,
-    /// Between two reads of one server.
-    every: Duration,
-    candidates: watch::Receiver<Candidates>,
-    custom: watch::Receiver<Option<Arc<Custom>>>,
-    answers: mpsc::Sender<(Unproxied, BareAnswer)>,
+/// The discovery of a kube-apiserver without a proxy.
+#[derive(Debug, Clone)]
+pub struct NativePeer {
+    pub address: SocketAddr,
+    /// What it serves itself.
+    pub served: Arc<ServedSet>,
+    /// `gitVersion`.
+    pub binary_version: String,
+    /// Emulated version, where known.
+    pub version: Option<KubernetesVersion>,
+    /// When the last read began.
+    pub read: Instant,
+    /// When the first of those reads began that have all found just this.
+    pub since: Instant,
 }
 
-impl UnproxiedReader {
-    /// `custom`: `None` until etcd was read. `answers`: of a native peer only what was read.
-    pub fn new(
-        config: &Config,
-        credentials: &Current,
-        candidates: watch::Receiver<Candidates>,
-        custom: watch::Receiver<Option<Arc<Custom>>>,
-        answers: mpsc::Sender<(Unproxied, BareAnswer)>,
-    ) -> Result<Self, MakerError> {
-        let names = &config.serving.request_headers;
-        let maker = |group| {
-            let maker = ClientMaker::new(
-                &config.peer.server_name,
-                credentials.clone(),
-                |credentials| &credentials.peers,
-                client::identity(names, USER, &[group])?,
-                TIMEOUT,
-            );
-            maker.map(Arc::new)
-        };
-        Ok(Self {
-            native: maker(GROUP)?,
-            masters: maker(MASTERS)?,
-            every: config.api_server.discovery_interval,
-            candidates,
-            custom,
-            answers,
-        })
-    }
-
-    fn reader(&self, server: &Unproxied) -> Reader {
-        let masters = self.masters.client(server.address);
-        match server.id {
-            Some(_) => Reader::with_lister(self.native.client(server.address), masters),
-            None => Reader::of_apiserver(masters),
-        }
-    }
-
-    /// Asks each of the candidates, over one connection at a time, until their sender is dropped.
-    pub async fn run(mut self) {
-        // A task ends when its set is dropped.
-        let mut asking: BTreeMap<Unproxied, JoinSet<()>> = BTreeMap::new();
-        loop {
-            let now = self.candidates.borrow_and_update().clone();
-            asking.retain(|server, _| now.contains_key(server));
-            for server in now.into_keys() {
-                asking.entry(server).or_insert_with_key(|server| {
-                    let mut task = JoinSet::new();
-                    task.spawn(Asking::new(server.clone(), self.clone()).run());
-                    task
-                });
-            }
-            if self.candidates.changed().await.is_err() {
-                return;
-            }
+impl NativePeer {
+    /// A server of which this was read last, as if it were gone.
+    pub(super) fn server(
+        read: Option<&Self>,
+        id: &str,
+        kind: ServerKind,
+        endpoint: SocketAddr,
+    ) -> Server {
+        Server {
+            id: id.into(),
+            endpoint,
+            kind,
+            live: false,
+            initialized: false,
+            target: false,
+            ready: false,
+            binary_version: read.map(|read| read.binary_version.clone()),
+            version: read.and_then(|read| read.version),
+            history_start: None,
+            history_void: false,
+            known: false,
+            served: read.map(|read| read.served.clone()),
         }
     }
 }
 
-/// Asks one server.
-struct Asking {
-    server: Unproxied,
-    inputs: UnproxiedReader,
-    reader: Reader,
-    /// Of what may be a bare apiserver.
-    judge: Option<Judge>,
-    throttle: LogThrottle,
+/// What an address answered: the discovery of a ready apiserver, or why there is none.
+pub type BareAnswer = Result<NativePeer, NotRead>;
+
+/// Why an address gave no discovery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotRead {
+    /// An apiserver's certificate, and no discovery: it is starting, or does not accept us.
+    Unreadable,
+    /// Nobody with an apiserver's certificate so far: it may be restarting.
+    Silent,
+    /// Nobody with an apiserver's certificate for longer than the key of a dead one lives.
+    Nobody,
+    /// A proxy, this one included.
+    Proxy,
 }
 
-impl Asking {
-    fn new(server: Unproxied, inputs: UnproxiedReader) -> Self {
+/// Wait for a proxy's other keys, which come on other watches than the one that names the address.
+pub(super) const SETTLE: Duration = Duration::from_millis(250);
+
+/// While nobody answers.
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(30),
+    jitter: 0.5,
+};
+
+/// So many failures in a row do not unmake what was read: a server that has much to do is still a target.
+const TOLERATED: u32 = 2;
+
+/// An address may lead to several servers. It is no bare server's before so many more answers in a row, each over a new
+/// connection, came from none; and where a proxy had advertised itself and answered, so many.
+const FIRST_DOUBTED: u32 = 2;
+const DOUBTED: u32 = 3;
+
+/// What the attempts to read the address of what may be a bare apiserver say together.
+#[derive(Debug, Default)]
+pub(super) struct Attempts {
+    /// Attempts in a row that nobody answered.
+    silent: u32,
+    /// When the first of them ended.
+    since: Option<Instant>,
+    /// Failures that are still tolerated.
+    tolerated: u32,
+    /// Answers of no proxy that are still doubted.
+    doubted: u32,
+    /// A proxy has answered.
+    was_proxy: bool,
+    /// A proxy has advertised itself there.
+    pub(super) has_record: bool,
+    /// An apiserver's certificate was there.
+    pub(super) answered: bool,
+}
+
+impl Attempts {
+    pub(super) fn new() -> Self {
         Self {
-            reader: inputs.reader(&server),
-            judge: server.id.is_none().then(Judge::new),
-            server,
-            inputs,
-            throttle: LogThrottle::default(),
+            doubted: FIRST_DOUBTED,
+            ..Self::default()
         }
     }
 
-    async fn run(mut self) {
-        // Other keys of a proxy come on other watches.
-        tokio::time::sleep(SETTLE).await;
-        if self.inputs.custom.wait_for(Option::is_some).await.is_err() {
-            return;
-        }
-        let (id, address) = (self.server.id.as_deref(), self.server.address);
-        let text = match id {
-            Some(_) => "asking a native peer for its discovery",
-            None => "asking an apiserver that seems to have no proxy",
-        };
-        tracing::info!(id, %address, "{text}");
-        loop {
-            let custom = self.inputs.custom.borrow().clone().unwrap_or_default();
-            let result = self.read(&custom).await;
-            self.log(result.as_ref().err());
-            let (answer, pause) = self.judge(result);
-            if let Some(answer) = answer
-                && let answer = (self.server.clone(), answer)
-                && self.inputs.answers.send(answer).await.is_err()
-            {
-                return;
+    /// Whether each answer is to come over a connection of its own.
+    pub(super) fn doubts(&self) -> bool {
+        self.doubted > 0
+    }
+
+    /// `None`: nothing else than before.
+    pub(super) fn judge(
+        &mut self,
+        result: Result<NativePeer, ReadError>,
+        now: Instant,
+    ) -> Option<BareAnswer> {
+        let answer = match result {
+            // A load balancer's address, before several servers.
+            Ok(_) if self.was_proxy && !self.has_record => return None,
+            Ok(_) if self.doubted > 0 => {
+                self.doubted -= 1;
+                (self.silent, self.since) = (0, None);
+                return None;
             }
-            tokio::time::sleep(pause).await;
+            Ok(native) => {
+                self.was_proxy = false;
+                Ok(native)
+            }
+            Err(ReadError::Proxy) => {
+                self.doubted = DOUBTED;
+                self.was_proxy = true;
+                Err(NotRead::Proxy)
+            }
+            // A certificate that is not an apiserver's ends the connection before anything is sent.
+            Err(ReadError::Client(ref error)) if is_silence(error, self.answered) => {
+                let since = *self.since.get_or_insert(now);
+                // Where a proxy was, nobody restarts.
+                match self.was_proxy || now - since >= MASTER_LEASE_TTL {
+                    true => Err(NotRead::Nobody),
+                    false => Err(NotRead::Silent),
+                }
+            }
+            Err(_) if self.was_proxy && self.doubted > 0 => return None,
+            Err(_) if self.tolerated > 0 => {
+                self.tolerated -= 1;
+                return None;
+            }
+            Err(_) => Err(NotRead::Unreadable),
+        };
+        self.tolerated = match answer {
+            Ok(_) => TOLERATED,
+            Err(_) => 0,
+        };
+        match answer {
+            Err(NotRead::Nobody | NotRead::Silent) => self.silent = self.silent.saturating_add(1),
+            _ => (self.silent, self.since) = (0, None),
         }
+        Some(answer)
     }
 
-    /// `custom`: what may not answer, and what every server serves.
-    async fn read(&mut self, custom: &Custom) -> Result<NativePeer, ReadError> {
-        if let Some(judge) = &mut self.judge {
-            let ready = self.reader.check_ready().await;
-            judge.answered |= !matches!(ready, Err(ReadError::Client(_) | ReadError::Proxy));
-            ready?;
+    pub(super) fn pause(&self, every: Duration) -> Duration {
+        match self.silent {
+            // Soon certain.
+            0 if (1..DOUBTED).contains(&self.doubted) => jittered(SETTLE),
+            0 => jittered(every),
+            silent => BACKOFF.random_pause(silent),
         }
-        let begun = Instant::now();
-        let (served, versions) = self.reader.read(custom).await?;
+    }
+}
+
+/// Whether nobody answered. Who has `answered` before and takes too long has much to do.
+fn is_silence(error: &ClientError, answered: bool) -> bool {
+    match error {
+        ClientError::Refused | ClientError::Connect(_) => true,
+        ClientError::Timeout(_) => !answered,
+        ClientError::Exchange(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::kube::gvr::ServedSet;
+
+    fn read() -> Result<NativePeer, ReadError> {
         Ok(NativePeer {
-            address: self.server.address,
-            served: Arc::new(served),
-            binary_version: versions.binary,
-            version: versions.compatibility,
-            read: begun,
-            since: begun,
+            address: ([10, 0, 0, 2], 6443).into(),
+            served: Arc::new(ServedSet::new()),
+            binary_version: "v1.20.2".to_owned(),
+            version: None,
+            read: Instant::now(),
+            since: Instant::now(),
         })
     }
 
-    /// What the result says, and the pause until the next read.
-    fn judge(&mut self, result: Result<NativePeer, ReadError>) -> (Option<BareAnswer>, Duration) {
-        let every = self.inputs.every;
-        let Some(judge) = &mut self.judge else {
-            return (result.ok().map(Ok), jittered(every));
-        };
-        // The next connection may lead to another server.
-        match judge.doubts() || matches!(result, Err(ReadError::Client(_) | ReadError::Proxy)) {
-            true => self.reader = self.inputs.reader(&self.server),
-            false => self.reader.reconnect(),
-        }
-        judge.has_record = self.inputs.candidates.borrow().get(&self.server) == Some(&true);
-        let answer = judge.judge(result, Instant::now());
-        (answer, judge.pause(every))
+    fn failed() -> Result<NativePeer, ReadError> {
+        let (path, status) = (
+            "/readyz".to_owned(),
+            http::StatusCode::INTERNAL_SERVER_ERROR,
+        );
+        Err(ReadError::Status { path, status })
     }
 
-    fn log(&self, error: Option<&ReadError>) {
-        let (id, address) = (self.server.id.as_deref(), self.server.address);
-        let Some(error) = error else {
-            let text = match id {
-                Some(_) => "discovery of a native peer is read again",
-                None => "an apiserver without a proxy can be read there",
-            };
-            if let Some(after) = self.throttle.recovered(&()) {
-                tracing::info!(id, %address, ?after, "{text}");
-            }
-            return;
-        };
-        if self.throttle.should_log((), chain(error)) {
-            let error = error as &dyn Error;
-            match id {
-                Some(_) => {
-                    tracing::warn!(id, %address, error, "discovery of a native peer cannot be read, trying on");
-                }
-                None => {
-                    tracing::info!(%address, error, "no apiserver without a proxy can be read there, trying on");
-                }
-            }
+    fn refused() -> Result<NativePeer, ReadError> {
+        Err(ClientError::Refused.into())
+    }
+
+    fn judged(results: Vec<Result<NativePeer, ReadError>>) -> Vec<&'static str> {
+        judged_by(
+            Attempts {
+                has_record: true,
+                ..Attempts::default()
+            },
+            results,
+        )
+    }
+
+    fn judged_by(
+        mut attempts: Attempts,
+        results: Vec<Result<NativePeer, ReadError>>,
+    ) -> Vec<&'static str> {
+        let mut names = Vec::new();
+        for result in results {
+            names.push(match attempts.judge(result, Instant::now()) {
+                None => "-",
+                Some(Ok(_)) => "read",
+                Some(Err(NotRead::Unreadable)) => "unreadable",
+                Some(Err(NotRead::Silent)) => "silent",
+                Some(Err(NotRead::Nobody)) => "nobody",
+                Some(Err(NotRead::Proxy)) => "proxy",
+            });
         }
+        names
+    }
+
+    #[test]
+    fn what_was_read_outlives_some_failures_and_no_refused_connection() {
+        let results = vec![failed(), read(), failed(), failed(), failed(), failed()];
+        let expected = ["unreadable", "read", "-", "-", "unreadable", "unreadable"];
+        assert_eq!(judged(results), expected);
+        let results = vec![read(), refused(), failed(), read(), failed()];
+        assert_eq!(
+            judged(results),
+            ["read", "silent", "unreadable", "read", "-"]
+        );
+    }
+
+    #[test]
+    fn where_a_proxy_answered_several_others_must_answer_in_a_row() {
+        let proxy = || Err(ReadError::Proxy);
+        let results = vec![
+            proxy(),
+            read(),
+            read(),
+            proxy(),
+            read(),
+            read(),
+            read(),
+            read(),
+        ];
+        let expected = ["proxy", "-", "-", "proxy", "-", "-", "-", "read"];
+        assert_eq!(judged(results), expected);
+        let results = vec![proxy(), refused(), failed(), read(), read(), read(), read()];
+        let expected = ["proxy", "nobody", "-", "-", "-", "-", "read"];
+        assert_eq!(judged(results), expected);
+    }
+
+    #[test]
+    fn an_address_that_led_to_a_proxy_and_is_not_a_proxys_own_is_a_load_balancers() {
+        let mut results = vec![Err(ReadError::Proxy)];
+        results.extend((0..10).map(|_| read()));
+        let names = judged_by(Attempts::default(), results);
+        assert_eq!(names[0], "proxy");
+        assert!(names[1..].iter().all(|name| *name == "-"), "{names:?}");
+    }
+
+    #[test]
+    fn who_has_answered_and_takes_too_long_is_there() {
+        let slow = || Err(ClientError::Timeout(Duration::from_secs(5)).into());
+        assert_eq!(judged(vec![slow()]), ["silent"]);
+        let new = Attempts::new();
+        let results = vec![failed(), read(), read(), read()];
+        let expected = ["unreadable", "-", "-", "read"];
+        assert_eq!(judged_by(new, results), expected);
+        let busy = Attempts {
+            answered: true,
+            ..Attempts::default()
+        };
+        let results = vec![slow(), read(), slow(), slow(), slow()];
+        let expected = ["unreadable", "read", "-", "-", "unreadable"];
+        assert_eq!(judged_by(busy, results), expected);
+    }
+
+    #[test]
+    fn nobody_is_there_only_when_the_key_of_a_dead_one_would_have_ended() {
+        let (mut attempts, start) = (Attempts::default(), Instant::now());
+        for (seconds, nobody) in [(0, false), (14, false), (15, true), (60, true)] {
+            let answer = attempts.judge(refused(), start + Duration::from_secs(seconds));
+            let found = matches!(answer, Some(Err(NotRead::Nobody)));
+            assert_eq!(found, nobody, "{seconds}");
+        }
+        attempts.judge(failed(), start);
+        let answer = attempts.judge(refused(), start + Duration::from_secs(60));
+        assert!(
+            matches!(answer, Some(Err(NotRead::Silent))),
+            "it answered meanwhile"
+        );
+    }
+
+    #[test]
+    fn while_nobody_answers_the_pauses_grow() {
+        let (mut attempts, every) = (Attempts::default(), Duration::from_secs(10));
+        for least in [500, 1000, 2000, 4000, 8000, 15_000, 15_000] {
+            attempts.judge(refused(), Instant::now());
+            let pause = attempts.pause(every);
+            assert!(pause >= Duration::from_millis(least), "{pause:?}");
+            assert!(pause <= BACKOFF.longest);
+        }
+        attempts.judge(failed(), Instant::now());
+        assert!(attempts.pause(every) <= every);
     }
 }

@@ -4,40 +4,60 @@
 //! compacted revision, or an etcd that was restored from a backup, causes a new list. Half a list is never visible: readers
 //! stage what comes between [`Event::Init`] and [`Event::InitDone`] until it is complete.
 
+use std::convert::Infallible;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::keys::Topic;
-use super::queue::Sink;
-use super::source::{EtcdItem, KeyChange, SourceError, WatchSource};
+use super::source::{Event, SourceError, WatchSource};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
 use crate::log_throttle::{LogThrottle, chain};
 use crate::retry::{Backoff, jittered};
 
-/// The events of one topic, in this order: `Init`, any number of `InitApply`, `InitDone`, then the rest in any order
-/// until the next `Init`, before which `OtherHistory` may come.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// A new list begins.
-    Init,
-    /// A key of the list.
-    InitApply(EtcdItem),
-    /// The list is complete as of this revision.
-    InitDone(i64),
-    /// A key was written.
-    Apply(EtcdItem),
-    /// A key is gone.
-    Delete(String),
-    /// All changes up to this revision have been sent.
-    Progress(i64),
-    /// etcd was restored or replaced: earlier events may be void. A new list follows.
-    OtherHistory,
-    /// etcd's role does not permit to read it ([`Topic::is_optional`] only). It is tried again.
-    Forbidden,
-}
-
 /// An event and its topic.
 pub type Message = (Topic, Event);
+
+/// A message on its way from a follower to the catalog, with its room in the queue.
+pub type Queued = (Message, OwnedSemaphorePermit);
+
+/// KiB of values that may wait. A larger value waits alone.
+const MOST_KIB: u32 = 16 << 10;
+
+/// The followers' end of a queue that is bounded in number and in bytes.
+#[derive(Debug, Clone)]
+pub struct Sink {
+    messages: mpsc::Sender<Queued>,
+    room: Arc<Semaphore>,
+}
+
+/// `most`: messages that may wait.
+pub fn queue(most: usize) -> (Sink, mpsc::Receiver<Queued>) {
+    let (messages, queue) = mpsc::channel(most);
+    let room = Arc::new(Semaphore::new(MOST_KIB as usize));
+    (Sink { messages, room }, queue)
+}
+
+impl Sink {
+    /// Waits for room. Fails once the queue is gone.
+    pub async fn send(&self, message: Message) -> Result<(), QueueGone> {
+        let kib = match &message.1 {
+            // Small ones are bounded by their number.
+            Event::InitApply(item) | Event::Apply(item) => item.value.len() >> 10,
+            _ => 0,
+        };
+        let kib = u32::try_from(kib).map_or(MOST_KIB, |kib| kib.min(MOST_KIB));
+        let room = self.room.clone().acquire_many_owned(kib).await;
+        let room = room.map_err(|_| QueueGone)?;
+        let sent = self.messages.send((message, room)).await;
+        sent.map_err(|_| QueueGone)
+    }
+}
+
+/// Nobody takes messages any more.
+#[derive(Debug)]
+pub struct QueueGone;
 
 /// Until a prefix that may not be read is tried again.
 const FORBIDDEN_PAUSE: Duration = Duration::from_secs(60);
@@ -51,143 +71,140 @@ const BACKOFF: Backoff = Backoff {
 /// Follows `prefix` until the queue behind `sink` is dropped, and retries after every failure. `throttle` is shared by all
 /// topics of one etcd.
 pub async fn follow(
-    mut source: impl WatchSource,
+    source: impl WatchSource,
     topic: Topic,
     prefix: String,
     sink: Sink,
     throttle: Arc<LogThrottle<Topic>>,
 ) {
-    let mut position = None;
-    let mut failures = 0;
-    while !sink.is_closed() {
-        let mut list_watch = ListWatch {
-            source: &mut source,
-            topic,
-            prefix: &prefix,
-            sink: &sink,
-            throttle: &throttle,
+    let mut follower = Follower {
+        source,
+        topic,
+        prefix,
+        sink,
+        throttle,
+        position: None,
+        failures: 0,
+    };
+    while !follower.sink.messages.is_closed() && follower.list_and_watch().await.is_ok() {}
+}
+
+struct Follower<S> {
+    source: S,
+    topic: Topic,
+    prefix: String,
+    sink: Sink,
+    throttle: Arc<LogThrottle<Topic>>,
+    /// Up to which revision everything was sent; `None`: a new list is needed.
+    position: Option<i64>,
+    /// In a row.
+    failures: u32,
+}
+
+impl<S: WatchSource> Follower<S> {
+    /// Until something fails, and a pause after that.
+    async fn list_and_watch(&mut self) -> Result<(), QueueGone> {
+        let error = match self.follow().await {
+            Err(FollowEnd::Source(error)) => error,
+            Err(FollowEnd::QueueGone) => return Err(QueueGone),
         };
-        let Err(stop) = list_watch.follow(&mut position, &mut failures).await else {
-            return;
-        };
-        match stop {
-            FollowEnd::ReceiverGone => return,
-            FollowEnd::Source(SourceError::Compacted(oldest)) => {
+        let mut pause = BACKOFF.random_pause(self.failures.saturating_add(1));
+        match &error {
+            SourceError::Compacted(oldest) => {
+                let topic = self.topic.name();
                 tracing::info!(
-                    topic = topic.name(),
+                    topic,
                     oldest,
                     "watched revision is compacted, listing again"
                 );
-                position = None;
+                self.position = None;
                 // What is compacted again before anything was read of it would be listed all the time.
-                if failures > 0 {
-                    tokio::time::sleep(BACKOFF.random_pause(failures)).await;
+                if self.failures == 0 {
+                    pause = Duration::ZERO;
                 }
-                failures = failures.saturating_add(1);
             }
-            FollowEnd::Source(error) => {
-                log(topic, &error, &throttle);
-                if matches!(error, SourceError::OtherHistory(_)) {
-                    position = None;
-                    if sink.send((topic, Event::OtherHistory)).await.is_err() {
-                        return;
-                    }
-                }
-                failures = failures.saturating_add(1);
-                let mut pause = BACKOFF.random_pause(failures);
-                if topic.is_optional() && error.is_denied() {
-                    position = None;
-                    pause = jittered(FORBIDDEN_PAUSE);
-                    if sink.send((topic, Event::Forbidden)).await.is_err() {
-                        return;
-                    }
-                }
-                tokio::time::sleep(pause).await;
-            }
+            _ => self.log(&error),
+        }
+        if matches!(error, SourceError::OtherHistory(_)) {
+            self.position = None;
+            self.send(Event::OtherHistory).await?;
+        }
+        if self.topic.is_optional() && error.is_denied() {
+            self.position = None;
+            pause = jittered(FORBIDDEN_PAUSE);
+            self.send(Event::Forbidden).await?;
+        }
+        self.failures = self.failures.saturating_add(1);
+        tokio::time::sleep(pause).await;
+        Ok(())
+    }
+
+    fn log(&self, error: &SourceError) {
+        let new = self.throttle.should_log(self.topic, chain(error));
+        let (topic, error) = (self.topic.name(), error as &dyn Error);
+        match new {
+            true => tracing::warn!(topic, error, "etcd cannot be followed, trying on"),
+            false => tracing::debug!(topic, error, "etcd still cannot be followed"),
         }
     }
-}
 
-fn log(topic: Topic, error: &SourceError, throttle: &LogThrottle<Topic>) {
-    let (new, topic) = (throttle.should_log(topic, chain(error)), topic.name());
-    let error = error as &dyn Error;
-    match new {
-        true => tracing::warn!(topic, error, "etcd cannot be followed, trying on"),
-        false => tracing::debug!(topic, error, "etcd still cannot be followed"),
-    }
-}
-
-enum FollowEnd {
-    ReceiverGone,
-    Source(SourceError),
-}
-
-impl From<SourceError> for FollowEnd {
-    fn from(error: SourceError) -> Self {
-        FollowEnd::Source(error)
-    }
-}
-
-struct ListWatch<'a, S> {
-    source: &'a mut S,
-    topic: Topic,
-    prefix: &'a str,
-    sink: &'a Sink,
-    throttle: &'a LogThrottle<Topic>,
-}
-
-impl<S: WatchSource> ListWatch<'_, S> {
-    async fn follow(
-        &mut self,
-        position: &mut Option<i64>,
-        failures: &mut u32,
-    ) -> Result<(), FollowEnd> {
-        let mut revision = match *position {
+    async fn follow(&mut self) -> Result<Infallible, FollowEnd> {
+        let mut revision = match self.position {
             Some(revision) => revision,
             None => self.list().await?,
         };
-        *position = Some(revision);
-        let mut changes = self.source.watch(self.prefix, revision + 1).await?;
+        self.position = Some(revision);
+        let mut changes = self.source.watch(&self.prefix, revision + 1).await?;
         loop {
             let batch = changes.next().await?;
-            *failures = 0;
+            self.failures = 0;
             if let Some(after) = self.throttle.recovered(&self.topic) {
                 tracing::info!(?after, "etcd is followed again");
             }
             for change in batch.changes {
-                self.send(match change {
-                    KeyChange::Put(item) => Event::Apply(item),
-                    KeyChange::Delete { key } => Event::Delete(key),
-                })
-                .await?;
+                self.send(change).await?;
             }
             // Never backwards: a member that was restored or lags behind must not repeat changes.
             revision = revision.max(batch.revision);
-            *position = Some(revision);
+            self.position = Some(revision);
             self.send(Event::Progress(revision)).await?;
         }
     }
 
     /// Part by part, so that no more than one is in memory.
     async fn list(&mut self) -> Result<i64, FollowEnd> {
-        let mut part = self.source.list(self.prefix, None).await?;
+        let mut part = self.source.list(&self.prefix, None).await?;
         self.send(Event::Init).await?;
         loop {
             for item in part.items {
                 self.send(Event::InitApply(item)).await?;
             }
             let Some(rest) = part.rest else { break };
-            part = self.source.list(self.prefix, Some(rest)).await?;
+            part = self.source.list(&self.prefix, Some(rest)).await?;
         }
         self.send(Event::InitDone(part.revision)).await?;
         Ok(part.revision)
     }
 
-    async fn send(&self, event: Event) -> Result<(), FollowEnd> {
-        self.sink
-            .send((self.topic, event))
-            .await
-            .map_err(|_| FollowEnd::ReceiverGone)
+    async fn send(&self, event: Event) -> Result<(), QueueGone> {
+        self.sink.send((self.topic, event)).await
+    }
+}
+
+enum FollowEnd {
+    QueueGone,
+    Source(SourceError),
+}
+
+impl From<SourceError> for FollowEnd {
+    fn from(error: SourceError) -> Self {
+        Self::Source(error)
+    }
+}
+
+impl From<QueueGone> for FollowEnd {
+    fn from(_: QueueGone) -> Self {
+        Self::QueueGone
     }
 }
 

@@ -110,7 +110,7 @@ impl Identify {
         }
         let id = self.apiserver_id.borrow().clone();
         let kept_by_server = |lease: &&NamedLease| {
-            Some(lease.name.as_str()) == id.as_deref() && !lease.at.value.published
+            Some(lease.name.as_str()) == id.as_deref() && !lease.value.published
         };
         let wanted = match self.config.publish_lease {
             PublishLease::Never => false,
@@ -170,15 +170,14 @@ impl Identify {
     }
 
     fn observe(&self, lease: &NamedLease) -> Option<ObservedLease> {
-        let NamedLease { name, at, .. } = lease;
         let namespace = self.config.lease_namespaces.get(lease.namespace)?;
         Some(ObservedLease {
             namespace: namespace.clone(),
-            name: name.clone(),
-            revision: at.revision,
-            uid: at.value.uid.clone(),
-            duration: at.value.duration?,
-            published: at.value.published,
+            name: lease.name.clone(),
+            revision: lease.revision,
+            uid: lease.value.uid.clone(),
+            duration: lease.value.duration?,
+            published: lease.value.published,
         })
     }
 
@@ -189,8 +188,8 @@ impl Identify {
         };
         let ours = leases
             .iter()
-            .find(|lease| lease.name == *id && !lease.at.value.published);
-        let Some(now) = ours.and_then(|lease| lease.at.value.holder.clone()) else {
+            .find(|lease| lease.name == *id && !lease.value.published);
+        let Some(now) = ours.and_then(|lease| lease.value.holder.clone()) else {
             return;
         };
         let now = (id, now);
@@ -211,8 +210,8 @@ fn named(leases: &[Arc<NamedLease>]) -> Vec<&NamedLease> {
 fn candidate(lease: &NamedLease) -> LeaseCandidate<'_> {
     LeaseCandidate {
         name: &lease.name,
-        hostname: lease.at.value.hostname.as_deref(),
-        identity: lease.at.value.identity && !lease.at.value.published,
+        hostname: lease.value.hostname.as_deref(),
+        identity: lease.value.identity && !lease.value.published,
     }
 }
 
@@ -223,7 +222,6 @@ mod tests {
 
     use super::*;
     use crate::cluster::codec::Lease;
-    use crate::cluster::prefix::Versioned;
     use crate::kube::version::Versions;
 
     const COMPUTED: &str = "apiserver-tqsyvnc7rs47fayzipsuqpfg4m";
@@ -242,25 +240,22 @@ mod tests {
         NamedLease {
             namespace: 0,
             name: name.to_owned(),
-            at: Versioned {
-                value: Lease {
-                    identity: true,
-                    published: false,
-                    hostname: None,
-                    holder: Some(holder.to_owned()),
-                    duration: None,
-                    renewed: None,
-                    uid: "1".to_owned(),
-                },
-                revision: 1,
-                heard: std::time::Instant::now(),
+            revision: 1,
+            value: Lease {
+                identity: true,
+                published: false,
+                hostname: None,
+                holder: Some(holder.to_owned()),
+                duration: None,
+                renewed: None,
+                uid: "1".to_owned(),
             },
         }
     }
 
     fn labelled(name: &str) -> NamedLease {
         let mut lease = lease(name, "1");
-        lease.at.value.hostname = Some("cp-a".to_owned());
+        lease.value.hostname = Some("cp-a".to_owned());
         lease
     }
 

@@ -8,7 +8,7 @@ use kube_interop_proxy::cluster::json;
 use kube_interop_proxy::cluster::keys::Topic;
 use kube_interop_proxy::cluster::record::LiveKey;
 use kube_interop_proxy::cluster::source::{
-    Batch, ChangeStream, EtcdItem, KeyChange, Listing, ListingRest, SourceError, WatchSource,
+    Batch, ChangeStream, EtcdItem, Event, Listing, ListingRest, SourceError, WatchSource,
 };
 use tokio::sync::mpsc;
 
@@ -32,7 +32,7 @@ pub struct Etcd {
     pub cluster: u64,
     compacted: i64,
     keys: Keys,
-    history: Vec<(i64, Topic, KeyChange)>,
+    history: Vec<(i64, Topic, Event)>,
     backup: (i64, Keys),
     forbidden: Vec<Topic>,
     /// The last values that were delivered and can be decoded, of the keys that were not deleted since.
@@ -50,7 +50,7 @@ impl Etcd {
         };
         self.keys.insert((topic, key.to_owned()), item.clone());
         self.history
-            .push((self.revision, topic, KeyChange::Put(item)));
+            .push((self.revision, topic, Event::Apply(item)));
     }
 
     /// In one transaction.
@@ -63,7 +63,7 @@ impl Etcd {
         self.revision += 1;
         for (topic, key) in removed {
             self.history
-                .push((self.revision, topic, KeyChange::Delete { key }));
+                .push((self.revision, topic, Event::Delete(key)));
         }
     }
 
@@ -152,8 +152,9 @@ impl Etcd {
         }
         for change in &changes {
             match change {
-                KeyChange::Put(item) => self.learn(topic, item),
-                KeyChange::Delete { key } => drop(self.known.remove(&(topic, key.clone()))),
+                Event::Apply(item) => self.learn(topic, item),
+                Event::Delete(key) => drop(self.known.remove(&(topic, key.clone()))),
+                _ => {}
             }
         }
         // A watch that has caught up tells how far etcd is.

@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 use arbitrary::Arbitrary;
 use kube_interop_proxy::cluster::keys::Topic;
-use kube_interop_proxy::cluster::queue::{Queue, queue};
 use kube_interop_proxy::cluster::record::LiveKey;
-use kube_interop_proxy::cluster::source::EtcdItem;
+use kube_interop_proxy::cluster::source::{EtcdItem, Event};
 use kube_interop_proxy::cluster::state::{ClusterState, canonical};
-use kube_interop_proxy::cluster::watch::{Event, follow};
+use kube_interop_proxy::cluster::watch::{Queued, follow, queue};
 use kube_interop_proxy::cluster::{json, record};
 use kube_interop_proxy::local::discovery::LocalView;
 use kube_interop_proxy::routing::table::{ServerKind, Snapshot};
 use libfuzzer_sys::fuzz_target;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use self::etcd::{Command, Etcd, Source};
@@ -155,7 +155,7 @@ async fn run(steps: impl Iterator<Item = Step>) {
 
 /// What the catalog does with the events.
 struct Proxy {
-    messages: Queue,
+    messages: mpsc::Receiver<Queued>,
     state: ClusterState,
     snapshot: Snapshot,
     now: Instant,
@@ -164,7 +164,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    fn new(messages: Queue) -> Self {
+    fn new(messages: mpsc::Receiver<Queued>) -> Self {
         let state = ClusterState::new(OWN_ENDPOINT, 1, TTL, GRACE);
         Self {
             messages,
@@ -178,7 +178,7 @@ impl Proxy {
 
     fn take_all(&mut self, etcd: &Mutex<Etcd>) {
         let restored = etcd.lock().expect("a lock").cluster > 0;
-        while let Ok(message) = self.messages.try_recv() {
+        while let Ok((message, _)) = self.messages.try_recv() {
             let told = self.state.take(message.clone(), self.now).snapshot;
             self.state.settle(self.reads);
             self.compiled(told, &message);

@@ -157,7 +157,7 @@ impl World {
         local_state
             .surplus_headers()
             .set(&PrivilegedHeaders::new(names), &published_names());
-        let (published, _) = Published::new(Topic::all(1).count());
+        let (published, _) = Published::new();
         published.snapshot.store(Arc::new(snapshot(peer)));
         let (phase_sender, phase) = watch::channel(ShutdownPhase::Serving);
         let own = OwnServer {

@@ -16,13 +16,10 @@ const opened = new Set();
 /** Seconds from a moment to what is shown, by the proxy's clock. */
 const since = (moment) => Math.max(0, (Date.parse(latest.time) - Date.parse(moment)) / 1000);
 
-/** What etcd says of this server. */
-const ownFacts = () => latest.facts?.servers?.find((known) => known.id === latest.server.id);
-
 function showHead() {
   const { server } = latest;
   const name = server.id ?? "no server ID yet";
-  const apiserver = ownFacts()?.record?.binaryVersion;
+  const apiserver = latest.facts?.apiserverVersion;
   fill(byId("version"), `${server.version} at ${server.endpoint}${apiserver ? `, apiserver ${clip(apiserver)}` : ""}`);
   fill(byId("name"), name);
   const why = server.missing.join("; ");
@@ -54,7 +51,7 @@ function showServer() {
     ["Apiserver ID", server.apiserverId ?? "not known yet"],
     ["Endpoint", server.endpoint],
     ["Proxy", server.version],
-    ["Apiserver", ownFacts()?.record?.binaryVersion ?? "version not known"],
+    ["Apiserver", latest.facts?.apiserverVersion ?? "version not known"],
     ["Compatible with", server.compatibilityVersion ?? "not known"],
     ["History", server.historyStart === null ? "not known" : `since revision ${number(server.historyStart)}`],
     ["Watches too old", watches.expiredAvoided + watches.expiredPassed === 0 ? "none"
@@ -97,27 +94,22 @@ function showEtcd() {
       claims.slice(0, ROWS).map((claim) => quiet(claim))],
   ));
   const topics = (facts?.topics ?? []).map((topic) =>
-    [topic.topic, number(topic.revision), number(topic.lists), time(topic.ageSeconds)]);
-  fill(byId("topics"), table(["Topic", "Revision", "Lists", "Age"], topics, "etcd-h"));
+    [topic.topic, number(topic.revision), number(topic.lists)]);
+  fill(byId("topics"), table(["Topic", "Revision", "Lists"], topics, "etcd-h"));
 }
 
 function showPeers() {
-  const facts = new Map((latest.facts?.servers ?? []).map((known) => [known.id, known]));
   const rows = latest.peers.map((peer) => {
     const [kind, text, meaning] = stateOf(peer);
-    const known = facts.get(peer.id);
-    const alive = known?.live ?? known?.peerServerLease ?? known?.discovery;
-    const said = known?.record ?? known?.discovery;
     const listed = peer.resources === null ? "not known what it lists" : count(peer.resources, "resource");
     return [
       [h("strong", null, peer.id), quiet(peer.endpoint, peer.bare ? ", bare: without a proxy" : peer.native ? ", without a proxy" : "")],
       [word(kind, text), quiet(meaning)],
       [peer.binaryVersion ?? "not known", quiet(peer.compatibilityVersion ? `as ${peer.compatibilityVersion}` : "")],
-      [listed, quiet(said ? `said ${time(said.ageSeconds)} ago` : "")],
-      peer.live && alive ? `${time(alive.ageSeconds)} ago` : "none",
+      listed,
     ];
   });
-  const titles = ["Server", "State", "Version", "Lists", "Sign of life"];
+  const titles = ["Server", "State", "Version", "Lists"];
   fill(byId("peers"), rows.length ? table(titles, rows, "peers-h") : quiet("No other server is known."));
 }
 

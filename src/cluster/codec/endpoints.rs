@@ -12,10 +12,7 @@ use serde::Deserialize;
 use super::{Metadata, Type, Undecodable, decode, json};
 use crate::kube::envelope;
 
-const ENDPOINTS: Type = Type {
-    kind: "Endpoints",
-    api_versions: &["v1"],
-};
+const ENDPOINTS: Type = Type("Endpoints", &["v1"]);
 const IDENTITY: &str = "apiserverIdentity";
 const PORT: &str = "https";
 
@@ -139,5 +136,5 @@ pub fn encode_endpoints(endpoint: &PeerEndpoint, generation: i64) -> Vec<u8> {
             ..protobuf::EndpointSubset::default()
         }],
     };
-    envelope::wrap_object("v1", ENDPOINTS.kind, &object)
+    envelope::wrap_object("v1", ENDPOINTS.0, &object)
 }

@@ -9,13 +9,13 @@ use serde::{Deserialize, Deserializer, de};
 use time::format_description::well_known::Rfc3339;
 use time::{OffsetDateTime, UtcOffset};
 
-use super::{Metadata, Type, Undecodable, decode, json};
+use super::{Metadata, Type, Undecodable, decode};
 
 // In both versions the fields that are read here have the same numbers.
-const LEASE: Type = Type {
-    kind: "Lease",
-    api_versions: &["coordination.k8s.io/v1", "coordination.k8s.io/v1beta1"],
-};
+const LEASE: Type = Type(
+    "Lease",
+    &["coordination.k8s.io/v1", "coordination.k8s.io/v1beta1"],
+);
 
 /// The label of the Leases that proxies write.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";

@@ -66,20 +66,18 @@ pub enum Undecodable {
     Names(#[from] MalformedList),
 }
 
-/// The type that an object must have.
-struct Type {
-    kind: &'static str,
-    api_versions: &'static [&'static str],
-}
+/// The type that an object must have: its kind, and the API versions in which it is stored.
+struct Type(&'static str, &'static [&'static str]);
 
 impl Type {
     fn check(&self, api_version: &str, kind: &str) -> Result<(), Undecodable> {
-        if kind == self.kind && self.api_versions.contains(&api_version) {
+        let Self(expected, api_versions) = self;
+        if kind == *expected && api_versions.contains(&api_version) {
             return Ok(());
         }
         let found = format!("{api_version} {kind}");
         Err(Undecodable::Kind {
-            expected: self.kind,
+            expected,
             found: found.trim().chars().take(QUOTED_CHARS).collect(),
         })
     }
@@ -154,13 +152,13 @@ fn plain<'a>(raw: Cow<'a, [u8]>, of: &Type) -> Result<Body<'a>, Undecodable> {
     Ok(Body::Json(raw))
 }
 
-const API_SERVICE: Type = Type {
-    kind: "APIService",
-    api_versions: &[
+const API_SERVICE: Type = Type(
+    "APIService",
+    &[
         "apiregistration.k8s.io/v1",
         "apiregistration.k8s.io/v1beta1",
     ],
-};
+);
 
 #[derive(Message, Deserialize)]
 #[serde(default)]
@@ -186,10 +184,7 @@ pub fn is_aggregated(value: &[u8]) -> Result<bool, Undecodable> {
     Ok(stored.spec.is_some_and(|spec| spec.service.is_some()))
 }
 
-const CONFIG_MAP: Type = Type {
-    kind: "ConfigMap",
-    api_versions: &["v1"],
-};
+const CONFIG_MAP: Type = Type("ConfigMap", &["v1"]);
 
 #[derive(Message, Deserialize)]
 #[serde(default)]
@@ -208,10 +203,10 @@ pub fn header_names(value: &[u8]) -> Result<PublishedNames, Undecodable> {
 /// Most versions of a CustomResourceDefinition that are kept.
 const MOST_VERSIONS: usize = 100;
 
-const DEFINITION: Type = Type {
-    kind: "CustomResourceDefinition",
-    api_versions: &["apiextensions.k8s.io/v1", "apiextensions.k8s.io/v1beta1"],
-};
+const DEFINITION: Type = Type(
+    "CustomResourceDefinition",
+    &["apiextensions.k8s.io/v1", "apiextensions.k8s.io/v1beta1"],
+);
 
 #[derive(Default, Deserialize)]
 #[serde(default)]

@@ -8,10 +8,7 @@ use serde::Deserialize;
 
 use super::{Type, Undecodable, decode, json};
 
-const STORAGE_VERSION: Type = Type {
-    kind: "StorageVersion",
-    api_versions: &["internal.apiserver.k8s.io/v1alpha1"],
-};
+const STORAGE_VERSION: Type = Type("StorageVersion", &["internal.apiserver.k8s.io/v1alpha1"]);
 
 /// Longest name of a Lease, and so of a server ID.
 const MAX_NAME: usize = 253;

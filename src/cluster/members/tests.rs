@@ -14,11 +14,8 @@ use serde_json::json;
 
 use super::*;
 use crate::cluster::codec::encode_endpoints;
-use crate::cluster::freshness::Freshness;
 use crate::cluster::keys::Topic;
-use crate::cluster::native_peer::NativePeer;
-use crate::cluster::source::EtcdItem;
-use crate::cluster::watch::Event;
+use crate::cluster::source::{EtcdItem, Event};
 use crate::kube::gvr::GvrRef;
 use crate::kube::version::Versions;
 use crate::routing::table::ServerKind;
@@ -431,18 +428,6 @@ fn storage_versions_tell_what_a_living_server_serves_while_nothing_better_does()
 }
 
 #[test]
-fn only_so_many_servers_are_reported_that_only_storage_versions_name() {
-    let versions = (0..200).map(|n| {
-        let (topic, mut item) = storage_version(&format!("server-{n}"));
-        item.key = format!("autoscaling.x{n}");
-        (topic, item)
-    });
-    let state = state(versions.collect());
-    let report = state.report(&Freshness::new(8));
-    assert_eq!(report["servers"].as_array().unwrap().len(), 100);
-}
-
-#[test]
 fn storage_versions_name_an_apiserver_by_its_own_id_and_not_by_its_proxys() {
     let live = format!(
         r#"{{"endpoint":"{B}","initialized":true,"apiServerID":"apiserver-b","recordRevision":3}}"#
@@ -457,19 +442,6 @@ fn storage_versions_name_an_apiserver_by_its_own_id_and_not_by_its_proxys() {
     assert_eq!(holders(&snapshot), (vec!["b"], false));
     assert!(snapshot.peer_unknown);
     assert!(state.native_peers(Some("a")).is_empty());
-    let report = state.report(&Freshness::new(8));
-    let servers = report["servers"].as_array().unwrap();
-    assert_eq!(servers.len(), 1, "{report}");
-    let [server] = &servers[..] else {
-        unreachable!()
-    };
-    assert_eq!(
-        (&server["id"], &server["apiserverId"]),
-        (&json!("b"), &json!("apiserver-b"))
-    );
-    assert_eq!(server["storageVersions"]["resources"], 1);
-    assert_eq!(server["lease"]["holder"], "apiserver-b_1");
-    assert_eq!(server["peerServerLease"]["endpoint"], B);
 }
 
 #[test]
@@ -477,7 +449,7 @@ fn a_proxy_without_an_id_is_a_server_whose_set_is_unknown() {
     let claim = (Topic::Claims, item("-/10.0.0.2:6443", "", 4));
     let unnamed = state(vec![claim.clone()]);
     assert!(unnamed.compile(Some("a"), &view(&[])).peer_unknown);
-    let report = unnamed.report(&Freshness::new(8));
+    let report = unnamed.report();
     assert_eq!(
         report["claims"],
         json!([]),

@@ -1,7 +1,6 @@
 use super::*;
 use crate::cluster::fake::{FakeAnswer, FakeRequest, FakeSource};
-use crate::cluster::queue::queue;
-use crate::cluster::source::{Batch, Listing};
+use crate::cluster::source::{Batch, EtcdItem, Listing};
 
 fn item(key: &str, revision: i64) -> EtcdItem {
     EtcdItem {
@@ -15,7 +14,7 @@ fn item(key: &str, revision: i64) -> EtcdItem {
 fn put(key: &str, revision: i64) -> Batch {
     Batch {
         revision,
-        changes: vec![KeyChange::Put(item(key, revision))],
+        changes: vec![Event::Apply(item(key, revision))],
     }
 }
 
@@ -35,7 +34,7 @@ async fn events(fake: &FakeSource, count: usize) -> Vec<Event> {
     ));
     let mut events = Vec::new();
     while events.len() < count {
-        events.push(received.recv().await.unwrap().1);
+        events.push(received.recv().await.unwrap().0.1);
     }
     follower.abort();
     events
@@ -53,7 +52,7 @@ async fn one_list_then_a_watch_from_the_next_revision() {
             Ok(put("b", 8)),
             Ok(Batch {
                 revision: 9,
-                changes: vec![KeyChange::Delete { key: "a".into() }],
+                changes: vec![Event::Delete("a".into())],
             }),
         ]),
     ]);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use kube_interop_proxy::cluster::codec::{PeerEndpoint, encode_endpoints, endpoints};
 use kube_interop_proxy::publish::identity::host_name;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use testkit::cluster::{Ground, HPAS, LONG, lists};
 use testkit::double::{v1_20, v1_36};
@@ -33,11 +33,6 @@ fn lease(name: &str, hostname: &str, holder: &str) -> String {
         "spec": {"holderIdentity": holder, "leaseDurationSeconds": 3600},
     })
     .to_string()
-}
-
-fn facts<'a>(status: &'a Value, id: &str) -> Option<&'a Value> {
-    let servers = status["facts"]["servers"].as_array()?;
-    servers.iter().find(|server| server["id"] == id)
 }
 
 #[tokio::test]
@@ -72,16 +67,10 @@ async fn a_native_apiserver_without_a_proxy_serves_what_the_local_one_lacks() {
     let accept = discovery.headers["accept"].to_str().unwrap();
     assert!(accept.contains("profile=nopeer"));
     let status = proxy.statusz().await;
-    let native = facts(&status, "native-b").unwrap();
-    assert_eq!(native["discovery"]["compatibilityVersion"], "1.35");
-    assert!(
-        native["discovery"]["resources"].as_u64() > Some(100),
-        "{native}"
-    );
-    assert!(
-        native["peerServerLease"]["revision"].as_i64() > Some(0),
-        "{native}"
-    );
+    let native = &status["peers"][0];
+    assert_eq!(native["id"], "native-b");
+    assert_eq!(native["compatibilityVersion"], "1.35");
+    assert!(native["resources"].as_u64() > Some(100), "{native}");
     // Anonymous requests go without our certificate: they are forbidden, not badly authenticated.
     assert_eq!(client.get(HPAS).await.code(), 403);
 
@@ -166,7 +155,8 @@ async fn a_new_holder_of_the_lease_makes_an_unready_apiserver_a_restarted_one() 
     let proxy = Proxy::start(ground.proxy("a", double.addr()).until(Until::Ready)).await;
     let holder = async |holder: &str| {
         let status = proxy.statusz().await;
-        facts(&status, "a").is_some_and(|facts| facts["lease"]["holder"] == holder)
+        let mut leases = status["facts"]["leases"].as_array().unwrap().iter();
+        leases.any(|lease| lease["name"] == "a" && lease["holder"] == holder)
     };
     eventually("the lease is known", LONG, async || holder("a_1").await).await;
 
@@ -270,10 +260,7 @@ async fn on_a_real_apiserver_our_lease_is_listed_renewed_and_deleted_at_the_end(
         0.0
     );
     let status = proxy.statusz().await;
-    let servers = status["facts"]["servers"].as_array().unwrap();
     // The apiserver's own lease and its StorageVersions name it, and make it no server.
-    let named = |server: &&Value| server["storageVersions"]["revision"].as_i64() > Some(0);
-    assert!(servers.iter().any(|server| named(&server)), "{servers:?}");
     assert_eq!(status["peers"], json!([]));
     proxy.terminate().await;
     let left = kubectl.run(&leases).await;

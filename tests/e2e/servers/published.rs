@@ -275,10 +275,10 @@ async fn a_lease_that_was_renewed_out_of_sight_is_not_collected() {
     let proxy = Proxy::start(options).await;
     eventually("it is seen", LONG, async || {
         let status = proxy.statusz().await;
-        let servers = status["facts"]["servers"].as_array().unwrap();
-        servers
+        let leases = status["facts"]["leases"].as_array().unwrap();
+        leases
             .iter()
-            .any(|server| server["id"] == "other" && server["lease"]["publishedByProxy"] == true)
+            .any(|lease| lease["name"] == "other" && lease["publishedByProxy"] == true)
     })
     .await;
 

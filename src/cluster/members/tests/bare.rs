@@ -1,7 +1,8 @@
 //! Apiservers that only their keys below `masterleases/` tell of.
 
 use super::*;
-use crate::cluster::bare::{BareAnswer, MAX_ASKED, NotRead};
+use crate::cluster::bare::MAX_ASKED;
+use crate::cluster::unproxied::{BareAnswer, NotRead};
 
 const ENDPOINTS: &str = r#"{"apiVersion":"v1","kind":"Endpoints"}"#;
 
@@ -105,7 +106,7 @@ fn addresses_where_nobody_answers_may_be_those_of_proxies_that_none_advertises()
         Event::Apply(lease("10.0.0.9").1),
     );
     assert!(is_unknown(&state), "its apiserver advertises its address");
-    state.ignore_addresses(Arc::new([B.parse::<SocketAddr>().unwrap().ip()].into()));
+    state.ignored_addresses = Arc::new([B.parse::<SocketAddr>().unwrap().ip()].into());
     assert!(!is_unknown(&state) && candidates(&state) == ["10.0.0.3:6443"]);
 }
 
@@ -114,7 +115,7 @@ fn what_is_ignored_is_no_server_even_if_it_was_read() {
     let mut state = state(vec![lease("10.0.0.2")]);
     answers(&mut state, read());
     assert_eq!(snapshot(&state).targets.len(), 1);
-    state.ignore_addresses(Arc::new([B.parse::<SocketAddr>().unwrap().ip()].into()));
+    state.ignored_addresses = Arc::new([B.parse::<SocketAddr>().unwrap().ip()].into());
     assert!(state.expire_bare(Instant::now()));
     let known = snapshot(&state);
     assert!(known.servers.is_empty() && !known.peer_unknown);

@@ -11,7 +11,7 @@ fn names(state: &ClusterState) -> bool {
 }
 
 fn not_followed(state: &ClusterState) -> String {
-    state.report(&Freshness::new(11))["notFollowed"].to_string()
+    state.report()["notFollowed"].to_string()
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn they_stay_while_etcd_tells_nothing_better_and_routes_do_not_depend_on_them() 
     let again = take(Event::Apply(item(KEY, map, 3)));
     assert!(!again.header_names);
     let garbage = take(Event::Apply(item(KEY, "k8s:enc:aescbc", 4)));
-    assert!(garbage.undecodable && !garbage.header_names);
+    assert!(!garbage.header_names);
     assert!(!take(Event::Forbidden).snapshot);
     assert!(state.synced() && names(&state));
     assert_eq!(not_followed(&state), format!("[\"{KEY}\"]"));

@@ -12,7 +12,7 @@ fn annotated(revision: i64) -> EtcdItem {
 }
 
 fn seen_revision(state: &ClusterState) -> i64 {
-    state.named_leases().unwrap()[0].at.revision
+    state.named_leases().unwrap()[0].revision
 }
 
 #[test]
