@@ -11,47 +11,19 @@ use crate::kube::gvr::{Custom, Definition, Pair, may_be_built_in};
 /// Reads of discovery after which a resource that was custom counts as built-in.
 const READS_UNTIL_BUILT_IN: u64 = 2;
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Departed {
-    /// A version of a CRD; `None`: any, because its value could not be read.
-    Version(Pair, Option<Box<str>>),
-    Aggregated(Pair),
-}
-
-impl Departed {
-    fn is_in(&self, custom: &Custom) -> bool {
-        match self {
-            Self::Version(pair, version) => {
-                let now = custom.definitions.get(pair);
-                now.is_some_and(|now| {
-                    now.versions.is_none() || versions(now).any(|it| it == *version)
-                })
-            }
-            Self::Aggregated(pair) => custom.aggregated.contains(pair),
-        }
-    }
-}
-
-/// The versions that a CRD serves; one `None` if it may be any.
-fn versions(definition: &Definition) -> impl Iterator<Item = Option<Box<str>>> {
-    let known = definition.versions.iter().flat_map(|known| known.iter());
-    let any = definition.versions.is_none().then_some(None);
-    known.cloned().map(Some).chain(any)
-}
-
 /// The current custom resources, and those that were deleted recently.
 #[derive(Debug, Default)]
 pub struct CustomTracker {
     now: Arc<Custom>,
-    with_departed: Arc<Custom>,
-    /// With the number of the read of discovery that removes them, and the revision of the CRD.
-    departed: BTreeMap<Departed, (u64, i64)>,
+    /// What has gone, by how often discovery had been read then.
+    gone: BTreeMap<u64, Custom>,
+    with_gone: Arc<Custom>,
 }
 
 impl CustomTracker {
     /// The current set, with what was deleted since the last but one read of discovery.
     pub fn get(&self) -> &Arc<Custom> {
-        &self.with_departed
+        &self.with_gone
     }
 
     /// The CRDs by name (`<plural>.<group>`), and the names of APIServices that have a service (`<version>.<group>`), have
@@ -73,64 +45,52 @@ impl CustomTracker {
             definitions: definitions.filter_map(definition).collect(),
             aggregated: aggregated.filter_map(pair).collect(),
         };
-        let until = reads + READS_UNTIL_BUILT_IN;
-        let before = std::mem::take(&mut self.now);
-        for (pair, definition) in &before.definitions {
-            let now = custom.definitions.get(pair);
-            if now.is_some_and(|now| now.versions == definition.versions) {
-                continue;
+        let before = std::mem::replace(&mut self.now, Arc::new(custom));
+        let gone = self.gone.entry(reads).or_default();
+        for (pair, was) in &before.definitions {
+            let now = self.now.definitions.get(pair);
+            if now.is_none_or(|now| now.versions != was.versions) {
+                add(gone, pair, was);
             }
-            let version = |version| Departed::Version(pair.clone(), version);
-            let gone = versions(definition).map(|it| (version(it), (until, definition.revision)));
-            self.departed.extend(gone);
         }
-        let gone = before.aggregated.difference(&custom.aggregated);
-        let gone = gone
-            .cloned()
-            .map(|pair| (Departed::Aggregated(pair), (until, 0)));
-        self.departed.extend(gone);
-        self.departed.retain(|which, _| !which.is_in(&custom));
-        self.now = Arc::new(custom);
-        self.forget(reads);
-        self.combine();
+        let aggregated = before.aggregated.difference(&self.now.aggregated);
+        gone.aggregated.extend(aggregated.cloned());
+        self.combine(reads);
     }
 
     /// Discovery was read for the `reads`th time.
     pub fn read(&mut self, reads: u64) {
-        if self.forget(reads) {
-            self.combine();
+        let first = self.gone.keys().next();
+        if first.is_some_and(|at| reads >= at + READS_UNTIL_BUILT_IN) {
+            self.combine(reads);
         }
     }
 
-    fn forget(&mut self, reads: u64) -> bool {
-        let before = self.departed.len();
-        self.departed.retain(|_, (until, _)| reads < *until);
-        self.departed.len() != before
-    }
-
-    fn combine(&mut self) {
-        if self.departed.is_empty() {
-            self.with_departed = self.now.clone();
-            return;
-        }
-        let mut all = Custom::clone(&self.now);
-        for (which, (_, revision)) in self.departed.clone() {
-            match which {
-                Departed::Version(pair, version) => {
-                    let definition = all.definitions.entry(pair).or_insert_with(|| Definition {
-                        versions: Some([].into()),
-                        revision,
-                    });
-                    let known = definition.versions.iter().flat_map(|known| known.iter());
-                    let with = |version| known.cloned().chain([version]).collect();
-                    definition.versions =
-                        version.map(with).filter(|_| definition.versions.is_some());
-                }
-                Departed::Aggregated(pair) => drop(all.aggregated.insert(pair)),
+    fn combine(&mut self, reads: u64) {
+        self.gone
+            .retain(|at, gone| reads < at + READS_UNTIL_BUILT_IN && *gone != Custom::default());
+        self.with_gone = self.now.clone();
+        for gone in self.gone.values() {
+            let all = Arc::make_mut(&mut self.with_gone);
+            for (pair, was) in &gone.definitions {
+                add(all, pair, was);
             }
+            all.aggregated.extend(gone.aggregated.iter().cloned());
         }
-        self.with_departed = Arc::new(all);
     }
+}
+
+/// Adds the versions of a CRD. `None`: any, because its value could not be read.
+fn add(to: &mut Custom, pair: &Pair, was: &Definition) {
+    let Some(known) = to.definitions.get_mut(pair) else {
+        to.definitions.insert(pair.clone(), was.clone());
+        return;
+    };
+    let both = known.versions.take().zip(was.versions.as_ref());
+    known.versions = both.map(|(known, was)| {
+        let others = was.iter().filter(|version| !known.contains(version));
+        known.iter().chain(others).cloned().collect()
+    });
 }
 
 /// Group and resource, or group and version, of a name that has the group last.
