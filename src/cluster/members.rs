@@ -210,25 +210,15 @@ impl ClusterState {
         named.unwrap_or(id)
     }
 
-    /// `served` and the resources that StorageVersions list for the apiserver `id`.
+    /// `served` and the resources that StorageVersions list for the apiserver `id`: since Kubernetes 1.28, without
+    /// subresources. Those of a CRD's name are left out: nobody says whether the server serves them itself.
     fn with_storage_versions(
         &self,
         id: &str,
         served: Option<Arc<ServedSet>>,
     ) -> Option<Arc<ServedSet>> {
-        let named = self.stored_by(id);
-        if named.is_empty() {
-            return served;
-        }
-        let mut all = served.map_or_else(ServedSet::new, |served| ServedSet::clone(&served));
-        all.extend(named);
-        Some(Arc::new(all))
-    }
-
-    /// The resources that StorageVersions list for the apiserver `id`: since Kubernetes 1.28, without subresources. Those of
-    /// a CRD's name are left out: nobody says whether the server serves them itself.
-    fn stored_by(&self, id: &str) -> ServedSet {
-        let mut served = ServedSet::new();
+        let mut all = served.as_deref().cloned().unwrap_or_default();
+        let known = all.len();
         for (name, at) in self.storage.iter() {
             let Some((group, resource)) = stored_resource(name) else {
                 continue;
@@ -242,11 +232,14 @@ impl ClusterState {
                     subresource: String::new(),
                 };
                 if !self.custom().contains(gvr.borrow()) {
-                    served.insert(gvr);
+                    all.insert(gvr);
                 }
             }
         }
-        served
+        match all.len() == known {
+            true => served,
+            false => Some(Arc::new(all)),
+        }
     }
 
     /// What the newest record of our address says, whatever its ID: this server may not know its own yet.

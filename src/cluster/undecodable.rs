@@ -13,9 +13,6 @@ use crate::log_throttle::LogRateLimit;
 /// Limit of listed values; all are counted.
 const NAMED: usize = 100;
 
-/// Longest name that people are shown, in characters.
-const SHOWN: usize = 100;
-
 /// Values that cannot be decoded now.
 #[derive(Debug, Default)]
 pub struct Undecodables {
@@ -55,7 +52,7 @@ impl Undecodables {
         self.count += 1;
         let error = error.to_string();
         if let Some(left_out) = self.logged.entry(topic).or_default().admit() {
-            let (topic, key) = (topic.name(), shown(key));
+            let topic = topic.name();
             tracing::warn!(
                 topic,
                 key,
@@ -86,17 +83,9 @@ impl Undecodables {
         let named = self.named.iter();
         named
             .map(|((topic, key), (revision, error))| {
-                json!({"topic": topic.name(), "key": shown(key), "revision": revision, "error": error})
+                json!({"topic": topic.name(), "key": key, "revision": revision, "error": error})
             })
             .collect()
-    }
-}
-
-/// API users choose names.
-fn shown(name: &str) -> String {
-    match name.char_indices().nth(SHOWN) {
-        None => name.to_owned(),
-        Some((end, _)) => format!("{}…", &name[..end]),
     }
 }
 

@@ -15,7 +15,6 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use kube_interop_proxy::cluster::catalog::{OwnServer, Published};
-use kube_interop_proxy::cluster::keys::Topic;
 use kube_interop_proxy::config::settings::SharedSettings;
 use kube_interop_proxy::config::{Config, parse};
 use kube_interop_proxy::kube::gvr::{Custom, Definition, Gvr, Pair, ServedSet};
