@@ -12,15 +12,11 @@ use std::time::{Duration, Instant};
 
 use http::HeaderValue;
 use http::header::ETAG;
-use kube_interop_proxy::discovery::aggregated;
-use kube_interop_proxy::discovery::document::{
-    AggregatedDocument, DiscoveryDocument, DocumentFormat,
-};
-use kube_interop_proxy::discovery::merge;
-use kube_interop_proxy::discovery::peer_union::{PeerUnion, UnionMember, union};
-use kube_interop_proxy::kube::discovery::model::{Document, served};
-use kube_interop_proxy::kube::discovery::pool::Pool;
-use kube_interop_proxy::kube::discovery::read;
+use kube_interop_proxy::discovery::merge::{DocumentFormat, merge};
+use kube_interop_proxy::discovery::peer_union::{PeerUnion, union};
+use kube_interop_proxy::kube::discovery::documents::aggregated;
+use kube_interop_proxy::kube::discovery::model::Document;
+use kube_interop_proxy::kube::gvr::GroupVersion;
 use kube_interop_proxy::relay::documents::{Cache, Entity, EntityFormat, EntitySource, Variant};
 use kube_interop_proxy::routing::documents::DocumentRequest;
 use pingora_http::ResponseHeader;
@@ -38,65 +34,56 @@ const REQUESTS: u32 = 100_000;
 const USUAL: &[u8] = include_bytes!("../tests/data/kube-apiserver-v1.36/discovery/apis.v2.json");
 
 fn main() {
-    let mut pool = Pool::default();
     let documents: Vec<Document> = (1..=SERVERS)
         .map(|server| {
             let body = body(server);
             let label = format!("read {} MiB of server {server}", body.len() >> 20);
             timed(&label, || {
-                let groups = read::groups(&mut pool, &body);
-                let groups = groups.expect("a document");
+                let groups = aggregated(&body).expect("a document");
                 Document { groups }
             })
         })
         .collect();
-    drop(pool);
-    let ids: Vec<String> = (1..=SERVERS).map(|id| format!("server-{id}")).collect();
-    let peers: Vec<UnionMember<'_>> = documents
-        .iter()
-        .zip(&ids)
-        .map(|(document, id)| UnionMember {
-            id,
-            compatibility: Some("1.36"),
-            document,
-            target: true,
-        })
-        .collect();
-    let others = timed("union of all", || union(&peers));
+    let peers: Vec<_> = documents.iter().map(|document| (document, true)).collect();
+    let others = PeerUnion {
+        document: timed("union of all", || union(&peers)),
+        replaces: false,
+    };
 
     let local = body(0);
-    let merged = timed("merge, aggregated", || merge(&local, &others));
+    let groups = DocumentRequest::Groups;
+    let merge = |document: &DocumentRequest, aggregated, body: Option<&[u8]>| {
+        let format = DocumentFormat::Json;
+        merge(document, aggregated, format, body, [&others]).expect("a document")
+    };
+    let merged = timed("merge, aggregated", || merge(&groups, true, Some(&local)));
+    let merged = merged.expect("something to add");
     println!(
         "  {} MiB became {} MiB",
         local.len() >> 20,
         merged.len() >> 20
     );
     let nothing = timed("merge again, nothing to add", || {
-        aggregated::merge(AggregatedDocument::Groups, &merged, &others)
+        merge(&groups, true, Some(&merged))
     });
-    assert_eq!(nothing.expect("a document"), None);
-    let groups = read::groups(&mut Pool::default(), &merged).expect("a document");
-    let listed = served(&groups).len();
+    assert_eq!(nothing, None);
+    let listed = Document {
+        groups: aggregated(&merged).expect("a document"),
+    };
+    let listed = listed.served().len();
     assert!(listed > others.document.served().len(), "{listed}");
 
     let list = br#"{"kind":"APIGroupList","apiVersion":"v1","groups":[]}"#;
     timed("merge, legacy list of groups", || {
-        merge::merge(
-            DiscoveryDocument::Groups,
-            DocumentFormat::Json,
-            Some(list),
-            &others,
-        )
-    })
-    .expect("a document");
-    let what = DiscoveryDocument::Resources {
-        group: "group-0",
-        version: "v0",
-    };
+        merge(&groups, false, Some(list))
+    });
+    let what = DocumentRequest::Resources(GroupVersion {
+        group: "group-0".to_owned(),
+        version: "v0".to_owned(),
+    });
     timed("legacy document of a group version", || {
-        merge::merge(what, DocumentFormat::Json, None, &others)
-    })
-    .expect("a document");
+        merge(&what, false, None)
+    });
 
     from_cache();
 }
@@ -140,11 +127,6 @@ fn from_cache() {
     }
     let not_modified = start.elapsed() / REQUESTS;
     println!("a request from the cache: {whole:.1?}; not modified: {not_modified:.1?}");
-}
-
-fn merge(local: &[u8], others: &PeerUnion) -> Vec<u8> {
-    let merged = aggregated::merge(AggregatedDocument::Groups, local, others);
-    merged.expect("a document").expect("something to add")
 }
 
 /// Does something, says how long that took and how much memory the process has had at most by then.

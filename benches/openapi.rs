@@ -69,9 +69,9 @@ fn add(criterion: &mut Criterion) {
             let peer = document(form, [("common", count), ("peer", count / 20)]);
             group.throughput(Throughput::Bytes((local.len() + peer.len()) as u64));
             group.bench_function(format!("{name}/{mebibytes}MiB"), |bencher| {
-                bencher.iter(|| merge(form, black_box(&local), &[black_box(&peer)], |_| true));
+                bencher.iter(|| merge(form, black_box(&local), &[black_box(&peer)], |_, _| true));
             });
-            let merged = merge(form, &local, &[&peer], |_| true);
+            let merged = merge(form, &local, &[&peer], |_, _| true);
             assert!(
                 matches!(merged, Ok(Some(merged)) if merged.len() > local.len()),
                 "something was added"

@@ -10,7 +10,8 @@ use etcd_client::{Client, Txn, TxnOp};
 use kube_interop_proxy::cluster::codec::{PeerEndpoint, encode_endpoints};
 use kube_interop_proxy::cluster::keys::{EtcdKeys, Topic};
 use kube_interop_proxy::cluster::record::{LiveKey, Record, pack};
-use kube_interop_proxy::kube::discovery::{documents, model};
+use kube_interop_proxy::kube::discovery::documents;
+use kube_interop_proxy::kube::discovery::model::Document;
 use kube_interop_proxy::kube::gvr::{Gvr, ServedSet};
 use serde_json::{Value, json};
 
@@ -78,7 +79,7 @@ fn real_served() -> ServedSet {
     let documents = ["api.v2.json", "apis.v2.json"].map(|name| {
         let document = std::fs::read(data("discovery").join(name)).expect("a document");
         let groups = documents::aggregated(&document).expect("aggregated discovery");
-        model::served(&groups)
+        Document { groups }.served()
     });
     let in_older_versions = |gvr: Gvr| {
         let old = ["v1alpha1", "v1beta1"].map(|version| Gvr {

@@ -15,11 +15,11 @@ fuzz_target!(|data: &[u8]| {
         OpenApiFormat::V2Protobuf,
         OpenApiFormat::V3Index,
     ] {
-        let add = |local: &[u8]| merge(form, local, &[peer], |_| true);
+        let add = |local: &[u8]| merge(form, local, &[peer], |_, _| true);
         if let Ok(Some(merged)) = add(local) {
             assert!(matches!(add(&merged), Ok(None)));
         }
-        if let Ok(added) = merge(form, local, &[local], |_| true) {
+        if let Ok(added) = merge(form, local, &[local], |_, _| true) {
             assert_eq!(added, None);
         }
     }

@@ -224,10 +224,10 @@ fn discovery(shared: &Shared) -> DiscoveryStatus {
         added.extend(group.versions.iter().map(|version| {
             let resources = version.resources.iter();
             AddedGroupVersion {
-                group: group.name.to_string(),
+                group: group.name().to_owned(),
                 resources: strings(resources.map(|resource| &*resource.name)),
-                stale: version.stale,
-                version: version.name.to_string(),
+                stale: version.is_stale(),
+                version: version.name.clone(),
             }
         }));
     }

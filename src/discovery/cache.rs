@@ -1,49 +1,35 @@
-//! The last read documents of one class of servers, and reading them: only the wanted parts, and of aggregated discovery
-//! only what changed. A failed read keeps the previous document.
+//! The last read documents of one class of servers, and reading them: each wanted group version by its own document,
+//! which has all that aggregated discovery would say of it, and no custom resources. A failed read keeps the previous
+//! document.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH};
-use http::{HeaderName, StatusCode};
+use http::StatusCode;
+use http::header::{ACCEPT, ETAG, HeaderValue, IF_NONE_MATCH};
 
-use super::classes::group_versions;
 use super::openapi::OpenApiFormat;
-use super::select::select;
-use crate::client::{Client, ClientResponse};
-use crate::kube::discovery::model::{Document, Version};
-use crate::kube::discovery::pool::Pool;
-use crate::kube::discovery::read;
-use crate::kube::gvr::GroupVersion;
-use crate::kube::gvr::ServedSet;
-use crate::kube::media_type::{self, ACCEPT_AGGREGATED, ACCEPT_OPENAPI_V2_PROTOBUF};
+use crate::client::Client;
+use crate::kube::discovery::documents;
+use crate::kube::discovery::model::{Document, Resource, Version};
+use crate::kube::gvr::{GroupVersion, GvrRef, ServedSet};
+use crate::kube::media_type::{self, ACCEPT_OPENAPI_V2_PROTOBUF};
 use crate::local::reader::ReadError;
 
 /// What to read.
 #[derive(Debug, Clone, Default)]
 pub(super) struct WantedDocuments {
-    pub(super) resources: ServedSet,
-    /// Each group version by its own document, also where discovery is aggregated.
-    pub(super) each: bool,
+    pub(super) group_versions: BTreeSet<GroupVersion>,
     pub(super) openapi: Vec<OpenApiFormat>,
 }
 
 /// Documents of one class of servers. OpenAPI documents are cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DocumentCache {
-    /// Aggregated discovery of the core group and of the other groups. What was read from documents of group versions is
-    /// all in the second.
-    parts: [CachedDiscovery; 2],
-    /// Documents of group versions.
-    each: BTreeMap<GroupVersion, Bytes>,
+    /// As the servers' list of groups has them. It can lack what is served.
+    order: Vec<GroupVersion>,
+    pub(super) versions: BTreeMap<GroupVersion, Version>,
     openapi: HashMap<OpenApiFormat, CachedOpenApi>,
-}
-
-/// The wanted part of one discovery document.
-#[derive(Debug, Clone, Default)]
-struct CachedDiscovery {
-    etag: Option<HeaderValue>,
-    document: Document,
 }
 
 /// An OpenAPI document; `body` is `None` if the servers have none in this format.
@@ -54,15 +40,29 @@ struct CachedOpenApi {
 }
 
 impl DocumentCache {
-    #[cfg(test)]
-    pub(super) fn of(document: Document) -> Self {
-        let mut cache = Self::default();
-        cache.parts[1].document = document;
-        cache
-    }
-
-    pub(super) fn documents(&self) -> impl Iterator<Item = &Document> {
-        self.parts.iter().map(|part| &part.document)
+    /// The part of the documents that is in `wanted`: the core group first, then in the order of the list of groups, then
+    /// the rest by name.
+    pub(super) fn document(&self, wanted: &ServedSet) -> Document {
+        let wanted: HashSet<GvrRef<'_>> = wanted.iter().map(|gvr| gvr.borrow()).collect();
+        let order = self
+            .order
+            .iter()
+            .filter_map(|of| self.versions.get_key_value(of));
+        let core = self.versions.iter().filter(|(of, _)| of.group.is_empty());
+        let mut seen = HashSet::new();
+        let all = core.chain(order).chain(&self.versions);
+        let all = all.filter(|(of, _)| seen.insert(*of));
+        let selected = all.filter_map(|(of, version)| {
+            let select = |it: &Resource| select(it, of, &wanted);
+            let resources: Vec<_> = version.resources.iter().filter_map(select).collect();
+            let version = Version {
+                name: version.name.clone(),
+                freshness: version.freshness.clone(),
+                resources,
+            };
+            (!version.resources.is_empty()).then(|| (of.group.clone(), version))
+        });
+        selected.collect()
     }
 
     /// An OpenAPI document. `None`: not read yet. `Some(None)`: the servers have none.
@@ -70,25 +70,10 @@ impl DocumentCache {
         self.openapi.get(&format).map(|kept| kept.body.as_ref())
     }
 
-    /// Whether the format was read, even if the servers have none.
-    pub(super) fn has_openapi(&self, format: OpenApiFormat) -> bool {
-        self.openapi.contains_key(&format)
-    }
-
     /// Size of all OpenAPI documents.
     pub(super) fn openapi_bytes(&self) -> usize {
         let bodies = self.openapi.values().filter_map(|kept| kept.body.as_ref());
         bodies.map(Bytes::len).sum()
-    }
-
-    /// Something else is wanted, or other servers will be read: the next read gets whole documents.
-    pub(super) fn forget_etags(&mut self) {
-        for part in &mut self.parts {
-            part.etag = None;
-        }
-        for kept in self.openapi.values_mut() {
-            kept.etag = None;
-        }
     }
 
     /// Removes OpenAPI documents that are not wanted.
@@ -103,127 +88,40 @@ impl DocumentCache {
         want: &WantedDocuments,
     ) -> Result<(), ReadError> {
         self.release(&want.openapi);
-        let mut outcome = self.read_discovery(client, want).await;
-        if let Err(ReadError::Client(_)) = outcome {
-            return outcome;
+        self.versions
+            .retain(|of, _| want.group_versions.contains(of));
+        let mut outcome = self.read_order(client).await;
+        for of in &want.group_versions {
+            if let Err(ReadError::Client(_)) = outcome {
+                return outcome;
+            }
+            outcome = first_error(outcome, self.read_version(client, of).await);
         }
         for format in &want.openapi {
-            let read = self.read_openapi(client, *format).await;
-            if let Err(ReadError::Client(_)) = read {
-                return read;
+            if let Err(ReadError::Client(_)) = outcome {
+                return outcome;
             }
-            outcome = outcome.and(read);
+            outcome = first_error(outcome, self.read_openapi(client, *format).await);
         }
         outcome
     }
 
-    async fn read_discovery(
+    async fn read_order(&mut self, client: &mut Client) -> Result<(), ReadError> {
+        let body = get(client, "/apis").await?;
+        self.order = parsed("/apis", documents::listed(&body))?;
+        Ok(())
+    }
+
+    async fn read_version(
         &mut self,
         client: &mut Client,
-        want: &WantedDocuments,
+        of: &GroupVersion,
     ) -> Result<(), ReadError> {
-        let wanted = group_versions(&want.resources);
-        if want.each {
-            let (order, outcome) = self.read_order(client, &wanted).await?;
-            let read = self.read_each(client, &order, &wanted, want).await;
-            return outcome.and(read);
-        }
-        let [core, groups] = &mut self.parts;
-        core.take_core_group(groups);
-        if let Some(legacy) = groups.read(client, "/apis", want).await? {
-            let order = parsed("/apis", read::order(&legacy))?;
-            return self.read_each(client, &order, &wanted, want).await;
-        }
-        self.each.clear();
-        if !wanted.iter().any(|of| of.group.is_empty()) {
-            *core = CachedDiscovery::default();
-            return Ok(());
-        }
-        match core.read(client, "/api", want).await? {
-            None => Ok(()),
-            // `/apis` was aggregated, so this is another server.
-            Some(_) => Err(unexpected("/api", StatusCode::OK)),
-        }
-    }
-
-    /// The order of what is wanted: groups by name, and versions as their group has them. Only a group's own document tells
-    /// the order of its versions, if more than one of them is wanted; without it they stay in the order in which they are.
-    async fn read_order(
-        &self,
-        client: &mut Client,
-        wanted: &BTreeSet<GroupVersion>,
-    ) -> Result<(Vec<GroupVersion>, Result<(), ReadError>), ReadError> {
-        let wanted: Vec<&GroupVersion> = wanted.iter().collect();
-        let (mut order, mut outcome) = (Vec::new(), Ok(()));
-        for versions in wanted.chunk_by(|one, other| one.group == other.group) {
-            if let [GroupVersion { group, .. }, _, ..] = versions
-                && !group.is_empty()
-            {
-                let path = format!("/apis/{group}");
-                let answer = client.get(&path, &[]).await?;
-                let read = match answer.status {
-                    StatusCode::OK => parsed(&path, read::order_of_group(&answer.body)),
-                    // A list of groups can lack what is served.
-                    StatusCode::NOT_FOUND => Ok(Vec::new()),
-                    status => Err(unexpected(&path, status)),
-                };
-                match read {
-                    Ok(read) => order.extend(read),
-                    Err(error) => outcome = outcome.and(Err(error)),
-                }
-                order.extend(self.versions(group).map(|version| GroupVersion {
-                    group: group.clone(),
-                    version: (*version.name).to_owned(),
-                }));
-            }
-            order.extend(versions.iter().copied().cloned());
-        }
-        Ok((order, outcome))
-    }
-
-    /// What was read of a group.
-    fn versions(&self, group: &str) -> impl Iterator<Item = &Version> {
-        let groups = self.documents().flat_map(|document| &document.groups);
-        let groups = groups.filter(move |known| *known.name == *group);
-        groups.flat_map(|known| &known.versions)
-    }
-
-    /// Reads the document of each group version.
-    async fn read_each(
-        &mut self,
-        client: &mut Client,
-        order: &[GroupVersion],
-        wanted: &BTreeSet<GroupVersion>,
-        want: &WantedDocuments,
-    ) -> Result<(), ReadError> {
-        self.each.retain(|of, _| wanted.contains(of));
-        let mut outcome = Ok(());
-        for of in wanted {
-            let path = of.path();
-            let answer = client.get(&path, &[]).await?;
-            match answer.status {
-                StatusCode::OK => match read::resources(&mut Pool::default(), of, &answer.body) {
-                    Ok(_) => drop(self.each.insert(of.clone(), answer.body)),
-                    Err(source) => outcome = outcome.and(Err(ReadError::Parse { path, source })),
-                },
-                status => outcome = outcome.and(Err(unexpected(&path, status))),
-            }
-        }
-        let mut document = read::legacy(&mut Pool::default(), order, wanted, &self.each);
-        for group in &mut document.groups {
-            for version in group.versions.iter_mut().filter(|version| version.stale) {
-                let mut before = self.versions(&group.name);
-                if let Some(before) = before.find(|before| before.name == version.name) {
-                    *version = before.clone();
-                }
-            }
-        }
-        let all = CachedDiscovery {
-            etag: None,
-            document: select(&document, &want.resources),
-        };
-        self.parts = [CachedDiscovery::default(), all];
-        outcome
+        let path = of.path();
+        let body = get(client, &path).await?;
+        let version = parsed(&path, documents::resources(of, &body))?;
+        self.versions.insert(of.clone(), version);
+        Ok(())
     }
 
     async fn read_openapi(
@@ -236,8 +134,10 @@ impl DocumentCache {
             OpenApiFormat::V2Protobuf => ("/openapi/v2", ACCEPT_OPENAPI_V2_PROTOBUF),
             OpenApiFormat::V3Index => ("/openapi/v3", media_type::JSON),
         };
+        let mut headers = vec![(ACCEPT, HeaderValue::from_static(accept))];
         let known = self.openapi.get(&format).and_then(|kept| kept.etag.clone());
-        let answer = ask(client, path, accept, known).await?;
+        headers.extend(known.map(|etag| (IF_NONE_MATCH, etag)));
+        let answer = client.get(path, &headers).await?;
         let body = match answer.status {
             StatusCode::NOT_MODIFIED => return Ok(()),
             StatusCode::OK => Some(answer.body),
@@ -250,57 +150,48 @@ impl DocumentCache {
     }
 }
 
-impl CachedDiscovery {
-    /// Moves the core group to its own part.
-    fn take_core_group(&mut self, groups: &mut Self) {
-        let all = &mut groups.document.groups;
-        if let Some(core) = all.iter().position(|group| group.name.is_empty()) {
-            self.document.groups = vec![all.remove(core)];
-        }
-    }
+/// What of a resource is wanted.
+fn select(
+    resource: &Resource,
+    of: &GroupVersion,
+    wanted: &HashSet<GvrRef<'_>>,
+) -> Option<Resource> {
+    let is_wanted = |subresource: &str| {
+        wanted.contains(&GvrRef {
+            group: &of.group,
+            version: &of.version,
+            resource: &resource.name,
+            subresource,
+        })
+    };
+    let mut selected = match is_wanted("") {
+        true => resource.clone(),
+        false => Resource {
+            name: resource.name.clone(),
+            scope: resource.scope.clone(),
+            subresources: resource.subresources.clone(),
+            ..Resource::default()
+        },
+    };
+    selected.subresources.retain(|it| is_wanted(&it.name));
+    let is_any = selected.is_served() || !selected.subresources.is_empty();
+    is_any.then_some(selected)
+}
 
-    /// Reads aggregated discovery. `Some`: the server has none; this is its legacy document.
-    async fn read(
-        &mut self,
-        client: &mut Client,
-        path: &str,
-        want: &WantedDocuments,
-    ) -> Result<Option<Bytes>, ReadError> {
-        let answer = ask(client, path, ACCEPT_AGGREGATED, self.etag.clone()).await?;
-        match answer.status {
-            StatusCode::NOT_MODIFIED if self.etag.is_some() => return Ok(None),
-            StatusCode::OK if !is_aggregated_answer(&answer) => return Ok(Some(answer.body)),
-            StatusCode::OK => {}
-            status => return Err(unexpected(path, status)),
-        }
-        let of: BTreeSet<&str> = want.resources.iter().map(|gvr| &*gvr.group).collect();
-        let groups = read::groups_where(&mut Pool::default(), &answer.body, |it| of.contains(it));
-        let groups = parsed(path, groups)?;
-        *self = Self {
-            etag: answer.headers.get(ETAG).cloned(),
-            document: select(&Document { groups }, &want.resources),
-        };
-        Ok(None)
+/// The first error, or that of the connection: nothing else can be read then.
+fn first_error(first: Result<(), ReadError>, next: Result<(), ReadError>) -> Result<(), ReadError> {
+    match next {
+        Err(ReadError::Client(_)) => next,
+        next => first.and(next),
     }
 }
 
-async fn ask(
-    client: &mut Client,
-    path: &str,
-    accept: &'static str,
-    etag: Option<HeaderValue>,
-) -> Result<ClientResponse, ReadError> {
-    let mut headers: Vec<(HeaderName, HeaderValue)> =
-        vec![(ACCEPT, HeaderValue::from_static(accept))];
-    headers.extend(etag.map(|etag| (IF_NONE_MATCH, etag)));
-    Ok(client.get(path, &headers).await?)
-}
-
-fn is_aggregated_answer(answer: &ClientResponse) -> bool {
-    let content_type = answer.headers.get(CONTENT_TYPE);
-    content_type
-        .and_then(|value| value.to_str().ok())
-        .is_some_and(media_type::is_aggregated)
+async fn get(client: &mut Client, path: &str) -> Result<Bytes, ReadError> {
+    let answer = client.get(path, &[]).await?;
+    match answer.status {
+        StatusCode::OK => Ok(answer.body),
+        status => Err(unexpected(path, status)),
+    }
 }
 
 fn unexpected(path: &str, status: StatusCode) -> ReadError {

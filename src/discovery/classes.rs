@@ -5,8 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::newest::Rank;
-use crate::kube::gvr::GroupVersion;
-use crate::kube::gvr::{Gvr, ServedSet};
+use crate::kube::gvr::{GroupVersion, Gvr, ServedSet};
 use crate::routing::table::Server;
 
 /// One server of a class.
@@ -45,10 +44,8 @@ impl ServerClass {
 
     /// Whether they have a server in common.
     pub(super) fn shares_a_server(&self, other: &Self) -> bool {
-        let in_other = |id| other.members.iter().any(|member| member.id == id);
-        self.members
-            .iter()
-            .any(|member| in_other(member.id.clone()))
+        let mut members = self.members.iter();
+        members.any(|member| other.members.iter().any(|it| it.id == member.id))
     }
 
     /// Addresses of the members that can be reached.
@@ -64,70 +61,42 @@ impl ServerClass {
 
     /// Group versions with lacking resources.
     pub(super) fn group_versions(&self) -> BTreeSet<GroupVersion> {
-        group_versions(&self.lacking)
+        let of = |gvr: &Gvr| GroupVersion {
+            group: gvr.group.clone(),
+            version: gvr.version.clone(),
+        };
+        self.lacking.iter().map(of).collect()
     }
-}
-
-/// The group versions of resources.
-pub(super) fn group_versions(resources: &ServedSet) -> BTreeSet<GroupVersion> {
-    let mut all: BTreeSet<GroupVersion> = BTreeSet::new();
-    // The set is sorted: comparing with the last one is enough.
-    for gvr in resources {
-        let known = |last: &GroupVersion| last.group == gvr.group && last.version == gvr.version;
-        if !all.last().is_some_and(known) {
-            all.insert(GroupVersion {
-                group: gvr.group.clone(),
-                version: gvr.version.clone(),
-            });
-        }
-    }
-    all
 }
 
 /// Classes of servers that list resources that `local` lacks. Reachable classes come first, then the newest.
 pub(super) fn classes(servers: &[Server], local: &ServedSet) -> Vec<ServerClass> {
     let mut classes: Vec<ServerClass> = Vec::new();
-    let mut nothing_lacking: Vec<&Arc<ServedSet>> = Vec::new();
     for server in servers {
         let Some(served) = &server.served else {
             continue;
         };
-        if nothing_lacking
-            .iter()
-            .any(|known| Arc::ptr_eq(known, served))
-        {
-            continue;
-        }
         let member = ClassMember {
             id: server.id.clone(),
             endpoint: server.endpoint,
             target: server.target,
         };
-        let rank = Rank::of(server);
-        let same = |class: &&mut ServerClass| {
-            class.native != server.kind.has_proxy()
-                && class.rank == rank
-                && class.version == server.binary_version
-                && class.served == *served
-        };
-        if let Some(class) = classes.iter_mut().find(same) {
-            class.members.push(member);
-            continue;
-        }
-        let lacking: ServedSet = served.difference(local).cloned().collect();
-        if lacking.is_empty() {
-            nothing_lacking.push(served);
-            continue;
-        }
-        classes.push(ServerClass {
+        let mut class = ServerClass {
             served: served.clone(),
             version: server.binary_version.clone(),
-            rank,
+            rank: Rank::of(server),
             native: !server.kind.has_proxy(),
             members: vec![member],
-            lacking,
-        });
+            lacking: ServedSet::new(),
+        };
+        if let Some(known) = classes.iter_mut().find(|it| it.same_contents(&class)) {
+            known.members.append(&mut class.members);
+            continue;
+        }
+        class.lacking = served.difference(local).cloned().collect();
+        classes.push(class);
     }
+    classes.retain(|class| !class.lacking.is_empty());
     let reachable = |class: &ServerClass| class.members.iter().any(|member| member.target);
     classes.sort_by(|one, other| {
         let age = other.rank.cmp(&one.rank).then(one.id().cmp(other.id()));

@@ -20,14 +20,14 @@ use crate::tls::credentials::Current;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Makes clients for peers.
-pub struct Clients {
+pub(super) struct Clients {
     proxied: Arc<ClientMaker>,
     native: Arc<ClientMaker>,
 }
 
 impl Clients {
     /// With the current credentials.
-    pub fn new(config: &Config, credentials: &Current) -> Result<Self, MakerError> {
+    pub(super) fn new(config: &Config, credentials: &Current) -> Result<Self, MakerError> {
         let names = &config.serving.request_headers;
         let user = &config.api_server.internal_user;
         let proxied = client::identity(names, user, &["system:masters"])?;

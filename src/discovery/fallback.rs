@@ -4,10 +4,10 @@
 //! If a group disappeared from discovery while an apiserver restarts, the namespace controller would finish namespaces
 //! with objects left behind. So the group stays listed, as stale.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::peer_union::{PeerUnion, UnionMember, union};
-use super::select::by_name;
+use super::peer_union::{PeerUnion, by_name, union};
 use crate::discovery::peer_discovery::PeerDiscovery;
 use crate::kube::discovery::model::Document;
 use crate::kube::gvr::ServedSet;
@@ -16,12 +16,11 @@ use crate::routing::table::{Server, Snapshot};
 /// Resources that `peer` does not list and another server, reachable or not, or the local apiserver lists or listed. If
 /// the peer has no proxy, its list of groups may lack what it serves: that is included.
 pub fn lacking(peer: &Server, snapshot: &Snapshot, peer_discovery: &PeerDiscovery) -> PeerUnion {
-    let names = names(
-        peer.served.as_ref().filter(|_| peer.kind.has_proxy()),
-        before(snapshot, peer_discovery),
-        snapshot,
-    );
-    union(&[named(&names)])
+    let listed = peer.served.as_ref().filter(|_| peer.kind.has_proxy());
+    PeerUnion {
+        document: names(listed, before(snapshot, peer_discovery), snapshot),
+        replaces: false,
+    }
 }
 
 /// Resources that any other server lists, reachable or not: the local apiserver may lack them, which is unknown until
@@ -31,12 +30,10 @@ pub fn unread(initialized: bool, snapshot: &Snapshot, peer_discovery: &PeerDisco
     let is_known = initialized && peer_discovery.served.is_some();
     let before = before(snapshot, peer_discovery).filter(|_| !is_known);
     let names = names(None, before, snapshot);
-    let described = UnionMember {
-        target: true,
-        document: &peer_discovery.others.document,
-        ..named(&names)
-    };
-    union(&[described, named(&names)])
+    PeerUnion {
+        document: union(&[(&peer_discovery.others.document, true), (&names, false)]),
+        replaces: false,
+    }
 }
 
 /// What the local apiserver listed when it was last read, by this process or the one before.
@@ -67,16 +64,7 @@ fn names(
     }
     let names = sets.into_iter().flat_map(|set| set.iter());
     let names = names.filter(|gvr| !listed.is_some_and(|listed| listed.contains(*gvr)));
-    by_name(&names.cloned().collect())
-}
-
-fn named(document: &Document) -> UnionMember<'_> {
-    UnionMember {
-        id: "",
-        compatibility: None,
-        document,
-        target: false,
-    }
+    by_name(names.collect::<BTreeSet<_>>())
 }
 
 #[cfg(test)]
@@ -98,7 +86,7 @@ mod tests {
 
     fn groups(others: &PeerUnion) -> Vec<&str> {
         let groups = others.document.groups.iter();
-        groups.map(|group| &*group.name).collect()
+        groups.map(|group| group.name()).collect()
     }
 
     #[test]
@@ -120,7 +108,7 @@ mod tests {
             .groups
             .iter()
             .flat_map(|group| &group.versions);
-        assert!(versions.all(|version| version.stale && version.resources.len() == 1));
+        assert!(versions.all(|version| version.is_stale() && version.resources.len() == 1));
         assert_eq!(
             groups(&lacking(&snapshot.servers[1], &snapshot, &peer_discovery)),
             ["local"]

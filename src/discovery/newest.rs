@@ -28,11 +28,6 @@ impl Rank {
         }
     }
 
-    /// The emulated version as `major.minor`.
-    pub fn compatibility(&self) -> Option<String> {
-        self.compatibility.map(|version| version.to_string())
-    }
-
     pub fn of(server: &Server) -> Self {
         Self::new(server.version, server.binary_version.as_deref())
     }

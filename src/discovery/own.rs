@@ -26,7 +26,7 @@ impl OwnGroups {
     pub fn new(groups: &ServedGroups) -> Self {
         let document = groups.document.clone();
         let versions = document.groups.iter().flat_map(|group| &group.versions);
-        let lacks = versions.into_iter().any(|it| !it.stale);
+        let lacks = versions.into_iter().any(|it| !it.is_stale());
         Self {
             union: PeerUnion {
                 document,
@@ -60,23 +60,21 @@ impl OwnGroups {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube::discovery::model::{Document, Group, Version};
+    use crate::kube::discovery::model::{CURRENT, STALE, Version};
 
     const V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
     fn groups(versions: &[(&str, bool)], aggregated: Option<&str>) -> ServedGroups {
-        let group = |(name, stale): &(&str, bool)| Group {
-            name: (*name).into(),
-            versions: vec![Version {
-                name: "v1".into(),
-                stale: *stale,
+        let version = |(group, stale): &(&str, bool)| {
+            let version = Version {
+                name: "v1".to_owned(),
+                freshness: if *stale { STALE } else { CURRENT }.to_owned(),
                 ..Version::default()
-            }],
+            };
+            ((*group).to_owned(), version)
         };
         ServedGroups {
-            document: Document {
-                groups: versions.iter().map(group).collect(),
-            },
+            document: versions.iter().map(version).collect(),
             aggregated: aggregated.map(str::to_owned),
         }
     }

@@ -2,14 +2,13 @@
 //!
 //! [`super::reader`] writes it as a whole; it is never changed afterwards. A request loads it once, without locks.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 use super::newest::{Rank, newer_targets};
 use super::openapi::OpenApiFormat;
@@ -21,7 +20,7 @@ use crate::routing::documents::DocumentRequest;
 use crate::routing::table::Snapshot;
 
 /// What peers list and the local apiserver does not, and what its own discovery may lack.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct PeerDiscovery {
     /// Changes whenever the contents change.
     pub generation: u64,
@@ -103,7 +102,7 @@ impl PeerDiscovery {
         let others = &self.others.document;
         match document {
             DocumentRequest::Versions => others.group("").is_some(),
-            DocumentRequest::Groups => others.groups.iter().any(|group| !group.name.is_empty()),
+            DocumentRequest::Groups => others.groups.iter().any(|it| !it.name().is_empty()),
             DocumentRequest::Group(name) => others.group(name).is_some(),
             DocumentRequest::Resources(of) | DocumentRequest::OpenApiV3Version(of) => {
                 self.lists(&of.group, &of.version) != PeerListing::No
@@ -118,11 +117,8 @@ impl PeerDiscovery {
 
     /// Whether peers list resources of this group version that the local apiserver lacks; the core group is `""`.
     pub fn lists(&self, group: &str, version: &str) -> PeerListing {
-        let groups = self.others.document.groups.iter();
-        let of_group = groups.filter(|known| *known.name == *group);
-        let mut versions = of_group.flat_map(|known| &known.versions);
-        match versions.find(|known| *known.name == *version) {
-            Some(known) if known.stale => PeerListing::Stale,
+        match self.others.document.version(group, version) {
+            Some(known) if known.is_stale() => PeerListing::Stale,
             Some(_) => PeerListing::Fresh,
             None => PeerListing::No,
         }
@@ -154,9 +150,8 @@ pub struct SharedPeerDiscovery {
     current: ArcSwap<PeerDiscovery>,
     changed: watch::Sender<u64>,
     sources: ArcSwap<Vec<SourceStatus>>,
-    v2_json: AtomicBool,
-    v2_protobuf: AtomicBool,
-    wanted: Notify,
+    /// `/openapi/v2` in the forms that requests want of peers.
+    wanted: watch::Sender<BTreeSet<OpenApiFormat>>,
 }
 
 impl SharedPeerDiscovery {
@@ -169,14 +164,9 @@ impl SharedPeerDiscovery {
     }
 
     /// A request needs this document of peers. Peers are asked for `/openapi/v2` only then: an apiserver takes seconds
-    /// and much memory to build a format of it for the first time. Costs one atomic load after the first call.
+    /// and much memory to build a format of it for the first time.
     pub fn want(&self, format: OpenApiFormat) {
-        let Some(flag) = self.flag(format) else {
-            return;
-        };
-        if !flag.load(Ordering::Relaxed) && !flag.swap(true, Ordering::Relaxed) {
-            self.wanted.notify_one();
-        }
+        self.wanted.send_if_modified(|wanted| wanted.insert(format));
     }
 
     /// Waits until peers were asked for this document, at most for `most`. Without waiting the first client to need it
@@ -203,44 +193,23 @@ impl SharedPeerDiscovery {
         self.sources.load_full()
     }
 
-    fn flag(&self, format: OpenApiFormat) -> Option<&AtomicBool> {
-        match format {
-            OpenApiFormat::V2Json => Some(&self.v2_json),
-            OpenApiFormat::V2Protobuf => Some(&self.v2_protobuf),
-            // Always read: it is small.
-            OpenApiFormat::V3Index => None,
-        }
-    }
-
-    /// Whether requests need this format.
-    pub(super) fn is_wanted(&self, format: OpenApiFormat) -> bool {
-        let flag = self.flag(format);
-        flag.is_none_or(|flag| flag.load(Ordering::Relaxed))
+    /// Receives the forms of `/openapi/v2` that requests want.
+    pub(super) fn wanted(&self) -> watch::Receiver<BTreeSet<OpenApiFormat>> {
+        self.wanted.subscribe()
     }
 
     /// There is nothing to add any more: no format is wanted.
     pub(super) fn clear_wanted(&self) {
-        for flag in [&self.v2_json, &self.v2_protobuf] {
-            flag.store(false, Ordering::Relaxed);
-        }
-    }
-
-    /// Resolves when another format becomes wanted. One waiter.
-    pub(super) async fn format_wanted(&self) {
-        self.wanted.notified().await;
+        self.wanted
+            .send_if_modified(|wanted| !std::mem::take(wanted).is_empty());
     }
 
     /// Publishes contents that differ, under the next generation.
     pub(super) fn publish(&self, mut now: PeerDiscovery) {
         let before = self.current.load();
         now.served = now.served.or_else(|| before.served.clone());
-        let same = before.epoch == now.epoch
-            && before.local == now.local
-            && before.served == now.served
-            && before.own == now.own
-            && before.others.document == now.others.document
-            && before.openapi == now.openapi;
-        if same {
+        now.generation = before.generation;
+        if now == **before {
             return;
         }
         let generation = before.generation + 1;
@@ -257,23 +226,20 @@ impl SharedPeerDiscovery {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube::discovery::model::{Document, Group, Version};
+    use crate::kube::discovery::model::{CURRENT, STALE, Version};
 
     fn peer_discovery(versions: &[(&str, bool)]) -> PeerDiscovery {
-        let version = |(name, stale): &(&str, bool)| Version {
-            name: (*name).into(),
-            stale: *stale,
-            resources: Vec::new(),
-        };
-        let group = Group {
-            name: "autoscaling".into(),
-            versions: versions.iter().map(version).collect(),
+        let version = |(name, stale): &(&str, bool)| {
+            let version = Version {
+                name: (*name).to_owned(),
+                freshness: if *stale { STALE } else { CURRENT }.to_owned(),
+                resources: Vec::new(),
+            };
+            ("autoscaling".to_owned(), version)
         };
         PeerDiscovery {
             others: PeerUnion {
-                document: Document {
-                    groups: vec![group],
-                },
+                document: versions.iter().map(version).collect(),
                 replaces: false,
             },
             ..PeerDiscovery::default()
@@ -339,8 +305,11 @@ mod tests {
         assert!(begun.elapsed() >= most);
 
         let asked = shared.wait_for(OpenApiFormat::V2Json, most);
+        let mut wanted = shared.wanted();
+        shared.clear_wanted();
+        wanted.mark_unchanged();
         let publish = async {
-            shared.format_wanted().await;
+            wanted.changed().await.unwrap();
             shared.publish(peer_discovery(&[("v2", true)]));
             let mut known = peer_discovery(&[("v2", true)]);
             known
@@ -358,18 +327,18 @@ mod tests {
         assert_eq!((nothing.generation, begun.elapsed()), (4, Duration::ZERO));
     }
 
-    #[tokio::test]
-    async fn a_form_is_wished_for_once() {
+    #[test]
+    fn a_form_is_wished_for_once() {
         let shared = SharedPeerDiscovery::default();
+        let mut wanted = shared.wanted();
         shared.want(OpenApiFormat::V2Json);
-        shared.format_wanted().await;
+        let forms = wanted.borrow_and_update().clone();
+        assert_eq!(forms, [OpenApiFormat::V2Json].into());
         shared.want(OpenApiFormat::V2Json);
-        assert!(
-            shared.is_wanted(OpenApiFormat::V2Json) && !shared.is_wanted(OpenApiFormat::V2Protobuf)
-        );
-        let again = tokio::time::timeout(std::time::Duration::ZERO, shared.format_wanted());
-        assert!(again.await.is_err());
+        assert!(!wanted.has_changed().unwrap());
         shared.clear_wanted();
-        assert!(!shared.is_wanted(OpenApiFormat::V2Json));
+        assert!(wanted.borrow_and_update().is_empty());
+        shared.clear_wanted();
+        assert!(!wanted.has_changed().unwrap());
     }
 }

@@ -1,20 +1,15 @@
-//! The union of what peers list, as one document to be added to the local one. Pure.
+//! The union of what servers list, as one document to be added to the local one. Pure.
 //!
-//! Peers are visited in a fixed order: targets first, then the newest version, then by ID. The first peer that lists an entry
-//! gives it. Entries keep the order in which they were found: groups and versions as the first peer's document has them,
-//! then those that later peers add. Fresh entries of targets come before all stale ones, so a stale version is never
-//! preferred to a fresh one. The result does not depend on the order of the input, and the union of a union is the same
-//! union.
-
-use std::cmp::Reverse;
-use std::collections::HashSet;
-use std::sync::Arc;
+//! The first server that lists an entry gives it. Entries keep the order in which they were found: groups and versions as
+//! the first server's document has them, then those that later servers add. Fresh entries of targets come before all stale
+//! ones, so a stale version is never preferred to a fresh one.
 
 use indexmap::IndexMap;
 
-use super::document::MergeError;
-use crate::kube::discovery::model::{Document, Group, Resource, Text, Version};
-use crate::kube::gvr::GroupVersion;
+use crate::kube::discovery::model::{
+    CURRENT, Document, NAMESPACED, Resource, STALE, Subresource, Version,
+};
+use crate::kube::gvr::{GroupVersion, Gvr};
 
 /// The union of what peers list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,126 +22,96 @@ pub struct PeerUnion {
 }
 
 impl PeerUnion {
-    /// Whether this entry takes the place of one that the local server lists under its name.
-    pub(super) fn replaces(&self, other: &Resource) -> bool {
-        self.replaces && other.kind.is_some()
-    }
-
     /// Whether the version is stale and has a resource that takes the place of one of those that `is_custom` names.
     pub fn is_stale_for(&self, of: &GroupVersion, is_custom: impl Fn(&str) -> bool) -> bool {
         let version = self.document.version(&of.group, &of.version);
-        let mut stale = version.filter(|it| it.stale).into_iter();
-        let taken = |it: &Resource| self.replaces(it) && is_custom(&it.name);
-        stale.any(|it| it.resources.iter().any(|it| taken(it)))
-    }
-
-    /// Which resources of `other`, a version of this union, take the place of some among the local server's legacy `names`.
-    pub(super) fn replaced<'n>(
-        &self,
-        other: &Version,
-        names: impl Iterator<Item = &'n str>,
-    ) -> Result<HashSet<&'n str>, MergeError> {
-        let others = other.resources.iter().filter(|it| self.replaces(it));
-        let others: HashSet<&str> = others.map(|resource| &*resource.name).collect();
-        let replaced: HashSet<&str> = names.filter(|name| others.contains(name)).collect();
-        match other.stale && !replaced.is_empty() {
-            true => Err(MergeError::Stale),
-            false => Ok(replaced),
-        }
+        let taken = |it: &Resource| self.replaces && it.is_served() && is_custom(&it.name);
+        version.is_some_and(|it| it.is_stale() && it.resources.iter().any(taken))
     }
 }
 
-/// The resource that a legacy name is of: `pods` for `pods/log`.
-pub(super) fn resource_of(name: &str) -> &str {
-    name.split_once('/').map_or(name, |(resource, _)| resource)
+/// Versions by group and name, each with its freshness and its resources.
+type Found<'a> = IndexMap<(&'a str, &'a str), (&'static str, IndexMap<&'a str, Resource>)>;
+
+fn document(found: Found<'_>) -> Document {
+    let versions = found.into_iter();
+    let versions = versions.map(|((group, name), (freshness, resources))| {
+        let version = Version {
+            name: name.to_owned(),
+            resources: resources.into_values().collect(),
+            freshness: freshness.to_owned(),
+        };
+        (group.to_owned(), version)
+    });
+    versions.collect()
 }
 
-/// A peer and what it lists.
-#[derive(Debug, Clone, Copy)]
-pub struct UnionMember<'a> {
-    /// Server ID.
-    pub id: &'a str,
-    /// Compatibility version, for example `1.36`, where known.
-    pub compatibility: Option<&'a str>,
-    /// What it lists, or listed last.
-    pub document: &'a Document,
-    /// Requests may be sent to it. What no target lists is stale.
-    pub target: bool,
-}
-
-impl UnionMember<'_> {
-    fn order(&self) -> impl Ord {
-        let version = self.compatibility.and_then(numbers);
-        (!self.target, Reverse(version), self.id)
-    }
-}
-
-fn numbers(version: &str) -> Option<(u32, u32)> {
-    let (major, minor) = version.split_once('.')?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
-}
-
-/// Groups and versions by name, in the order in which they were found.
-type Groups = IndexMap<Text, IndexMap<Text, VersionUnion>>;
-
-/// A version of a group.
-struct VersionUnion {
-    stale: bool,
-    resources: IndexMap<Text, Arc<Resource>>,
-}
-
-/// The union of what `peers` list.
-pub fn union(peers: &[UnionMember<'_>]) -> PeerUnion {
-    let mut peers: Vec<&UnionMember<'_>> = peers.iter().collect();
-    peers.sort_by(|one, other| one.order().cmp(&other.order()));
-    let mut found = Groups::new();
-    for fresh in [true, false] {
-        for peer in &peers {
-            for group in &peer.document.groups {
-                let versions = group.versions.iter();
-                for version in versions.filter(|version| fresh == (peer.target && !version.stale)) {
-                    add(&mut found, group, version, !fresh);
+/// The union of what servers list, or listed last; with each, whether requests may be sent to it. What nobody lists to whom
+/// requests may be sent is stale.
+pub fn union(members: &[(&Document, bool)]) -> Document {
+    let mut found = Found::new();
+    for freshness in [CURRENT, STALE] {
+        for (document, target) in members {
+            let groups = document.groups.iter();
+            let versions =
+                groups.flat_map(|group| group.versions.iter().map(move |it| (group, it)));
+            for (group, version) in versions {
+                let is_fresh = *target && !version.is_stale();
+                // A stale version may be empty because its resources are unknown.
+                if is_fresh != (freshness == CURRENT) || (is_fresh && version.resources.is_empty())
+                {
+                    continue;
+                }
+                let (_, resources) = found
+                    .entry((group.name(), &version.name))
+                    .or_insert_with(|| (freshness, IndexMap::new()));
+                for resource in &version.resources {
+                    resources
+                        .entry(&resource.name)
+                        .and_modify(|known| known.complete(resource))
+                        .or_insert_with(|| resource.clone());
                 }
             }
         }
     }
-    PeerUnion {
-        document: Document {
-            groups: found.into_iter().map(group).collect(),
-        },
-        replaces: false,
-    }
+    document(found)
 }
 
-fn add(found: &mut Groups, group: &Group, version: &Version, stale: bool) {
-    // A stale version may be empty because its resources are unknown.
-    if version.resources.is_empty() && !stale {
-        return;
-    }
-    let known = found.entry(group.name.clone()).or_default();
-    let known = known
-        .entry(version.name.clone())
-        .or_insert_with(|| VersionUnion {
-            stale,
-            resources: IndexMap::new(),
+/// What can be done with almost every resource.
+const USUAL_VERBS: [&str; 8] = [
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "update",
+    "watch",
+];
+
+/// A document of stale versions in which only the names of resources are known.
+///
+/// Resources are listed as namespaced, with the usual verbs. If the version is fresh because of other resources, a
+/// controller that deletes everything in a namespace would otherwise skip the resource and leave its objects behind; so it
+/// tries to delete them, and is refused.
+pub(super) fn by_name<'a>(served: impl IntoIterator<Item = &'a Gvr>) -> Document {
+    let mut found = Found::new();
+    for gvr in served {
+        let (_, resources) = found
+            .entry((&gvr.group, &gvr.version))
+            .or_insert_with(|| (STALE, IndexMap::new()));
+        let resource = resources.entry(&gvr.resource).or_insert_with(|| Resource {
+            name: gvr.resource.clone(),
+            scope: NAMESPACED.to_owned(),
+            ..Resource::default()
         });
-    for resource in &version.resources {
-        known
-            .resources
-            .entry(resource.name.clone())
-            .and_modify(|known| known.complete(resource))
-            .or_insert_with(|| Arc::clone(resource));
+        match gvr.subresource.as_str() {
+            "" => resource.verbs = USUAL_VERBS.map(str::to_owned).into(),
+            name => resource.subresources.push(Subresource {
+                name: name.to_owned(),
+                ..Subresource::default()
+            }),
+        }
     }
-}
-
-fn group((name, versions): (Text, IndexMap<Text, VersionUnion>)) -> Group {
-    let version = |(name, found): (Text, VersionUnion)| Version {
-        name,
-        stale: found.stale,
-        resources: found.resources.into_values().collect(),
-    };
-    Group {
-        name,
-        versions: versions.into_iter().map(version).collect(),
-    }
+    document(found)
 }

@@ -4,6 +4,7 @@
 //! Only [`super::reader`] writes it. A class of servers ([`super::classes`]) is a source as long as it lists resources
 //! that the local apiserver lacks. Its documents stay while its servers cannot be reached, and go with their records.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,8 +13,7 @@ use tokio::time::Instant;
 
 use super::classes::{ServerClass, classes, cover};
 use super::openapi::OpenApiFormat;
-use super::peer_union::{PeerUnion, UnionMember, union};
-use super::select::{by_name, select};
+use super::peer_union::{PeerUnion, by_name, union};
 use crate::discovery::cache::{DocumentCache, WantedDocuments};
 use crate::discovery::peer_discovery::{PeerOpenApi, SourceStatus};
 use crate::kube::discovery::model::Document;
@@ -25,18 +25,11 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Limit of all OpenAPI documents, in bytes. Above it no others are read.
 const MOST_OPENAPI: usize = 128 << 20;
 
-/// Aggregated discovery has all custom resources in it. With more than [`MANY_CUSTOM`] definitions it is not read for
-/// [`FEW`] group versions or less: each has a document of its own.
-pub(super) const MANY_CUSTOM: usize = 256;
-const FEW: usize = 16;
-
 /// The input of [`Sources::plan`].
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct SourceInputs {
     /// All other servers.
     pub(super) servers: Vec<Server>,
-    /// There are so many CustomResourceDefinitions that aggregated discovery is large.
-    pub(super) many_custom: bool,
     /// What the local apiserver serves itself.
     pub(super) local: Arc<ServedSet>,
 }
@@ -97,10 +90,10 @@ impl Sources {
         }
     }
 
-    /// Finds the sources. Returns whether the input has changed.
-    pub(super) fn plan(&mut self, known: &SourceInputs, now: Instant) -> bool {
+    /// Finds the sources.
+    pub(super) fn plan(&mut self, known: &SourceInputs, now: Instant) {
         if self.known.as_ref() == Some(known) {
-            return false;
+            return;
         }
         let mut before = std::mem::take(&mut self.all);
         for class in classes(&known.servers, &known.local) {
@@ -113,24 +106,19 @@ impl Sources {
                     self.next_key += 1;
                     let mut related = self.all.iter().chain(&before);
                     let related = related.find(|tracked| tracked.class.shares_a_server(&class));
-                    Tracked::new(
-                        self.next_key,
-                        class,
-                        related.map(|related| &related.cache),
-                        now,
-                    )
+                    let cache = related.map(|related| related.cache.clone());
+                    Tracked::new(self.next_key, class, cache.unwrap_or_default(), now)
                 }
             };
             self.all.push(tracked);
         }
         self.known = Some(known.clone());
-        true
     }
 
-    /// Removes all sources. Returns whether the input was known before.
-    pub(super) fn clear(&mut self) -> bool {
+    /// Removes all sources.
+    pub(super) fn clear(&mut self) {
         self.all.clear();
-        self.known.take().is_some()
+        self.known = None;
     }
 
     /// Whether there is nothing to read.
@@ -139,24 +127,21 @@ impl Sources {
     }
 
     /// Sets which OpenAPI documents are wanted from now on.
-    pub(super) fn want(&mut self, formats: &[OpenApiFormat], now: Instant) {
+    pub(super) fn want(&mut self, formats: &BTreeSet<OpenApiFormat>, now: Instant) {
         let needed = cover(self.all.iter().map(|tracked| &tracked.class));
         let full = self.openapi_bytes() >= MOST_OPENAPI;
         for (tracked, needed) in self.all.iter_mut().zip(needed) {
             let wanted = formats.iter().copied();
-            let wanted =
-                wanted.filter(|format| needed && (!full || tracked.cache.has_openapi(*format)));
+            let is_read = |format: &OpenApiFormat| tracked.cache.openapi(*format).is_some();
+            let wanted = wanted.filter(|format| needed && (!full || is_read(format)));
             let wanted: Vec<OpenApiFormat> = wanted.collect();
             if wanted == tracked.openapi {
                 continue;
             }
-            tracked.cache.release(&wanted);
-            if !wanted
-                .iter()
-                .all(|format| tracked.cache.has_openapi(*format))
-            {
+            if !wanted.iter().all(is_read) {
                 tracked.read_again(now);
             }
+            tracked.cache.release(&wanted);
             tracked.openapi = wanted;
         }
     }
@@ -164,7 +149,6 @@ impl Sources {
     /// The next document to read now.
     pub(super) fn next_job(&mut self, now: Instant) -> Option<ReadJob> {
         let seed = self.seed;
-        let many_custom = self.known.as_ref().is_some_and(|it| it.many_custom);
         let mut due = self.all.iter_mut();
         let tracked = due.find(|tracked| tracked.is_due_by(now))?;
         let targets = tracked.class.targets();
@@ -176,8 +160,7 @@ impl Sources {
             address,
             native: tracked.class.native,
             want: WantedDocuments {
-                resources: tracked.class.lacking.clone(),
-                each: many_custom && tracked.class.group_versions().len() <= FEW,
+                group_versions: tracked.class.group_versions(),
                 openapi: tracked.openapi.clone(),
             },
             cache: tracked.cache.clone(),
@@ -208,33 +191,17 @@ impl Sources {
 
     /// What the local apiserver's discovery lacks.
     pub(super) fn others(&self) -> PeerUnion {
-        let ranks = self
-            .all
-            .iter()
-            .map(|tracked| tracked.class.rank.compatibility());
-        let compatibility: Vec<_> = ranks.collect();
-        let peers = self.all.iter().zip(&compatibility);
-        let peers = peers.flat_map(|(tracked, compatibility)| {
-            let peer = |document, target| UnionMember {
-                id: tracked.class.id(),
-                compatibility: compatibility.as_deref(),
-                document,
-                target,
-            };
-            // Names count less than documents.
-            [
-                peer(&tracked.described, tracked.is_reachable()),
-                peer(&tracked.named, false),
-            ]
-        });
+        let described = self.all.iter().map(|it| (&it.described, it.is_reachable()));
+        // Names count less than documents.
+        let named = self.all.iter().map(|it| (&it.named, false));
         PeerUnion {
+            document: union(&described.chain(named).collect::<Vec<_>>()),
             replaces: true,
-            ..union(&peers.collect::<Vec<_>>())
         }
     }
 
     /// OpenAPI documents in each wanted format that all sources were asked for.
-    pub(super) fn openapi(&self, formats: &[OpenApiFormat]) -> PeerOpenApi {
+    pub(super) fn openapi(&self, formats: &BTreeSet<OpenApiFormat>) -> PeerOpenApi {
         let of = |format: OpenApiFormat| {
             let needed = self.all.iter().filter(|it| it.openapi.contains(&format));
             let mut documents = Vec::new();
@@ -267,10 +234,8 @@ impl Sources {
 }
 
 impl Tracked {
-    /// `related`: the cache of a class that has a server in common.
-    fn new(key: u64, class: ServerClass, related: Option<&DocumentCache>, now: Instant) -> Self {
-        let mut cache = related.cloned().unwrap_or_default();
-        cache.forget_etags();
+    /// `cache`: of a class that has a server in common.
+    fn new(key: u64, class: ServerClass, cache: DocumentCache, now: Instant) -> Self {
         let mut tracked = Self {
             key,
             class,
@@ -294,8 +259,6 @@ impl Tracked {
         let back = !self.is_reachable();
         self.class = class;
         if other {
-            // The cache has only what was lacking before.
-            self.cache.forget_etags();
             self.describe();
             self.read_again(now);
         } else if back {
@@ -328,7 +291,6 @@ impl Tracked {
         self.running = false;
         if std::mem::take(&mut self.again) {
             self.describe();
-            self.cache.forget_etags();
             self.due = now;
             return;
         }
@@ -373,11 +335,8 @@ impl Tracked {
     /// Recomputes `described` and `named` after a change of the class or the cache.
     fn describe(&mut self) {
         let lacking = &self.class.lacking;
-        let selected = self.cache.documents().map(|part| select(part, lacking));
-        let groups = selected.flat_map(|part| part.groups).collect();
-        self.described = Document { groups };
-        let known = self.described.served();
-        self.named = by_name(&lacking.difference(&known).cloned().collect());
+        self.described = self.cache.document(lacking);
+        self.named = by_name(lacking.difference(&self.described.served()));
     }
 
     fn status(&self) -> SourceStatus {

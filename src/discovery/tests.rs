@@ -7,24 +7,32 @@ mod peer_union;
 mod properties;
 mod shapes;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::document::AggregatedDocument;
-use super::peer_union::{PeerUnion, UnionMember, union};
-use super::{aggregated, legacy};
-use crate::kube::discovery::model::{Document, Group, Kind, Resource, Subresource, Version};
-use crate::kube::discovery::pool::Pool;
-use crate::kube::discovery::{read, wire};
+use super::merge::{DocumentFormat, MergeError};
+use super::peer_union::{PeerUnion, union};
+use crate::kube::discovery::model::{
+    CLUSTER, CURRENT, Document, GroupList, Kind, Resource, STALE, Subresource, Version,
+};
+use crate::kube::discovery::{documents, legacy};
 use crate::kube::gvr::GroupVersion;
+use crate::routing::documents::DocumentRequest;
 
 fn of(group: &str, version: &str) -> GroupVersion {
     GroupVersion {
         group: group.into(),
         version: version.into(),
     }
+}
+
+fn resources(group: &str, version: &str) -> DocumentRequest {
+    DocumentRequest::Resources(of(group, version))
+}
+
+fn group(name: &str) -> DocumentRequest {
+    DocumentRequest::Group(name.to_owned())
 }
 
 /// A document that lists these, as `group/version/resource[/subresource]`; said by `server`.
@@ -55,52 +63,49 @@ fn add(
     resource: &str,
     subresource: Option<&str>,
 ) {
+    let new = Version {
+        name: version.into(),
+        freshness: CURRENT.into(),
+        ..Version::default()
+    };
+    let new = Document::from_iter([(group.to_owned(), new)])
+        .groups
+        .remove(0);
     let groups = &mut document.groups;
-    let group = by_name(
-        groups,
-        |known| &*known.name == group,
-        || Group {
-            name: group.into(),
-            ..Group::default()
-        },
-    );
+    let group = by_name(groups, |known| known.name() == group, || new.clone());
     let version = by_name(
         &mut group.versions,
-        |known| &*known.name == version,
-        || Version {
-            name: version.into(),
-            ..Version::default()
-        },
+        |known| known.name == version,
+        || new.versions[0].clone(),
     );
     let resource = by_name(
         &mut version.resources,
-        |known| &*known.name == resource,
-        || {
-            Arc::new(Resource {
-                name: resource.into(),
-                ..Resource::default()
-            })
+        |known| known.name == resource,
+        || Resource {
+            name: resource.into(),
+            scope: CLUSTER.into(),
+            ..Resource::default()
         },
     );
-    let resource = Arc::make_mut(resource);
-    let kind = Some(Kind {
+    let kind = Kind {
         kind: "Thing".into(),
         ..Kind::default()
-    });
-    let verbs = [Arc::from("get"), Arc::from(server)].into();
+    };
+    let verbs = vec!["get".to_owned(), server.to_owned()];
     let Some(name) = subresource else {
-        resource.kind = kind;
+        resource.response_kind = kind;
         resource.verbs = verbs;
-        resource.short_names = [Arc::from("th")].into();
+        resource.short_names = vec!["th".to_owned()];
         return;
     };
     by_name(
         &mut resource.subresources,
-        |known| &*known.name == name,
+        |known| known.name == name,
         || Subresource {
             name: name.into(),
-            kind,
+            response_kind: Some(kind),
             verbs,
+            ..Subresource::default()
         },
     );
 }
@@ -113,39 +118,54 @@ fn by_name<T>(list: &mut Vec<T>, named: impl Fn(&T) -> bool, new: impl FnOnce() 
     &mut list[at]
 }
 
-/// A living peer.
-fn peer<'a>(id: &'a str, compatibility: &'a str, document: &'a Document) -> UnionMember<'a> {
-    UnionMember {
-        id,
-        compatibility: Some(compatibility),
-        document,
-        target: true,
+/// What others list, from one of them.
+fn other(document: &Document) -> PeerUnion {
+    PeerUnion {
+        document: union(&[(document, true)]),
+        replaces: false,
     }
 }
 
-/// What others list, from one of them.
-fn other(document: &Document) -> PeerUnion {
-    union(&[peer("b", "1.36", document)])
+type Merged = Result<Option<Vec<u8>>, MergeError>;
+
+/// Merges a document of aggregated discovery in JSON.
+fn merge_aggregated(document: &DocumentRequest, body: &[u8], others: &PeerUnion) -> Merged {
+    super::merge::merge(document, true, DocumentFormat::Json, Some(body), [others])
+}
+
+/// Merges a legacy document in JSON.
+fn merge_legacy(document: &DocumentRequest, body: Option<&[u8]>, others: &PeerUnion) -> Merged {
+    super::merge::merge(document, false, DocumentFormat::Json, body, [others])
+}
+
+fn group_list(document: &DocumentRequest, listed: &Document) -> GroupList {
+    let is_core = *document == DocumentRequest::Versions;
+    let mut items = listed.groups.clone();
+    items.retain(|group| group.name().is_empty() == is_core);
+    GroupList { items }
 }
 
 /// An aggregated document as a server says it.
-fn aggregated_body(part: AggregatedDocument, document: &Document) -> Vec<u8> {
-    let items: Vec<_> = part
-        .of(document)
-        .map(wire::aggregated::Group::from)
-        .collect();
-    let body = json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {},
-        "items": items});
+fn aggregated_body(document: &DocumentRequest, listed: &Document) -> Vec<u8> {
+    let mut body = json!(group_list(document, listed));
+    body["kind"] = "APIGroupDiscoveryList".into();
+    body["apiVersion"] = "apidiscovery.k8s.io/v2".into();
+    body["metadata"] = json!({});
     serde_json::to_vec(&body).unwrap()
 }
 
+fn legacy_groups(listed: &Document) -> legacy::GroupList {
+    let groups = group_list(&DocumentRequest::Groups, listed).items;
+    legacy::GroupList {
+        groups: groups.iter().map(Into::into).collect(),
+    }
+}
+
 /// A list of groups as a server says it.
-fn groups_body(document: &Document) -> Vec<u8> {
-    let groups: Vec<_> = AggregatedDocument::Groups
-        .of(document)
-        .map(wire::legacy::Group::from)
-        .collect();
-    let body = json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups});
+fn groups_body(listed: &Document) -> Vec<u8> {
+    let mut body = json!(legacy_groups(listed));
+    body["kind"] = "APIGroupList".into();
+    body["apiVersion"] = "v1".into();
     serde_json::to_vec(&body).unwrap()
 }
 
@@ -155,43 +175,68 @@ fn resources_body(document: &Document, of: &GroupVersion) -> Option<Vec<u8>> {
         document: document.clone(),
         replaces: false,
     };
-    legacy::resources(&of.group, &of.version, None, &others).unwrap()
+    merge_legacy(&DocumentRequest::Resources(of.clone()), None, &others).unwrap()
 }
 
 fn group_versions(document: &Document) -> BTreeSet<GroupVersion> {
     let groups = document.groups.iter();
     let names = groups.flat_map(|group| {
         let versions = group.versions.iter();
-        versions.map(|version| of(&group.name, &version.name))
+        versions.map(|version| of(group.name(), &version.name))
     });
     names.collect()
 }
 
 /// Everything that the local server's aggregated documents list once they are merged.
 fn merged(local: &Document, others: &PeerUnion) -> Document {
-    let [core, groups] = [AggregatedDocument::Core, AggregatedDocument::Groups].map(|part| {
-        let body = aggregated_body(part, local);
-        let merged = aggregated::merge(part, &body, others).unwrap();
-        merged.unwrap_or(body)
+    let documents = [DocumentRequest::Versions, DocumentRequest::Groups].map(|document| {
+        let body = aggregated_body(&document, local);
+        let merged = merge_aggregated(&document, &body, others).unwrap();
+        documents::aggregated(&merged.unwrap_or(body)).unwrap()
     });
-    read::aggregated(&mut Pool::default(), &core, &groups).unwrap()
+    Document {
+        groups: documents.concat(),
+    }
+}
+
+/// What servers' own documents of group versions say, the core group first, then in this order, then the rest by name.
+/// A version without a document is stale.
+fn read_legacy(
+    order: &[GroupVersion],
+    all: &BTreeSet<GroupVersion>,
+    read: impl Fn(&GroupVersion) -> Option<Vec<u8>>,
+) -> Document {
+    let core = all.iter().filter(|of| of.group.is_empty());
+    let listed = order.iter().filter(|of| all.contains(of));
+    let mut seen = BTreeSet::new();
+    let ordered = core.chain(listed).chain(all).filter(|of| seen.insert(*of));
+    let version = |of: &GroupVersion| {
+        let version = match read(of) {
+            Some(body) => documents::resources(of, &body).unwrap(),
+            None => Version {
+                name: of.version.clone(),
+                freshness: STALE.into(),
+                ..Version::default()
+            },
+        };
+        (of.group.clone(), version)
+    };
+    ordered.map(version).collect()
 }
 
 /// The same from the documents before aggregated discovery.
 fn merged_legacy(local: &Document, others: &PeerUnion) -> Document {
     let groups = groups_body(local);
-    let groups = legacy::groups(&groups, others).unwrap().unwrap_or(groups);
+    let merged = merge_legacy(&DocumentRequest::Groups, Some(&groups), others).unwrap();
+    let order = documents::listed(&merged.unwrap_or(groups)).unwrap();
     let all = group_versions(local).into_iter();
-    let all = all.chain(group_versions(&others.document));
-    let all: BTreeSet<_> = all.collect();
-    let document = |of: &GroupVersion| {
+    let all = all.chain(group_versions(&others.document)).collect();
+    read_legacy(&order, &all, |of| {
         let body = resources_body(local, of);
-        let merged = legacy::resources(&of.group, &of.version, body.as_deref(), others);
-        Some((of.clone(), merged.unwrap().or(body)?))
-    };
-    let documents: BTreeMap<_, _> = all.iter().filter_map(document).collect();
-    let order = read::order(&groups).unwrap();
-    read::legacy(&mut Pool::default(), &order, &all, &documents)
+        let document = DocumentRequest::Resources(of.clone());
+        let merged = merge_legacy(&document, body.as_deref(), others).unwrap();
+        merged.or(body)
+    })
 }
 
 fn value(body: &[u8]) -> Value {

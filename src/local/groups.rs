@@ -6,11 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use indexmap::IndexMap;
+use indexmap::IndexSet;
 
-use crate::kube::discovery::model::{Document, Group, Version};
-use crate::kube::discovery::pool::Pool;
-use crate::kube::discovery::read;
+use crate::kube::discovery::documents;
+use crate::kube::discovery::model::{CURRENT, Document, STALE, Version};
 use crate::kube::gvr::{GroupVersion, Gvr, ServedSet};
 
 /// What the local apiserver serves itself, without the core group.
@@ -46,20 +45,13 @@ pub(super) fn arrange<'a>(
     let names = without_core(served);
     let names: BTreeSet<_> = names.map(|gvr| (&*gvr.group, &*gvr.version)).collect();
     let first = order.map(|of| (&*of.group, &*of.version));
-    let mut groups: IndexMap<&str, Vec<Version>> = IndexMap::new();
-    for (group, version) in first.filter(|of| names.contains(of)).chain(names.clone()) {
-        let versions = groups.entry(group).or_default();
-        if versions.iter().all(|known| &*known.name != version) {
-            versions.push(described(group, version, served, unlisted));
-        }
-    }
-    let groups = groups.into_iter().map(|(name, versions)| Group {
-        name: name.into(),
-        versions,
+    let all = first.filter(|of| names.contains(of)).chain(names.clone());
+    let all: IndexSet<(&str, &str)> = all.collect();
+    let described = all.into_iter().map(|(group, version)| {
+        let version = described(group, version, served, unlisted);
+        (group.to_owned(), version)
     });
-    Document {
-        groups: groups.collect(),
-    }
+    described.collect()
 }
 
 fn described(
@@ -73,20 +65,24 @@ fn described(
         version: version.to_owned(),
     };
     let document = unlisted.get(&of);
-    let resources = document.and_then(|it| read::resources(&mut Pool::default(), &of, it).ok());
-    let mut resources = resources.unwrap_or_default();
-    resources.retain(|resource| {
+    let read = document.and_then(|it| documents::resources(&of, it).ok());
+    let mut described = read.unwrap_or_default();
+    described.resources.retain(|resource| {
         served.contains(&Gvr {
             group: group.to_owned(),
             version: version.to_owned(),
-            resource: resource.name.to_string(),
+            resource: resource.name.clone(),
             subresource: String::new(),
         })
     });
+    let freshness = match described.resources.is_empty() {
+        true => STALE,
+        false => CURRENT,
+    };
     Version {
-        name: version.into(),
-        stale: resources.is_empty(),
-        resources,
+        name: version.to_owned(),
+        freshness: freshness.to_owned(),
+        ..described
     }
 }
 
@@ -106,7 +102,7 @@ mod tests {
         let groups = document.groups.iter();
         let names = groups.flat_map(|group| {
             let versions = group.versions.iter();
-            versions.map(|version| format!("{}/{}", group.name, version.name))
+            versions.map(|version| format!("{}/{}", group.name(), version.name))
         });
         names.collect()
     }
@@ -137,7 +133,7 @@ mod tests {
         ];
         assert_eq!(names(&document), expected);
         let mut versions = document.groups.iter().flat_map(|group| &group.versions);
-        assert!(versions.all(|version| version.stale && version.resources.is_empty()));
+        assert!(versions.all(|version| version.is_stale() && version.resources.is_empty()));
     }
 
     #[test]
@@ -156,9 +152,9 @@ mod tests {
         served.insert(jobs);
         let document = arrange([].iter(), &served, &unlisted);
         let batch = document.version("batch", "v1").unwrap();
-        assert!(!batch.stale && batch.resources.len() == 1);
+        assert!(!batch.is_stale() && batch.resources.len() == 1);
         assert_eq!(&*batch.resources[0].name, "jobs");
-        assert!(document.version("apps", "v1").unwrap().stale);
+        assert!(document.version("apps", "v1").unwrap().is_stale());
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::groups::{ServedGroups, arrange, listed_nowhere};
 use super::own::{self, Answer, OwnResources};
 use crate::client::{Client, ClientError, ClientResponse};
 use crate::kube::discovery::documents;
-use crate::kube::discovery::model::{Group, scopes};
+use crate::kube::discovery::model::{Document, Group, scopes};
 use crate::kube::gvr::{Custom, GroupVersion, Gvr, Scopes, ServedSet};
 use crate::kube::media_type;
 use crate::kube::version::{self, Versions};
@@ -402,8 +402,9 @@ impl Reader {
         let path = of.path();
         let (document, set) = match self.get(&path).await {
             Ok(document) => {
-                let group = parse(&path, documents::resources(of, &document))?;
-                (document, self.take(&[group], skipped))
+                let version = parse(&path, documents::resources(of, &document))?;
+                let read = Document::from_iter([(of.group.clone(), version)]);
+                (document, self.take(&read.groups, skipped))
             }
             // Gone between the index and now.
             Err(ReadError::Status {

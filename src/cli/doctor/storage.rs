@@ -97,10 +97,9 @@ async fn listed(client: &mut Client) -> Option<Vec<WatchedResource>> {
     let mut found = Vec::new();
     for of in &versions {
         let document = body(client, &of.path()).await;
-        let group = document.and_then(|document| documents::resources(of, &document).ok());
-        let versions = group.into_iter().flat_map(|group| group.versions);
-        let resources = versions.flat_map(|version| version.resources);
-        let watched = resources.filter(|it| it.verbs.iter().any(|verb| **verb == *"watch"));
+        let version = document.and_then(|document| documents::resources(of, &document).ok());
+        let resources = version.into_iter().flat_map(|version| version.resources);
+        let watched = resources.filter(|it| it.verbs.iter().any(|verb| verb == "watch"));
         found.extend(watched.map(|resource| WatchedResource {
             group: (&*of.group).into(),
             version: (&*of.version).into(),

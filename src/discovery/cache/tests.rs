@@ -6,18 +6,16 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::client::fake::{Reply, Server};
-use crate::kube::gvr::GvrRef;
 
-const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 const LONG: Duration = Duration::from_secs(10);
 
 /// A peer that answers as it is told, and remembers what it was asked.
-struct UnionMember {
+struct Peer {
     server: Server,
     asked: Arc<Mutex<Vec<Request<Bytes>>>>,
 }
 
-impl UnionMember {
+impl Peer {
     async fn new(answer: impl Fn(&str, &HeaderMap) -> Reply + Send + Sync + 'static) -> Self {
         let asked: Arc<Mutex<Vec<_>>> = Arc::default();
         let seen = asked.clone();
@@ -49,37 +47,19 @@ impl UnionMember {
     }
 }
 
-fn want(resources: &[(&str, &str, &str)]) -> WantedDocuments {
-    let gvr = |(group, version, resource): &(&str, &str, &str)| {
-        let subresource = "";
-        GvrRef {
-            group,
-            version,
-            resource,
-            subresource,
-        }
-        .owned()
-    };
+fn of(group: &str, version: &str) -> GroupVersion {
+    GroupVersion {
+        group: group.to_owned(),
+        version: version.to_owned(),
+    }
+}
+
+fn want(group_versions: &[(&str, &str)]) -> WantedDocuments {
+    let group_versions = group_versions.iter();
     WantedDocuments {
-        resources: resources.iter().map(gvr).collect(),
-        each: false,
+        group_versions: group_versions.map(|it| of(it.0, it.1)).collect(),
         openapi: Vec::new(),
     }
-}
-
-/// The same, each group version by its own document.
-fn want_each(resources: &[(&str, &str, &str)]) -> WantedDocuments {
-    WantedDocuments {
-        each: true,
-        ..want(resources)
-    }
-}
-
-fn aggregated(group: &str, version: &str, resources: &[&str]) -> Value {
-    let resource = |name: &&str| json!({"resource": name, "responseKind": {"kind": "Thing"}, "scope": "Namespaced", "verbs": ["get"]});
-    let resources: Vec<_> = resources.iter().map(resource).collect();
-    json!({"items": [{"metadata": {"name": group}, "versions": [
-        {"version": version, "resources": resources, "freshness": "Current"}]}]})
 }
 
 fn list(resources: &[&str]) -> Value {
@@ -88,88 +68,26 @@ fn list(resources: &[&str]) -> Value {
     json!({"kind": "APIResourceList", "resources": resources.iter().map(resource).collect::<Vec<_>>()})
 }
 
+/// All that was read.
 fn served(cache: &DocumentCache) -> Vec<String> {
-    let served = cache.documents().flat_map(|document| document.served());
-    served
-        .map(|gvr| format!("{}/{}/{}", gvr.group, gvr.version, gvr.resource))
-        .collect()
-}
-
-/// Aggregated discovery of batch/v1 and of the core group.
-fn modern(path: &str, headers: &HeaderMap) -> Reply {
-    let document = match path {
-        "/api" => aggregated("", "v1", &["pods", "secrets"]),
-        "/apis" => aggregated("batch", "v1", &["jobs", "cronjobs"]),
-        _ => return Reply::new(404, &[], "404 page not found"),
-    };
-    let etag = format!("\"{path}\"");
-    if headers
-        .get(IF_NONE_MATCH)
-        .is_some_and(|value| value.as_bytes() == etag.as_bytes())
-    {
-        return Reply::new(304, &[("etag", &etag)], "");
-    }
-    let headers = [("content-type", AGGREGATED), ("etag", &*etag)];
-    Reply::new(200, &headers, document.to_string())
-}
-
-#[tokio::test]
-async fn of_aggregated_discovery_only_what_is_wanted_is_kept() {
-    let peer = UnionMember::new(modern).await;
-    let mut cache = DocumentCache::default();
-    peer.read(&mut cache, &want(&[("batch", "v1", "jobs")]))
-        .await
-        .unwrap();
-    assert_eq!(served(&cache), ["batch/v1/jobs"]);
-    assert_eq!(
-        peer.paths(),
-        ["/apis"],
-        "nothing of the core group is wanted"
-    );
-    let both = want(&[("batch", "v1", "jobs"), ("", "v1", "pods")]);
-    cache.forget_etags();
-    peer.read(&mut cache, &both).await.unwrap();
-    assert_eq!(served(&cache), ["/v1/pods", "batch/v1/jobs"]);
-    assert_eq!(peer.paths(), ["/apis", "/api"]);
-}
-
-#[tokio::test]
-async fn groups_that_are_not_wanted_are_not_even_parsed() {
-    let mut document = aggregated("batch", "v1", &["jobs"]);
-    let unwanted = json!({"versions": "no list", "metadata": {"name": "example.com"}});
-    document["items"].as_array_mut().unwrap().push(unwanted);
-    let body = document.to_string();
-    let peer = UnionMember::new(move |_, _| {
-        Reply::new(200, &[("content-type", AGGREGATED)], body.clone())
-    })
-    .await;
-    let mut cache = DocumentCache::default();
-    let jobs = want(&[("batch", "v1", "jobs")]);
-    peer.read(&mut cache, &jobs).await.unwrap();
-    assert_eq!(served(&cache), ["batch/v1/jobs"]);
-    let unwanted = want(&[("example.com", "v1", "things")]);
-    assert!(peer.read(&mut cache, &unwanted).await.is_err());
-}
-
-#[tokio::test]
-async fn a_document_that_did_not_change_is_not_sent_again_unless_it_is_doubted() {
-    let peer = UnionMember::new(modern).await;
-    let mut cache = DocumentCache::default();
-    let jobs = want(&[("batch", "v1", "jobs")]);
-    for doubted in [true, false, true] {
-        if doubted {
-            cache.forget_etags();
+    let all = cache.versions.iter();
+    let all = all.map(|(of, version)| (of.group.clone(), version.clone()));
+    let all = Document::from_iter(all).served();
+    let document = cache.document(&all);
+    let mut names = Vec::new();
+    for group in &document.groups {
+        for version in &group.versions {
+            let resources = version.resources.iter();
+            names.extend(
+                resources.map(|it| format!("{}/{}/{}", group.name(), version.name, it.name)),
+            );
         }
-        peer.read(&mut cache, &jobs).await.unwrap();
-        let asked = std::mem::take(&mut *peer.asked.lock().unwrap());
-        assert_eq!(asked[0].headers().contains_key(IF_NONE_MATCH), !doubted);
-        assert_eq!(asked[0].headers()[ACCEPT], ACCEPT_AGGREGATED);
-        assert_eq!(served(&cache), ["batch/v1/jobs"]);
     }
+    names
 }
 
-/// Discovery from before it was aggregated; `/apis` lies about what there is.
-fn legacy(path: &str, broken: bool) -> Reply {
+/// `/apis` lies about what there is.
+fn documents(path: &str, broken: bool) -> Reply {
     let document = match path {
         "/apis" => json!({"kind": "APIGroupList", "groups": []}),
         "/api/v1" => list(&["pods", "pods/log"]),
@@ -186,94 +104,97 @@ fn legacy(path: &str, broken: bool) -> Reply {
 }
 
 #[tokio::test]
-async fn of_old_discovery_only_the_documents_of_wanted_group_versions_are_read() {
-    let peer = UnionMember::new(|path, _| legacy(path, false)).await;
+async fn only_the_documents_of_wanted_group_versions_are_read() {
+    let peer = Peer::new(|path, _| documents(path, false)).await;
     let mut cache = DocumentCache::default();
-    let some = [("batch", "v1", "jobs"), ("", "v1", "pods")];
-    for (want, first) in [(want(&some), &["/apis"][..]), (want_each(&some), &[])] {
-        peer.read(&mut cache, &want).await.unwrap();
-        assert_eq!(
-            peer.paths(),
-            [first, &["/api/v1", "/apis/batch/v1"]].concat()
-        );
-        assert_eq!(served(&cache), ["/v1/pods", "batch/v1/jobs"]);
-    }
+    let some = want(&[("batch", "v1"), ("", "v1")]);
+    peer.read(&mut cache, &some).await.unwrap();
+    assert_eq!(peer.paths(), ["/apis", "/api/v1", "/apis/batch/v1"]);
+    assert_eq!(served(&cache), ["/v1/pods", "batch/v1/jobs"]);
+    let fewer = want(&[("batch", "v1")]);
+    peer.read(&mut cache, &fewer).await.unwrap();
+    assert_eq!(served(&cache), ["batch/v1/jobs"]);
 }
 
 #[tokio::test]
-async fn versions_of_a_group_are_in_its_order() {
-    let broken = Arc::new(Mutex::new(None));
-    let is_broken = broken.clone();
-    let peer = UnionMember::new(move |path, _| {
+async fn of_documents_only_what_is_wanted_is_taken() {
+    let document = |path: &str| match path {
+        "/apis" => json!({"groups": []}),
+        _ => list(&[
+            "pods",
+            "pods/log",
+            "pods/status",
+            "nodes",
+            "nodes/status",
+            "secrets",
+        ]),
+    };
+    let peer = Peer::new(move |path, _| Reply::new(200, &[], document(path).to_string())).await;
+    let mut cache = DocumentCache::default();
+    peer.read(&mut cache, &want(&[("", "v1")])).await.unwrap();
+    let wanted: ServedSet = [
+        ("pods", ""),
+        ("pods", "log"),
+        ("nodes", "status"),
+        ("gone", ""),
+    ]
+    .map(|(resource, subresource)| {
+        let gvr = GvrRef {
+            group: "",
+            version: "v1",
+            resource,
+            subresource,
+        };
+        gvr.owned()
+    })
+    .into();
+    let mut expected = wanted.clone();
+    expected.retain(|gvr| gvr.resource != "gone");
+    assert_eq!(cache.document(&wanted).served(), expected);
+    assert_eq!(cache.document(&ServedSet::new()), Document::default());
+}
+
+#[tokio::test]
+async fn groups_and_versions_are_in_the_servers_order() {
+    let peer = Peer::new(move |path, _| {
         let versions = ["v2", "v2beta1", "v1"].map(|version| json!({"version": version}));
         let document = match path {
-            "/apis/batch" => match *is_broken.lock().unwrap() {
-                Some((status, body)) => return Reply::new(status, &[], body),
-                None => json!({"name": "batch", "versions": versions}),
-            },
-            "/apis/hidden" => return Reply::new(404, &[], "404 page not found"),
+            "/apis" => json!({"groups": [
+                {"name": "unwanted", "versions": versions},
+                {"name": "batch", "versions": versions},
+                {"name": "apps", "versions": [{"version": "v1"}]},
+            ]}),
             _ => list(&["jobs"]),
         };
         Reply::new(200, &[], document.to_string())
     })
     .await;
     let mut cache = DocumentCache::default();
-    let version = |group, version| (group, version, "jobs");
-    let all = want_each(&[
-        version("apps", "v1"),
-        version("batch", "v1"),
-        version("batch", "v2"),
-        version("batch", "v2beta1"),
-        version("hidden", "v1"),
-        version("hidden", "v2"),
+    let all = want(&[
+        ("", "v1"),
+        ("apps", "v1"),
+        ("batch", "v1"),
+        ("batch", "v2"),
+        ("batch", "v2beta1"),
+        ("hidden", "v1"),
+        ("hidden", "v2"),
     ]);
-    for answer in [None, Some((503, "starting")), Some((200, "no document"))] {
-        *broken.lock().unwrap() = answer;
-        assert_eq!(peer.read(&mut cache, &all).await.is_ok(), answer.is_none());
-        assert!(!peer.paths().contains(&"/apis/apps".to_owned()));
-        let groups = cache.documents().flat_map(|document| &document.groups);
-        let names = groups.flat_map(|group| {
-            let versions = group.versions.iter();
-            versions.map(|version| format!("{}/{}", &*group.name, &*version.name))
-        });
-        let expected = "apps/v1 batch/v2 batch/v2beta1 batch/v1 hidden/v1 hidden/v2";
-        assert_eq!(names.collect::<Vec<_>>().join(" "), expected);
-    }
-}
-
-#[tokio::test]
-async fn what_was_read_stays_when_it_is_read_in_another_way_and_fails() {
-    let some = [("batch", "v1", "jobs"), ("", "v1", "pods")];
-    let old = UnionMember::new(|path, _| legacy(path, false)).await;
-    let new = UnionMember::new(modern).await;
-    let without_core = UnionMember::new(|path, headers| match path {
-        "/api" => Reply::new(503, &[], "starting"),
-        path => modern(path, headers),
-    })
-    .await;
-    let starting = UnionMember::new(|_, _| Reply::new(503, &[], "starting")).await;
-    let all = ["/v1/pods", "batch/v1/jobs"];
-    let mut cache = DocumentCache::default();
-    new.read(&mut cache, &want(&some)).await.unwrap();
-    assert!(starting.read(&mut cache, &want_each(&some)).await.is_err());
-    assert_eq!(served(&cache), all);
-    old.read(&mut cache, &want_each(&some)).await.unwrap();
-    assert!(starting.read(&mut cache, &want(&some)).await.is_err());
-    assert!(without_core.read(&mut cache, &want(&some)).await.is_err());
-    assert_eq!(served(&cache), all);
+    peer.read(&mut cache, &all).await.unwrap();
+    let expected = "/v1/jobs batch/v2/jobs batch/v2beta1/jobs batch/v1/jobs apps/v1/jobs hidden/v1/jobs hidden/v2/jobs";
+    assert_eq!(served(&cache).join(" "), expected);
 }
 
 #[tokio::test]
 async fn a_group_version_that_fails_keeps_what_was_read_of_it_and_holds_up_no_other() {
     let broken = Arc::new(Mutex::new(false));
     let is_broken = broken.clone();
-    let peer = UnionMember::new(move |path, _| legacy(path, *is_broken.lock().unwrap())).await;
+    let peer = Peer::new(move |path, _| documents(path, *is_broken.lock().unwrap())).await;
     let mut cache = DocumentCache::default();
-    peer.read(&mut cache, &want(&[("batch", "v1", "jobs")]))
+    peer.read(&mut cache, &want(&[("batch", "v1")]))
         .await
         .unwrap();
     *broken.lock().unwrap() = true;
-    let more = want(&[("batch", "v1", "jobs"), ("apps", "v1", "deployments")]);
+    let more = want(&[("batch", "v1"), ("apps", "v1")]);
     let error = peer.read(&mut cache, &more).await.unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -284,20 +205,17 @@ async fn a_group_version_that_fails_keeps_what_was_read_of_it_and_holds_up_no_ot
 
 #[tokio::test]
 async fn what_fails_as_a_whole_changes_nothing() {
-    let peer = UnionMember::new(modern).await;
+    let peer = Peer::new(|path, _| documents(path, false)).await;
     let mut cache = DocumentCache::default();
-    let jobs = want(&[("batch", "v1", "jobs")]);
+    let jobs = want(&[("batch", "v1")]);
     peer.read(&mut cache, &jobs).await.unwrap();
     for (status, body) in [(503, "not ready"), (403, "forbidden"), (200, "no document")] {
-        let answer = move |_: &str, _: &HeaderMap| {
-            let headers = [("content-type", AGGREGATED)];
-            Reply::new(status, &headers, body)
-        };
-        let broken = UnionMember::new(answer).await;
+        let answer = move |_: &str, _: &HeaderMap| Reply::new(status, &[], body);
+        let broken = Peer::new(answer).await;
         assert!(broken.read(&mut cache, &jobs).await.is_err());
         assert_eq!(served(&cache), ["batch/v1/jobs"]);
     }
-    let gone = UnionMember::new(|_, _| Reply::Break).await;
+    let gone = Peer::new(|_, _| Reply::Break).await;
     assert!(matches!(
         gone.read(&mut cache, &jobs).await,
         Err(ReadError::Client(_))
@@ -307,7 +225,7 @@ async fn what_fails_as_a_whole_changes_nothing() {
 
 #[tokio::test]
 async fn openapi_is_read_in_the_forms_that_are_wanted_and_let_go_of_afterwards() {
-    let peer = UnionMember::new(|path, headers| match path {
+    let peer = Peer::new(|path, headers| match path {
         "/openapi/v2" => {
             let protobuf = headers[ACCEPT]
                 .as_bytes()
@@ -322,11 +240,11 @@ async fn openapi_is_read_in_the_forms_that_are_wanted_and_let_go_of_afterwards()
                 _ => Reply::new(200, &[("etag", etag)], body),
             }
         }
-        path => modern(path, headers),
+        path => documents(path, false),
     })
     .await;
     let mut cache = DocumentCache::default();
-    let mut wanted = want(&[("batch", "v1", "jobs")]);
+    let mut wanted = want(&[("batch", "v1")]);
     wanted.openapi = vec![
         OpenApiFormat::V3Index,
         OpenApiFormat::V2Protobuf,
@@ -336,7 +254,13 @@ async fn openapi_is_read_in_the_forms_that_are_wanted_and_let_go_of_afterwards()
         peer.read(&mut cache, &wanted).await.unwrap();
         assert_eq!(
             peer.paths(),
-            ["/apis", "/openapi/v3", "/openapi/v2", "/openapi/v2"]
+            [
+                "/apis",
+                "/apis/batch/v1",
+                "/openapi/v3",
+                "/openapi/v2",
+                "/openapi/v2"
+            ]
         );
         assert_eq!(
             cache.openapi(OpenApiFormat::V3Index),
@@ -356,13 +280,13 @@ async fn openapi_is_read_in_the_forms_that_are_wanted_and_let_go_of_afterwards()
 
 #[tokio::test]
 async fn openapi_that_fails_holds_up_no_discovery() {
-    let peer = UnionMember::new(|path, headers| match path {
+    let peer = Peer::new(|path, _| match path {
         "/openapi/v3" => Reply::new(500, &[], "broken"),
-        path => modern(path, headers),
+        path => documents(path, false),
     })
     .await;
     let mut cache = DocumentCache::default();
-    let mut wanted = want(&[("batch", "v1", "jobs")]);
+    let mut wanted = want(&[("batch", "v1")]);
     wanted.openapi = vec![OpenApiFormat::V3Index];
     let error = peer.read(&mut cache, &wanted).await.unwrap_err();
     assert_eq!(
@@ -370,5 +294,5 @@ async fn openapi_that_fails_holds_up_no_discovery() {
         "/openapi/v3 answered 500 Internal Server Error"
     );
     assert_eq!(served(&cache), ["batch/v1/jobs"]);
-    assert!(!cache.has_openapi(OpenApiFormat::V3Index));
+    assert_eq!(cache.openapi(OpenApiFormat::V3Index), None);
 }

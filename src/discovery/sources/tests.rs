@@ -2,7 +2,8 @@ use std::sync::Arc;
 
 use super::*;
 use crate::discovery::peer_discovery::{PeerDiscovery, PeerListing};
-use crate::kube::discovery::model::{Group, Kind, Resource, Version};
+use crate::kube::discovery::model::{CURRENT, Kind, Resource, Version};
+use crate::kube::gvr::GroupVersion;
 use crate::routing::table::things;
 
 const EVERY: Duration = Duration::from_secs(60);
@@ -20,33 +21,45 @@ fn server(id: &str, version: &str, target: bool, served: &[(&str, &str)]) -> Ser
 fn known(servers: Vec<Server>) -> SourceInputs {
     SourceInputs {
         servers,
-        many_custom: false,
         local: Arc::new(things(LOCAL)),
     }
 }
 
-/// A server's discovery.
-fn document(group_versions: &[(&str, &str)]) -> Document {
-    let group = |(group, version): &(&str, &str)| Group {
-        name: (*group).into(),
-        versions: vec![Version {
-            name: (*version).into(),
-            stale: false,
-            resources: vec![Arc::new(Resource {
-                name: "things".into(),
-                singular: "thing".into(),
-                kind: Some(Kind::default()),
-                ..Resource::default()
-            })],
-        }],
-    };
-    Document {
-        groups: group_versions.iter().map(group).collect(),
+fn of(group: &str, version: &str) -> GroupVersion {
+    GroupVersion {
+        group: group.to_owned(),
+        version: version.to_owned(),
     }
 }
 
+/// A server's documents.
 fn cache(group_versions: &[(&str, &str)]) -> DocumentCache {
-    DocumentCache::of(document(group_versions))
+    let version = |(group, version): &(&str, &str)| {
+        let kind = Kind {
+            kind: "Thing".to_owned(),
+            ..Kind::default()
+        };
+        let things = Resource {
+            name: "things".to_owned(),
+            singular_resource: "thing".to_owned(),
+            response_kind: kind,
+            ..Resource::default()
+        };
+        let document = Version {
+            name: (*version).to_owned(),
+            resources: vec![things],
+            freshness: CURRENT.to_owned(),
+        };
+        (of(group, version), document)
+    };
+    let mut cache = DocumentCache::default();
+    cache.versions = group_versions.iter().map(version).collect();
+    cache
+}
+
+/// Wanted forms of OpenAPI.
+fn forms<const N: usize>(forms: [OpenApiFormat; N]) -> BTreeSet<OpenApiFormat> {
+    forms.into()
 }
 
 fn listed(sources: &Sources, group: &str, version: &str) -> PeerListing {
@@ -61,7 +74,7 @@ fn listed(sources: &Sources, group: &str, version: &str) -> PeerListing {
 fn singular(sources: &Sources, group: &str, version: &str) -> String {
     let others = sources.others();
     let version = others.document.version(group, version).unwrap();
-    version.resources[0].singular.to_string()
+    version.resources[0].singular_resource.clone()
 }
 
 fn planned(servers: Vec<Server>) -> Sources {
@@ -94,26 +107,6 @@ async fn before_a_document_is_read_its_names_are_listed_as_stale() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_few_group_versions_are_read_each_by_its_own_document_if_many_resources_are_custom() {
-    let names: Vec<_> = (0..=FEW).map(|number| format!("group{number}")).collect();
-    let more: Vec<_> = names.iter().map(|name| (&**name, "v1")).collect();
-    for (many_custom, served, each) in [
-        (false, &more[..1], false),
-        (true, &more[..FEW], true),
-        (true, &more[..], false),
-    ] {
-        let mut sources = Sources::new(EVERY, 0);
-        let known = known(vec![server("b", "v1.36.0", true, served)]);
-        let known = SourceInputs {
-            many_custom,
-            ..known
-        };
-        sources.plan(&known, Instant::now());
-        assert_eq!(sources.next_job(Instant::now()).unwrap().want.each, each);
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn one_of_equal_servers_is_asked_and_all_are_asked_anew_after_the_interval() {
     let servers = ["b", "c", "d"].map(|id| server(id, "v1.36.0", true, MORE));
     let mut sources = planned(servers.into());
@@ -131,7 +124,7 @@ async fn what_was_read_stays_stale_when_the_server_is_killed_and_goes_with_its_r
     let mut sources = planned(vec![server("b", "v1.36.0", true, MORE)]);
     read(&mut sources, MORE);
     let dead = server("b", "v1.36.0", false, MORE);
-    assert!(sources.plan(&known(vec![dead]), Instant::now()));
+    sources.plan(&known(vec![dead]), Instant::now());
     assert_eq!(listed(&sources, "batch", "v1"), PeerListing::Stale);
     assert_eq!(singular(&sources, "batch", "v1"), "thing");
     tokio::time::advance(EVERY * 2).await;
@@ -139,7 +132,7 @@ async fn what_was_read_stays_stale_when_the_server_is_killed_and_goes_with_its_r
         sources.next_job(Instant::now()).is_none(),
         "nobody is there"
     );
-    assert!(sources.plan(&known(Vec::new()), Instant::now()));
+    sources.plan(&known(Vec::new()), Instant::now());
     assert_eq!(sources.others().document, Document::default());
 }
 
@@ -171,7 +164,7 @@ async fn another_set_or_version_is_asked_for_and_what_was_read_stays_meanwhile()
     ] {
         let mut sources = planned(vec![server("b", "v1.36.0", true, MORE)]);
         read(&mut sources, MORE);
-        assert!(sources.plan(&known(vec![changed]), Instant::now()));
+        sources.plan(&known(vec![changed]), Instant::now());
         assert_eq!(listed(&sources, "batch", "v1"), PeerListing::Fresh);
         assert!(sources.next_job(Instant::now()).is_some());
     }
@@ -194,11 +187,14 @@ async fn what_the_local_apiserver_begins_to_lack_is_asked_for() {
         local: Arc::new(things(LOCAL)),
         ..before
     };
-    assert!(sources.plan(&now, Instant::now()));
+    sources.plan(&now, Instant::now());
     assert_eq!(listed(&sources, "x", "v1"), PeerListing::Stale);
     assert_eq!(listed(&sources, "y", "v1"), PeerListing::Fresh);
     let job = sources.next_job(Instant::now()).unwrap();
-    assert_eq!(job.want.resources, things(&[("x", "v1"), ("y", "v1")]));
+    assert_eq!(
+        job.want.group_versions,
+        [of("x", "v1"), of("y", "v1")].into()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -266,13 +262,13 @@ async fn openapi_is_asked_of_those_who_have_something_of_their_own() {
         server("c", "v1.35.0", true, &[("x", "v1")]),
     ];
     let mut sources = planned(servers);
-    sources.want(&[OpenApiFormat::V3Index], Instant::now());
+    sources.want(&forms([OpenApiFormat::V3Index]), Instant::now());
     let wanted = std::iter::from_fn(|| sources.next_job(Instant::now()));
     let wanted: Vec<_> = wanted.map(|job| job.want.openapi).collect();
     assert_eq!(wanted, [vec![OpenApiFormat::V3Index], vec![]]);
     assert_eq!(
         sources
-            .openapi(&[OpenApiFormat::V3Index])
+            .openapi(&forms([OpenApiFormat::V3Index]))
             .of(OpenApiFormat::V3Index),
         None
     );
@@ -282,9 +278,9 @@ async fn openapi_is_asked_of_those_who_have_something_of_their_own() {
 async fn a_form_that_is_wanted_later_is_asked_for_at_once() {
     let mut sources = planned(vec![server("b", "v1.36.0", true, MORE)]);
     read(&mut sources, MORE);
-    sources.want(&[], Instant::now());
+    sources.want(&forms([]), Instant::now());
     assert!(sources.next_job(Instant::now()).is_none());
-    sources.want(&[OpenApiFormat::V2Json], Instant::now());
+    sources.want(&forms([OpenApiFormat::V2Json]), Instant::now());
     let job = sources.next_job(Instant::now()).unwrap();
     assert_eq!(job.want.openapi, [OpenApiFormat::V2Json]);
     // It cannot be had: rather without it than no answer.
@@ -294,7 +290,7 @@ async fn a_form_that_is_wanted_later_is_asked_for_at_once() {
         Some("refused".to_owned()),
         Instant::now(),
     );
-    let found = sources.openapi(&[OpenApiFormat::V2Json]);
+    let found = sources.openapi(&forms([OpenApiFormat::V2Json]));
     assert_eq!(found.of(OpenApiFormat::V2Json).map(<[_]>::len), Some(0));
 }
 
@@ -302,7 +298,7 @@ async fn a_form_that_is_wanted_later_is_asked_for_at_once() {
 async fn what_changes_while_a_server_is_asked_is_asked_for_afterwards() {
     let mut sources = planned(vec![server("b", "v1.36.0", true, MORE)]);
     let job = sources.next_job(Instant::now()).unwrap();
-    sources.want(&[OpenApiFormat::V3Index], Instant::now());
+    sources.want(&forms([OpenApiFormat::V3Index]), Instant::now());
     assert!(sources.next_job(Instant::now()).is_none());
     sources.done(job.key, cache(MORE), None, Instant::now());
     assert_eq!(listed(&sources, "batch", "v1"), PeerListing::Fresh);
@@ -321,6 +317,8 @@ async fn an_answer_for_a_class_that_is_gone_is_nobodys() {
 }
 
 mod properties {
+    use std::collections::BTreeMap;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -346,31 +344,53 @@ mod properties {
         proptest::collection::vec((served(), any::<bool>(), 0..2_u8, any::<bool>()), 0..5)
     }
 
+    /// Fresh documents of these group versions.
+    fn documents(
+        all: &ServedSet,
+        wanted: &BTreeSet<GroupVersion>,
+    ) -> BTreeMap<GroupVersion, Version> {
+        let mut documents = BTreeMap::new();
+        for group in by_name(all).groups {
+            for version in &group.versions {
+                let of = of(group.name(), &version.name);
+                let freshness = CURRENT.to_owned();
+                if wanted.contains(&of) {
+                    documents.insert(
+                        of,
+                        Version {
+                            freshness,
+                            ..version.clone()
+                        },
+                    );
+                }
+            }
+        }
+        documents
+    }
+
     proptest! {
         #[test]
-        fn whatever_can_be_read_nothing_that_anybody_lists_vanishes(local in served(), of in servers()) {
-            let servers = of.iter().enumerate().map(|(index, (set, target, minor, _))| Server {
+        fn whatever_can_be_read_nothing_that_anybody_lists_vanishes(local in served(), of_servers in servers()) {
+            let servers = of_servers.iter().enumerate().map(|(index, (set, target, minor, _))| Server {
                 served: Some(Arc::new(set.clone())),
                 ..server(&format!("s{index}"), &format!("v1.{minor}.0"), *target, &[])
             });
             let servers = servers.collect();
-            let known = SourceInputs { servers, many_custom: false, local: Arc::new(local.clone()) };
+            let known = SourceInputs { servers, local: Arc::new(local.clone()) };
             let mut sources = Sources::new(EVERY, 0);
             sources.plan(&known, Instant::now());
-            let all: ServedSet = of.iter().flat_map(|(set, ..)| set).cloned().collect();
+            let all: ServedSet = of_servers.iter().flat_map(|(set, ..)| set).cloned().collect();
             let lacking: ServedSet = all.difference(&local).cloned().collect();
             prop_assert_eq!(&sources.others().document.served(), &lacking);
-            let mut readable = of.iter().map(|(.., readable)| *readable).cycle();
-            let mut described = ServedSet::new();
-            for _ in 0..of.len() {
+            let mut readable = of_servers.iter().map(|(.., readable)| *readable).cycle();
+            let mut described = BTreeSet::new();
+            for _ in 0..of_servers.len() {
                 let Some(job) = sources.next_job(Instant::now()) else { break };
                 if readable.next() == Some(true) {
-                    described.extend(job.want.resources.iter().cloned());
-                    let mut document = by_name(&job.want.resources);
-                    for version in document.groups.iter_mut().flat_map(|group| &mut group.versions) {
-                        version.stale = false;
-                    }
-                    sources.done(job.key, DocumentCache::of(document), None, Instant::now());
+                    let mut cache = DocumentCache::default();
+                    cache.versions = documents(&all, &job.want.group_versions);
+                    described.extend(job.want.group_versions);
+                    sources.done(job.key, cache, None, Instant::now());
                 } else {
                     sources.done(job.key, job.cache, Some("broken".to_owned()), Instant::now() + EVERY);
                 }
@@ -380,8 +400,7 @@ mod properties {
             // Fresh is what somebody described who can be asked.
             for group in &others.document.groups {
                 for version in &group.versions {
-                    let in_version = |gvr: &Gvr| *gvr.group == *group.name && *gvr.version == *version.name;
-                    prop_assert_eq!(!version.stale, described.iter().any(in_version));
+                    prop_assert_eq!(!version.is_stale(), described.contains(&of(group.name(), &version.name)));
                 }
             }
         }

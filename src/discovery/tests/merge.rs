@@ -1,14 +1,19 @@
 //! The same documents in YAML and protobuf.
 
-use k8s_pb::api::apidiscovery::v2;
-use k8s_pb::apimachinery::pkg::apis::meta::v1 as meta;
 use k8s_pb::apimachinery::pkg::runtime::{TypeMeta, Unknown};
 use prost::Message;
 
 use super::*;
-use crate::discovery::document::{DiscoveryDocument, DocumentFormat, MergeError};
-use crate::discovery::merge::merge;
-use crate::kube::gvr::api_version;
+use crate::kube::envelope::EnvelopeError;
+
+fn merge(
+    document: &DocumentRequest,
+    format: DocumentFormat,
+    body: Option<&[u8]>,
+    others: &PeerUnion,
+) -> Merged {
+    super::super::merge::merge(document, false, format, body, [others])
+}
 
 fn local() -> Document {
     listing(
@@ -50,105 +55,63 @@ pub(super) fn opened<M: Message + Default>(body: &[u8]) -> (TypeMeta, M) {
     (unknown.type_meta.unwrap(), message)
 }
 
-pub(super) fn group_discovery(
-    part: AggregatedDocument,
-    document: &Document,
-) -> v2::APIGroupDiscoveryList {
-    let groups = part.of(document).map(wire::aggregated::Group::from);
-    v2::APIGroupDiscoveryList {
-        metadata: Some(meta::ListMeta::default()),
-        items: groups.map(Into::into).collect(),
-    }
-}
-
-fn group_list(document: &Document) -> meta::APIGroupList {
-    let groups = AggregatedDocument::Groups
-        .of(document)
-        .map(wire::legacy::Group::from);
-    meta::APIGroupList {
-        groups: groups.map(Into::into).collect(),
-    }
-}
-
-pub(super) fn resource_list(document: &Document, of: (&str, &str)) -> meta::APIResourceList {
-    let version = document.version(of.0, of.1).unwrap();
-    let resources = version.resources.iter();
-    let resources = resources.flat_map(|resource| wire::legacy::Resource::all(resource));
-    meta::APIResourceList {
-        group_version: Some(api_version(of.0, of.1)),
-        resources: resources.map(Into::into).collect(),
-    }
+pub(super) fn resource_list(document: &Document, of: (&str, &str)) -> legacy::ResourceList {
+    legacy::ResourceList::new(of.0, document.version(of.0, of.1).unwrap())
 }
 
 #[test]
 fn aggregated_discovery_in_protobuf_says_what_it_says_in_json() {
     let (local, others) = (local(), others());
     let expected = merged(&local, &others);
-    for part in [AggregatedDocument::Core, AggregatedDocument::Groups] {
+    for document in [DocumentRequest::Versions, DocumentRequest::Groups] {
         let body = enveloped(
             "apidiscovery.k8s.io/v2beta1",
             "APIGroupDiscoveryList",
-            &group_discovery(part, &local),
+            &group_list(&document, &local),
         );
-        let merged = merge(
-            DiscoveryDocument::Aggregated(part),
-            DocumentFormat::Protobuf,
-            Some(&body),
-            &others,
-        );
-        let merged = merged.unwrap().unwrap();
-        let (meta, list) = opened::<v2::APIGroupDiscoveryList>(&merged);
+        let merge = |body: &[u8]| {
+            let format = DocumentFormat::Protobuf;
+            super::super::merge::merge(&document, true, format, Some(body), [&others]).unwrap()
+        };
+        let merged = merge(&body).unwrap();
+        let (meta, list) = opened::<GroupList>(&merged);
         assert_eq!(meta.api_version(), "apidiscovery.k8s.io/v2beta1");
-        assert_eq!(list, group_discovery(part, &expected));
-        let again = merge(
-            DiscoveryDocument::Aggregated(part),
-            DocumentFormat::Protobuf,
-            Some(&merged),
-            &others,
-        );
-        assert_eq!(again.unwrap(), None);
+        assert_eq!(list, group_list(&document, &expected));
+        assert_eq!(merge(&merged), None);
     }
 }
 
 #[test]
 fn legacy_discovery_in_protobuf_says_what_it_says_in_json() {
     let (local, others) = (local(), others());
-    let body = enveloped("v1", "APIGroupList", &group_list(&local));
+    let body = enveloped("v1", "APIGroupList", &legacy_groups(&local));
     let merged_groups = merge(
-        DiscoveryDocument::Groups,
+        &DocumentRequest::Groups,
         DocumentFormat::Protobuf,
         Some(&body),
         &others,
     );
-    let (_, list) = opened::<meta::APIGroupList>(&merged_groups.unwrap().unwrap());
-    assert_eq!(list, group_list(&merged_legacy(&local, &others)));
+    let (_, list) = opened::<legacy::GroupList>(&merged_groups.unwrap().unwrap());
+    assert_eq!(list, legacy_groups(&merged_legacy(&local, &others)));
 
-    let group: meta::APIGroup = list.groups[0].clone();
-    let body = enveloped("v1", "APIGroup", &group_list(&local).groups[0]);
-    let merged_group = merge(
-        DiscoveryDocument::Group("g"),
-        DocumentFormat::Protobuf,
-        Some(&body),
-        &others,
-    );
+    let first: legacy::Group = list.groups[0].clone();
+    let body = enveloped("v1", "APIGroup", &legacy_groups(&local).groups[0]);
+    let merged_group = merge(&group("g"), DocumentFormat::Protobuf, Some(&body), &others);
     assert_eq!(
-        opened::<meta::APIGroup>(&merged_group.unwrap().unwrap()).1,
-        group
+        opened::<legacy::Group>(&merged_group.unwrap().unwrap()).1,
+        first
     );
 
-    let what = DiscoveryDocument::Resources {
-        group: "g",
-        version: "v1",
-    };
+    let what = &resources("g", "v1");
     let body = enveloped("v1", "APIResourceList", &resource_list(&local, ("g", "v1")));
     let merged_list = merge(what, DocumentFormat::Protobuf, Some(&body), &others)
         .unwrap()
         .unwrap();
-    let (_, list) = opened::<meta::APIResourceList>(&merged_list);
+    let (_, list) = opened::<legacy::ResourceList>(&merged_list);
     let names: Vec<_> = list
         .resources
         .iter()
-        .map(|resource| resource.name())
+        .map(|resource| resource.name.as_str())
         .collect();
     assert_eq!(
         names,
@@ -163,30 +126,22 @@ fn legacy_discovery_in_protobuf_says_what_it_says_in_json() {
 #[test]
 fn what_local_does_not_have_is_made_in_protobuf() {
     let others = others();
-    let group = merge(
-        DiscoveryDocument::Group("h"),
-        DocumentFormat::Protobuf,
-        None,
-        &others,
-    )
-    .unwrap()
-    .unwrap();
-    let (meta, group) = opened::<meta::APIGroup>(&group);
+    let made = merge(&group("h"), DocumentFormat::Protobuf, None, &others)
+        .unwrap()
+        .unwrap();
+    let (meta, made) = opened::<legacy::Group>(&made);
     assert_eq!((meta.kind(), meta.api_version()), ("APIGroup", "v1"));
-    assert_eq!(group, group_list(&others.document).groups[1]);
-    let what = DiscoveryDocument::Resources {
-        group: "h",
-        version: "v1",
-    };
+    assert_eq!(made, legacy_groups(&others.document).groups[1]);
+    let what = &resources("h", "v1");
     let list = merge(what, DocumentFormat::Protobuf, None, &others)
         .unwrap()
         .unwrap();
-    let (_, list) = opened::<meta::APIResourceList>(&list);
+    let (_, list) = opened::<legacy::ResourceList>(&list);
     assert_eq!(list, resource_list(&others.document, ("h", "v1")));
     for what in [
-        DiscoveryDocument::Group("nobodys"),
-        DiscoveryDocument::Groups,
-        DiscoveryDocument::Aggregated(AggregatedDocument::Core),
+        &group("nobodys"),
+        &DocumentRequest::Groups,
+        &DocumentRequest::Versions,
     ] {
         assert_eq!(
             merge(what, DocumentFormat::Protobuf, None, &others).unwrap(),
@@ -200,10 +155,7 @@ fn yaml_says_what_json_says() {
     let (local, others) = (local(), others());
     let json = resources_body(&local, &of("g", "v1")).unwrap();
     let yaml = serde_yaml::to_string(&value(&json)).unwrap();
-    let what = DiscoveryDocument::Resources {
-        group: "g",
-        version: "v1",
-    };
+    let what = &resources("g", "v1");
     let from_json = merge(what, DocumentFormat::Json, Some(&json), &others)
         .unwrap()
         .unwrap();
@@ -217,14 +169,9 @@ fn yaml_says_what_json_says() {
         merge(what, DocumentFormat::Yaml, Some(&from_yaml), &others).unwrap(),
         None
     );
-    let made = merge(
-        DiscoveryDocument::Group("h"),
-        DocumentFormat::Yaml,
-        None,
-        &others,
-    )
-    .unwrap()
-    .unwrap();
+    let made = merge(&group("h"), DocumentFormat::Yaml, None, &others)
+        .unwrap()
+        .unwrap();
     assert!(made.starts_with(b"apiVersion: v1\nkind: APIGroup\nname: h\n"));
 }
 
@@ -259,30 +206,28 @@ fn the_form_is_that_of_the_media_type() {
 #[test]
 fn what_is_another_kind_or_damaged_is_refused() {
     let others = others();
-    let list = enveloped("v1", "APIGroupList", &group_list(&local()));
-    let refused = merge(
-        DiscoveryDocument::Group("g"),
-        DocumentFormat::Protobuf,
-        Some(&list),
-        &others,
-    );
+    let list = enveloped("v1", "APIGroupList", &legacy_groups(&local()));
+    let refused = merge(&group("g"), DocumentFormat::Protobuf, Some(&list), &others);
     assert!(matches!(refused, Err(MergeError::Kind("APIGroup"))));
     let bare = merge(
-        DiscoveryDocument::Groups,
+        &DocumentRequest::Groups,
         DocumentFormat::Protobuf,
         Some(b"{}"),
         &others,
     );
-    assert!(matches!(bare, Err(MergeError::Kind("APIGroupList"))));
+    assert!(matches!(
+        bare,
+        Err(MergeError::Protobuf(EnvelopeError::Magic))
+    ));
     let cut = merge(
-        DiscoveryDocument::Groups,
+        &DocumentRequest::Groups,
         DocumentFormat::Protobuf,
         Some(&list[..list.len() - 3]),
         &others,
     );
     assert!(matches!(cut, Err(MergeError::Protobuf(_))));
     let no_yaml = merge(
-        DiscoveryDocument::Groups,
+        &DocumentRequest::Groups,
         DocumentFormat::Yaml,
         Some(b"a: [1"),
         &others,

@@ -2,14 +2,13 @@
 
 use super::merge::{enveloped, opened, resource_list};
 use super::*;
-use crate::discovery::document::{DiscoveryDocument, DocumentFormat, MergeError};
-use crate::discovery::merge::merge;
-use k8s_pb::apimachinery::pkg::apis::meta::v1::APIResourceList;
+use crate::discovery::merge;
+use crate::kube::discovery::legacy::ResourceList;
 
-const G_V1: DiscoveryDocument<'_> = DiscoveryDocument::Resources {
-    group: "g",
-    version: "v1",
-};
+/// Merges the document of g/v1.
+fn merge_own(format: DocumentFormat, body: &[u8], others: &PeerUnion) -> Merged {
+    merge::merge(&resources("g", "v1"), false, format, Some(body), [others])
+}
 
 /// `x` is not the local server's own, `y` is nobody's built-in resource.
 fn local() -> Document {
@@ -21,7 +20,9 @@ fn local() -> Document {
 
 fn others(stale: bool) -> PeerUnion {
     let mut document = listing("b", &["g/v1/z", "g/v1/x", "g/v1/x/scale"]);
-    document.groups[0].versions[0].stale = stale;
+    if stale {
+        document.groups[0].versions[0].freshness = STALE.into();
+    }
     PeerUnion {
         document,
         replaces: true,
@@ -38,11 +39,8 @@ fn expected(names: &[&str]) -> Vec<(String, String)> {
 }
 
 /// The names of a list of resources, each with the server whose entry it is.
-fn entries(list: &APIResourceList) -> Vec<(String, String)> {
-    let entry = |it: &k8s_pb::apimachinery::pkg::apis::meta::v1::APIResource| {
-        let verbs = &it.verbs.as_ref().unwrap().items;
-        (verbs[1].clone(), it.name().to_owned())
-    };
+fn entries(list: &ResourceList) -> Vec<(String, String)> {
+    let entry = |it: &legacy::Resource| (it.verbs.items[1].clone(), it.name.clone());
     list.resources.iter().map(entry).collect()
 }
 
@@ -50,7 +48,7 @@ fn entries(list: &APIResourceList) -> Vec<(String, String)> {
 fn aggregated_discovery_has_the_built_in_resource_in_its_place() {
     let merged = merged(&local(), &others(false));
     let version = merged.version("g", "v1").unwrap();
-    assert!(!version.stale);
+    assert!(!version.is_stale());
     let said: Vec<_> = version
         .resources
         .iter()
@@ -71,12 +69,12 @@ fn aggregated_discovery_has_the_built_in_resource_in_its_place() {
     };
     let kept = super::merged(&local(), &kept);
     let version = kept.version("g", "v1").unwrap();
-    assert!(!version.stale && &*version.resources[0].verbs[1] == "local");
+    assert!(!version.is_stale() && &*version.resources[0].verbs[1] == "local");
 }
 
 #[test]
 fn the_version_is_stale_where_no_target_has_the_built_in_resource() {
-    let body = aggregated_body(AggregatedDocument::Groups, &local());
+    let body = aggregated_body(&DocumentRequest::Groups, &local());
     let text = String::from_utf8(body).unwrap();
     let without = text.replace(r#""freshness":"Current","#, "");
     let last = without.replace(
@@ -88,7 +86,7 @@ fn the_version_is_stale_where_no_target_has_the_built_in_resource() {
     assert!(without.len() < text.len() && last.len() == text.len());
     let null = text.replace(r#""Current""#, "null");
     for body in [&text, &without, &last, &null, none] {
-        let merged = aggregated::merge(AggregatedDocument::Groups, body.as_bytes(), &others(true));
+        let merged = merge_aggregated(&DocumentRequest::Groups, body.as_bytes(), &others(true));
         let merged = value(&merged.unwrap().unwrap());
         let version = &merged["items"][0]["versions"][0];
         assert_eq!(version["freshness"], "Stale", "{body}");
@@ -96,10 +94,10 @@ fn the_version_is_stale_where_no_target_has_the_built_in_resource() {
     }
     // Nothing of its names is a CRD's.
     let body = aggregated_body(
-        AggregatedDocument::Groups,
+        &DocumentRequest::Groups,
         &listing("local", &["g/v1/y", "g/v1/x/status"]),
     );
-    let merged = aggregated::merge(AggregatedDocument::Groups, &body, &others(true));
+    let merged = merge_aggregated(&DocumentRequest::Groups, &body, &others(true));
     let merged = value(&merged.unwrap().unwrap());
     let version = &merged["items"][0]["versions"][0];
     assert_eq!(version["freshness"], "Current");
@@ -122,7 +120,7 @@ fn a_stale_version_is_known_by_the_names_of_custom_resources() {
 #[test]
 fn the_version_s_own_document_has_the_built_in_resource_and_no_part_of_the_crds() {
     let json = resources_body(&local(), &of("g", "v1")).unwrap();
-    let merged_json = merge(G_V1, DocumentFormat::Json, Some(&json), &others(false));
+    let merged_json = merge_own(DocumentFormat::Json, &json, &others(false));
     let merged_json = merged_json.unwrap().unwrap();
     let of_json: Vec<_> = value(&merged_json)["resources"]
         .as_array()
@@ -141,8 +139,8 @@ fn the_version_s_own_document_has_the_built_in_resource_and_no_part_of_the_crds(
         "APIResourceList",
         &resource_list(&local(), ("g", "v1")),
     );
-    let merged = merge(G_V1, DocumentFormat::Protobuf, Some(&body), &others(false));
-    let (_, list) = opened::<APIResourceList>(&merged.unwrap().unwrap());
+    let merged = merge_own(DocumentFormat::Protobuf, &body, &others(false));
+    let (_, list) = opened::<ResourceList>(&merged.unwrap().unwrap());
     assert_eq!(entries(&list), expected);
 }
 
@@ -159,7 +157,7 @@ fn without_a_target_the_version_has_no_document_of_its_own() {
         (DocumentFormat::Yaml, &json),
         (DocumentFormat::Protobuf, &protobuf),
     ] {
-        let refused = merge(G_V1, format, Some(body), &others(true));
+        let refused = merge_own(format, body, &others(true));
         assert!(matches!(refused, Err(MergeError::Stale)), "{format:?}");
     }
 }

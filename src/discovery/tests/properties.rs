@@ -4,9 +4,7 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
 use super::*;
-use crate::discovery::document::{DiscoveryDocument, DocumentFormat};
 use crate::discovery::merge::merge;
-use crate::kube::discovery::model::served;
 
 const GROUPS: [&str; 5] = ["", "apps", "batch", "a \"quoted\" one", "z.example.com"];
 const VERSIONS: [&str; 3] = ["v1", "v1beta1", "v2"];
@@ -27,7 +25,7 @@ prop_compose! {
         for index in stale {
             let mut versions: Vec<_> = document.groups.iter_mut().flat_map(|group| &mut group.versions).collect();
             if !versions.is_empty() {
-                index.get_mut(&mut versions).stale = true;
+                index.get_mut(&mut versions).freshness = STALE.into();
             }
         }
         document
@@ -41,41 +39,29 @@ fn local() -> impl Strategy<Value = Document> {
             .groups
             .iter_mut()
             .flat_map(|group| &mut group.versions);
-        versions.for_each(|version| version.stale = false);
+        versions.for_each(|version| version.freshness = CURRENT.into());
         document
     })
 }
 
-type Server = (Document, bool, Option<&'static str>);
+type Server = (Document, bool);
 
 fn server(id: &'static str) -> impl Strategy<Value = Server> {
-    let versions = select(vec![
-        None,
-        Some("1.20"),
-        Some("1.36"),
-        Some("1.9"),
-        Some("odd"),
-    ]);
-    (document(id), any::<bool>(), versions)
+    (document(id), any::<bool>())
 }
 
 fn servers() -> impl Strategy<Value = [Server; 3]> {
     (server("a"), server("b"), server("c")).prop_map(<[Server; 3]>::from)
 }
 
-fn peers(servers: &[Server; 3]) -> Vec<UnionMember<'_>> {
-    let named = servers.iter().zip(["a", "b", "c"]);
-    let peers = named.map(|((document, target, compatibility), id)| UnionMember {
-        id,
-        compatibility: *compatibility,
-        document,
-        target: *target,
-    });
-    peers.collect()
-}
-
 fn union_of(servers: &[Server; 3]) -> PeerUnion {
-    union(&peers(servers))
+    let members = servers
+        .each_ref()
+        .map(|(document, target)| (document, *target));
+    PeerUnion {
+        document: union(&members),
+        replaces: false,
+    }
 }
 
 /// Whether `merged` is `local` with entries added to the ends of lists.
@@ -104,37 +90,25 @@ fn only_longer(local: &Value, merged: &Value) -> bool {
 
 proptest! {
     #[test]
-    fn the_union_does_not_depend_on_the_order_of_peers(
-        (one, another) in servers().prop_flat_map(|servers| {
-            let order = Just(vec![0, 1, 2]).prop_shuffle();
-            (Just(servers), order)
-        })
-    ) {
-        let peers = peers(&one);
-        let shuffled: Vec<_> = another.iter().map(|index| peers[*index]).collect();
-        prop_assert_eq!(union(&peers), union(&shuffled));
-    }
-
-    #[test]
     fn the_union_of_a_union_is_the_same(servers in servers()) {
         let others = union_of(&servers);
         prop_assert_eq!(other(&others.document), others.clone());
         // Whatever else is put together with it.
-        let twice = union(&[peer("a", "1.36", &others.document), peer("b", "1.20", &others.document)]);
-        prop_assert_eq!(twice, others);
+        let twice = union(&[(&others.document, true), (&others.document, true)]);
+        prop_assert_eq!(twice, others.document);
     }
 
     #[test]
     fn the_union_has_what_any_peer_lists_and_marks_what_no_target_lists(servers in servers()) {
         let others = union_of(&servers);
-        let all: BTreeSet<_> = servers.iter().flat_map(|(document, ..)| document.served()).collect();
+        let all: BTreeSet<_> = servers.iter().flat_map(|(document, _)| document.served()).collect();
         prop_assert_eq!(others.document.served(), all);
         for of in group_versions(&others.document) {
-            let fresh = servers.iter().any(|(document, target, _)| {
+            let fresh = servers.iter().any(|(document, target)| {
                 let version = document.version(&of.group, &of.version);
-                *target && version.is_some_and(|version| !version.stale)
+                *target && version.is_some_and(|version| !version.is_stale())
             });
-            prop_assert_eq!(others.document.version(&of.group, &of.version).unwrap().stale, !fresh);
+            prop_assert_eq!(others.document.version(&of.group, &of.version).unwrap().is_stale(), !fresh);
         }
     }
 
@@ -144,19 +118,20 @@ proptest! {
     ) {
         let others = union_of(&servers);
         let aggregated = merged(&local, &others);
-        let all = served(local.groups.iter().chain(&others.document.groups));
+        let mut all = local.served();
+        all.extend(others.document.served());
         prop_assert_eq!(aggregated.served(), all);
         let legacy = merged_legacy(&local, &others);
         prop_assert_eq!(group_versions(&legacy), group_versions(&aggregated));
         for of in group_versions(&aggregated) {
             let version = |document: &Document| {
                 let mut known = document.clone();
-                known.groups.retain(|group| *group.name == of.group);
+                known.groups.retain(|group| group.name() == of.group);
                 known.groups.iter_mut().for_each(|group| group.versions.retain(|version| *version.name == of.version));
                 known
             };
             // A stale one has no document of its own.
-            if resources_body(&local, &of).is_some() || !others.document.version(&of.group, &of.version).unwrap().stale {
+            if resources_body(&local, &of).is_some() || !others.document.version(&of.group, &of.version).unwrap().is_stale() {
                 prop_assert_eq!(version(&legacy).served(), version(&aggregated).served());
             }
         }
@@ -167,25 +142,26 @@ proptest! {
         local in local(), servers in servers(), pretty in any::<bool>(),
     ) {
         let others = union_of(&servers);
-        for part in [AggregatedDocument::Core, AggregatedDocument::Groups] {
-            let mut body = aggregated_body(part, &local);
+        for document in [DocumentRequest::Versions, DocumentRequest::Groups] {
+            let mut body = aggregated_body(&document, &local);
             if pretty {
                 body = serde_json::to_vec_pretty(&value(&body)).unwrap();
             }
-            prop_assert_eq!(aggregated::merge(part, &body, &PeerUnion::default()).unwrap(), None);
-            if let Some(merged) = aggregated::merge(part, &body, &others).unwrap() {
+            prop_assert_eq!(merge_aggregated(&document, &body, &PeerUnion::default()).unwrap(), None);
+            if let Some(merged) = merge_aggregated(&document, &body, &others).unwrap() {
                 prop_assert!(only_longer(&value(&body), &value(&merged)));
-                prop_assert_eq!(aggregated::merge(part, &merged, &others).unwrap(), None);
+                prop_assert_eq!(merge_aggregated(&document, &merged, &others).unwrap(), None);
             }
         }
         let groups = groups_body(&local);
-        if let Some(merged) = legacy::groups(&groups, &others).unwrap() {
+        let merge_groups = |body: &[u8]| merge_legacy(&DocumentRequest::Groups, Some(body), &others).unwrap();
+        if let Some(merged) = merge_groups(&groups) {
             prop_assert!(only_longer(&value(&groups), &value(&merged)));
-            prop_assert_eq!(legacy::groups(&merged, &others).unwrap(), None);
+            prop_assert_eq!(merge_groups(&merged), None);
         }
         for of in group_versions(&local) {
             let Some(body) = resources_body(&local, &of) else { continue };
-            let merge = |body: &[u8]| legacy::resources(&of.group, &of.version, Some(body), &others).unwrap();
+            let merge = |body: &[u8]| merge_legacy(&DocumentRequest::Resources(of.clone()), Some(body), &others).unwrap();
             if let Some(merged) = merge(&body) {
                 prop_assert!(only_longer(&value(&body), &value(&merged)));
                 prop_assert_eq!(merge(&merged), None);
@@ -197,13 +173,14 @@ proptest! {
     fn protobuf_says_what_json_says(local in local(), servers in servers(), replaces in any::<bool>()) {
         let others = PeerUnion { replaces, ..union_of(&servers) };
         let expected = merged(&local, &others);
-        for part in [AggregatedDocument::Core, AggregatedDocument::Groups] {
-            let list = super::merge::group_discovery(part, &local);
-            let body = super::merge::enveloped("apidiscovery.k8s.io/v2", "APIGroupDiscoveryList", &list);
-            let merged = merge(DiscoveryDocument::Aggregated(part), DocumentFormat::Protobuf, Some(&body), &others).unwrap();
-            let list = super::merge::group_discovery(part, &expected);
-            let expected = super::merge::enveloped("apidiscovery.k8s.io/v2", "APIGroupDiscoveryList", &list);
-            prop_assert_eq!(merged.unwrap_or(body), expected);
+        for document in [DocumentRequest::Versions, DocumentRequest::Groups] {
+            let enveloped = |listed| {
+                let list = group_list(&document, listed);
+                super::merge::enveloped("apidiscovery.k8s.io/v2", "APIGroupDiscoveryList", &list)
+            };
+            let body = enveloped(&local);
+            let merged = merge(&document, true, DocumentFormat::Protobuf, Some(&body), [&others]).unwrap();
+            prop_assert_eq!(merged.unwrap_or(body), enveloped(&expected));
         }
     }
 
@@ -212,9 +189,10 @@ proptest! {
         let others = PeerUnion { replaces: true, ..other(&listing("b", &["/v1/x", "g/v1/x"])) };
         let body = format!(r#"{{"kind":"APIGroupDiscoveryList","items":[{text}]}}"#);
         for body in [bytes.as_slice(), body.as_bytes(), &[b"k8s\0", bytes.as_slice()].concat()] {
-            for what in [DiscoveryDocument::Aggregated(AggregatedDocument::Groups), DiscoveryDocument::Groups, DiscoveryDocument::Group("g"), DiscoveryDocument::Resources { group: "g", version: "v1" }] {
+            for what in [DocumentRequest::Groups, group("g"), resources("g", "v1")] {
                 for format in [DocumentFormat::Json, DocumentFormat::Yaml, DocumentFormat::Protobuf] {
-                    let _ = merge(what, format, Some(body), &others);
+                    let _ = merge(&what, false, format, Some(body), [&others]);
+                    let _ = merge(&what, true, format, Some(body), [&others]);
                 }
             }
         }

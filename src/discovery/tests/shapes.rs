@@ -2,10 +2,10 @@
 
 use super::*;
 
-fn merge(body: &str, names: &[&str]) -> String {
+fn merge(body: &str, names: &[&str]) -> Value {
     let others = other(&listing("b", names));
-    let merged = aggregated::merge(AggregatedDocument::Groups, body.as_bytes(), &others).unwrap();
-    String::from_utf8(merged.expect("something is added")).unwrap()
+    let merged = merge_aggregated(&DocumentRequest::Groups, body.as_bytes(), &others).unwrap();
+    value(&merged.expect("something is added"))
 }
 
 const X: &str = r#"{"resource":"x","responseKind":{"group":"","version":"","kind":"Thing"},"scope":"Cluster","singularResource":"","verbs":["get","b"],"shortNames":["th"]}"#;
@@ -37,7 +37,7 @@ fn entries_are_put_at_the_ends_of_lists_and_nothing_else_changes() {
                 version("v1")
             ),
         );
-    assert_eq!(merged, expected);
+    assert_eq!(merged, value(expected.as_bytes()));
 }
 
 #[test]
@@ -59,13 +59,12 @@ fn lists_that_are_null_empty_or_not_there_are_made() {
         ),
     ] {
         let whole = |items: &str| format!(r#"{{"kind":"APIGroupDiscoveryList",{items}}}"#);
-        assert_eq!(merge(&whole(body), &["g/v1/x"]), whole(&expected));
+        let merged = merge(&whole(body), &["g/v1/x"]);
+        assert_eq!(merged, value(whole(&expected).as_bytes()));
     }
     let merged = merge(r#"{"kind":"APIGroupDiscoveryList"}"#, &["g/v1/x"]);
-    assert_eq!(
-        merged,
-        format!(r#"{{"kind":"APIGroupDiscoveryList","items":[{group}]}}"#)
-    );
+    let expected = format!(r#"{{"kind":"APIGroupDiscoveryList","items":[{group}]}}"#);
+    assert_eq!(merged, value(expected.as_bytes()));
 }
 
 #[test]
@@ -75,25 +74,24 @@ fn an_entry_that_stands_for_subresources_only_is_written_anew_with_its_own_first
         {"resource":"x","responseKind":{"group":"","version":"","kind":""},"scope":"Cluster","singularResource":"","verbs":null,
          "subresources":[{"subresource":"scale","verbs":["get","local"]}]}]}]}]}"#;
     let merged = merge(body, &["g/v1/x", "g/v1/x/scale", "g/v1/x/status"]);
-    let scale = r#"{"subresource":"scale","verbs":["get","local"]}"#;
-    let whole = X.strip_suffix('}').unwrap();
-    assert!(
-        merged.contains(&format!(r#"{whole},"subresources":[{scale},{STATUS}]}}]"#)),
-        "{merged}"
-    );
-    assert_eq!(merged.matches(r#""resource":"x""#).count(), 1);
+    let mut x = value(X.as_bytes());
+    x["subresources"] =
+        json!([{"subresource":"scale","verbs":["get","local"]}, value(STATUS.as_bytes())]);
+    let listed = merged["items"][0]["versions"][0]["resources"].as_array();
+    assert_eq!(listed.unwrap()[1..], [x]);
     let others = other(&listing("b", &["g/v1/x", "g/v1/x/scale", "g/v1/x/status"]));
-    let again = aggregated::merge(AggregatedDocument::Groups, merged.as_bytes(), &others);
+    let merged = serde_json::to_vec(&merged).unwrap();
+    let again = merge_aggregated(&DocumentRequest::Groups, &merged, &others);
     assert_eq!(again.unwrap(), None);
 }
 
 #[test]
 fn a_stale_version_is_added_as_such() {
     let mut document = listing("b", &["g/v1/x"]);
-    document.groups[0].versions[0].stale = true;
+    document.groups[0].versions[0].freshness = STALE.into();
     let others = other(&document);
     let body = br#"{"kind":"APIGroupDiscoveryList","items":[]}"#;
-    let merged = aggregated::merge(AggregatedDocument::Groups, body, &others)
+    let merged = merge_aggregated(&DocumentRequest::Groups, body, &others)
         .unwrap()
         .unwrap();
     assert_eq!(
@@ -101,17 +99,24 @@ fn a_stale_version_is_added_as_such() {
         "Stale"
     );
     let body = br#"{"kind":"APIGroupList","groups":[]}"#;
-    let merged = value(&legacy::groups(body, &others).unwrap().unwrap());
+    let merged = value(
+        &merge_legacy(&DocumentRequest::Groups, Some(body), &others)
+            .unwrap()
+            .unwrap(),
+    );
     assert_eq!(merged["groups"][0]["versions"][0]["groupVersion"], "g/v1");
-    assert!(legacy::group("g", None, &others).unwrap().is_some());
-    assert_eq!(legacy::resources("g", "v1", None, &others).unwrap(), None);
+    assert!(merge_legacy(&group("g"), None, &others).unwrap().is_some());
+    assert_eq!(
+        merge_legacy(&resources("g", "v1"), None, &others).unwrap(),
+        None
+    );
 }
 
 #[test]
 fn the_core_group_and_the_others_are_in_documents_of_their_own() {
     let others = other(&listing("b", &["/v1/x", "g/v1/x"]));
     let body = br#"{"kind":"APIGroupDiscoveryList","items":[{"metadata":{},"versions":[{"version":"v1"}]}]}"#;
-    let merged = aggregated::merge(AggregatedDocument::Core, body, &others)
+    let merged = merge_aggregated(&DocumentRequest::Versions, body, &others)
         .unwrap()
         .unwrap();
     let merged = value(&merged);
@@ -120,7 +125,9 @@ fn the_core_group_and_the_others_are_in_documents_of_their_own() {
         merged["items"][0]["versions"][0]["resources"][0]["resource"],
         "x"
     );
-    let made = legacy::resources("", "v1", None, &others).unwrap().unwrap();
+    let made = merge_legacy(&resources("", "v1"), None, &others)
+        .unwrap()
+        .unwrap();
     assert_eq!(value(&made)["groupVersion"], "v1");
 }
 
@@ -143,14 +150,11 @@ fn what_is_another_document_is_refused() {
         let body = body.as_bytes();
         let unnamed = body.ends_with(b"[{}]}");
         assert!(
-            aggregated::merge(AggregatedDocument::Groups, body, &others).is_err() != unnamed,
+            merge_aggregated(&DocumentRequest::Groups, body, &others).is_err() != unnamed,
             "{body:?}"
         );
-        assert!(legacy::groups(body, &others).is_err());
-        assert!(legacy::group("g", Some(body), &others).is_err());
-        assert!(legacy::resources("g", "v1", Some(body), &others).is_err());
+        assert!(merge_legacy(&DocumentRequest::Groups, Some(body), &others).is_err());
+        assert!(merge_legacy(&group("g"), Some(body), &others).is_err());
+        assert!(merge_legacy(&resources("g", "v1"), Some(body), &others).is_err());
     }
-    let core = other(&listing("b", &["/v1/x"]));
-    let unnamed = br#"{"kind":"APIGroupDiscoveryList","items":[{}]}"#;
-    assert!(aggregated::merge(AggregatedDocument::Core, unnamed, &core).is_err());
 }

@@ -6,11 +6,13 @@
 
 use std::collections::BTreeSet;
 
+use indexmap::IndexMap;
 use serde::Deserialize;
 
-use crate::kube::discovery::model::{self, Group};
-use crate::kube::discovery::pool::Pool;
-use crate::kube::discovery::read;
+use super::legacy;
+use super::model::{
+    CLUSTER, CURRENT, Group, GroupList, Kind, Metadata, NAMESPACED, Resource, Subresource, Version,
+};
 use crate::kube::gvr::GroupVersion;
 
 #[derive(Deserialize)]
@@ -20,32 +22,27 @@ struct Index {
 
 /// A list of groups, legacy or aggregated.
 #[derive(Deserialize)]
-struct GroupList {
-    groups: Option<Vec<GroupNames>>,
-    items: Option<Vec<GroupNames>>,
+struct Listed {
+    groups: Option<Vec<ListedGroup>>,
+    items: Option<Vec<ListedGroup>>,
 }
 
 /// A group. Its name is in `metadata` in aggregated discovery.
 #[derive(Deserialize)]
-struct GroupNames {
+struct ListedGroup {
     name: Option<String>,
     metadata: Option<Metadata>,
-    versions: Option<Vec<VersionName>>,
+    versions: Option<Vec<ListedVersion>>,
 }
 
 #[derive(Deserialize)]
-struct Metadata {
-    name: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct VersionName {
+struct ListedVersion {
     version: String,
 }
 
 /// The group versions that a list of groups names, legacy or aggregated, in its order.
 pub fn listed(document: &[u8]) -> Result<Vec<GroupVersion>, serde_json::Error> {
-    let list: GroupList = serde_json::from_slice(document)?;
+    let list: Listed = serde_json::from_slice(document)?;
     let groups = list.groups.into_iter().chain(list.items).flatten();
     Ok(groups.flat_map(group_versions_of).collect())
 }
@@ -55,8 +52,8 @@ pub fn versions(document: &[u8]) -> Result<Vec<GroupVersion>, serde_json::Error>
     Ok(group_versions_of(serde_json::from_slice(document)?).collect())
 }
 
-fn group_versions_of(group: GroupNames) -> impl Iterator<Item = GroupVersion> {
-    let name = group.name.or(group.metadata.and_then(|it| it.name));
+fn group_versions_of(group: ListedGroup) -> impl Iterator<Item = GroupVersion> {
+    let name = group.name.or(group.metadata.map(|it| it.name));
     let name = name.unwrap_or_default();
     let versions = group.versions.into_iter().flatten();
     versions.map(move |it| GroupVersion {
@@ -89,22 +86,58 @@ fn group_version(path: &str) -> Option<GroupVersion> {
     })
 }
 
-/// A group version's own document (`APIResourceList`).
-pub fn resources(of: &GroupVersion, document: &[u8]) -> Result<Group, serde_json::Error> {
-    let version = model::Version {
-        name: of.version.as_str().into(),
-        resources: read::resources(&mut Pool::default(), of, document)?,
-        ..model::Version::default()
-    };
-    Ok(Group {
-        name: of.group.as_str().into(),
-        versions: vec![version],
-    })
-}
-
 /// An aggregated discovery document.
 pub fn aggregated(document: &[u8]) -> Result<Vec<Group>, serde_json::Error> {
-    read::groups(&mut Pool::default(), document)
+    serde_json::from_slice(document).map(|list: GroupList| list.items)
+}
+
+/// A group version's own document (`APIResourceList`). Subresources may stand anywhere in it.
+pub fn resources(of: &GroupVersion, document: &[u8]) -> Result<Version, serde_json::Error> {
+    let list: legacy::ResourceList = serde_json::from_slice(document)?;
+    let mut resources: IndexMap<String, Resource> = IndexMap::new();
+    for read in list.resources {
+        let kind = Kind {
+            group: read.group,
+            version: read.version,
+            kind: read.kind,
+        };
+        let scope = match read.namespaced {
+            true => NAMESPACED,
+            false => CLUSTER,
+        };
+        let (name, subresource) = read.name.split_once('/').unwrap_or((&read.name, ""));
+        let known = resources
+            .entry(name.to_owned())
+            .or_insert_with(|| Resource {
+                name: name.to_owned(),
+                scope: scope.to_owned(),
+                ..Resource::default()
+            });
+        if subresource.is_empty() {
+            *known = Resource {
+                name: name.to_owned(),
+                response_kind: kind,
+                scope: scope.to_owned(),
+                singular_resource: read.singular_name,
+                verbs: read.verbs.items,
+                short_names: read.short_names,
+                categories: read.categories,
+                subresources: std::mem::take(&mut known.subresources),
+            };
+        } else {
+            known.subresources.push(Subresource {
+                name: subresource.to_owned(),
+                response_kind: (!kind.kind.is_empty()).then_some(kind),
+                accepted_types: Vec::new(),
+                verbs: read.verbs.items,
+            });
+        }
+    }
+    Ok(Version {
+        name: of.version.clone(),
+        resources: resources.into_values().collect(),
+        freshness: CURRENT.to_owned(),
+    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
-//! Discovery documents of apiservers: wire formats, parsing, and a model independent of the format. Pure.
+//! Discovery documents of apiservers: their forms, and how they are read. Pure.
 
 pub mod documents;
+pub mod legacy;
 pub mod model;
-pub mod pool;
-pub mod read;
-pub mod wire;

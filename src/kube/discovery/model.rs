@@ -1,17 +1,21 @@
-//! A server's discovery, independent of its format. Plain data, in the server's order.
-//!
-//! Texts, lists of texts and whole resources are shared, between servers too ([`super::pool`]): one document repeats
-//! the same verbs hundreds of times, and servers differ in little.
+//! Discovery as aggregated discovery says it: `apidiscovery.k8s.io/v2` and `v2beta1`, which have the same fields. One
+//! declaration for JSON, YAML and protobuf. Servers' legacy documents are read into it too.
 
-use std::sync::Arc;
+use indexmap::IndexMap;
+use prost::Message;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::kube::gvr::{Gvr, Scope, ServedSet};
 
-/// A text, shared.
-pub type Text = Arc<str>;
-
-/// A list of texts, shared.
-pub type Texts = Arc<[Text]>;
+/// Freshness of a version of which no server can be reached, or whose document could not be read: it exists, but its
+/// contents may have changed.
+pub const STALE: &str = "Stale";
+/// Freshness of all other versions.
+pub const CURRENT: &str = "Current";
+/// Scope of a namespaced resource.
+pub const NAMESPACED: &str = "Namespaced";
+/// Scope of a cluster-scoped resource.
+pub const CLUSTER: &str = "Cluster";
 
 /// Everything that a server lists, the core group (`""`) first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,172 +23,222 @@ pub struct Document {
     pub groups: Vec<Group>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// `APIGroupDiscoveryList`
+#[derive(Clone, PartialEq, Eq, Message, Serialize, Deserialize)]
+pub struct GroupList {
+    #[prost(message, repeated, tag = "2")]
+    #[serde(default, deserialize_with = "nullable")]
+    pub items: Vec<Group>,
+}
+
+/// `APIGroupDiscovery`
+#[derive(Clone, PartialEq, Eq, Message, Serialize, Deserialize)]
 pub struct Group {
-    /// Empty for the core group.
-    pub name: Text,
-    /// Its versions, the preferred one first.
+    #[prost(message, required, tag = "1")]
+    #[serde(default)]
+    pub metadata: Metadata,
+    /// The preferred one first.
+    #[prost(message, repeated, tag = "2")]
+    #[serde(default, deserialize_with = "nullable")]
     pub versions: Vec<Version>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Version {
-    pub name: Text,
-    /// No server of it can be reached, or its document could not be read: it exists, but its contents may have changed
-    /// (`freshness: Stale`).
-    pub stale: bool,
-    pub resources: Vec<Arc<Resource>>,
+/// The only field of `ObjectMeta` that a group has.
+#[derive(Clone, PartialEq, Eq, Message, Serialize, Deserialize)]
+pub struct Metadata {
+    /// Empty for the core group.
+    #[prost(string, tag = "1")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
 }
 
-/// A resource, with its subresources.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+/// `APIVersionDiscovery`
+#[derive(Clone, PartialEq, Eq, Message, Serialize, Deserialize)]
+pub struct Version {
+    #[prost(string, tag = "1")]
+    #[serde(rename = "version")]
+    pub name: String,
+    #[prost(message, repeated, tag = "2")]
+    #[serde(default, deserialize_with = "nullable")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub resources: Vec<Resource>,
+    #[prost(string, tag = "3")]
+    #[serde(default)]
+    pub freshness: String,
+}
+
+/// `APIResourceDiscovery`
+#[derive(Clone, PartialEq, Eq, Message, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Resource {
-    pub name: Text,
-    pub singular: Text,
-    /// `None` if only its subresources are served. Its `kind` is empty if only the resource's name is known.
-    pub kind: Option<Kind>,
-    /// Whether its objects are in namespaces.
-    pub namespaced: bool,
-    pub verbs: Texts,
-    pub short_names: Texts,
-    /// Categories, as `all`.
-    pub categories: Texts,
-    /// Hash of the storage version, in the legacy form only.
-    pub storage_version_hash: Text,
+    #[prost(string, tag = "1")]
+    #[serde(rename = "resource")]
+    pub name: String,
+    /// Empty where only subresources are served, and where only the resource's name is known. Some clients require it.
+    #[prost(message, required, tag = "2")]
+    #[serde(default, deserialize_with = "nullable")]
+    pub response_kind: Kind,
+    #[prost(string, tag = "3")]
+    #[serde(default)]
+    pub scope: String,
+    #[prost(string, tag = "4")]
+    #[serde(default)]
+    pub singular_resource: String,
+    #[prost(string, repeated, tag = "5")]
+    #[serde(default, deserialize_with = "nullable")]
+    pub verbs: Vec<String>,
+    #[prost(string, repeated, tag = "6")]
+    #[serde(default, deserialize_with = "nullable")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub short_names: Vec<String>,
+    #[prost(string, repeated, tag = "7")]
+    #[serde(default, deserialize_with = "nullable")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub categories: Vec<String>,
+    #[prost(message, repeated, tag = "8")]
+    #[serde(default, deserialize_with = "nullable")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub subresources: Vec<Subresource>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+/// `APISubresourceDiscovery`
+#[derive(Clone, PartialEq, Eq, Message, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Subresource {
-    /// Its name, without that of the resource.
-    pub name: Text,
-    pub kind: Option<Kind>,
-    pub verbs: Texts,
+    /// Without that of the resource.
+    #[prost(string, tag = "1")]
+    #[serde(rename = "subresource")]
+    pub name: String,
+    #[prost(message, optional, tag = "2")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response_kind: Option<Kind>,
+    #[prost(message, repeated, tag = "3")]
+    #[serde(default, deserialize_with = "nullable")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub accepted_types: Vec<Kind>,
+    #[prost(string, repeated, tag = "4")]
+    #[serde(default, deserialize_with = "nullable")]
+    pub verbs: Vec<String>,
 }
 
-/// A kind. Group and version are empty where they are those of the document.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+/// `GroupVersionKind`. Group and version are empty where they are those of the document.
+#[derive(Clone, PartialEq, Eq, Message, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Kind {
-    pub group: Text,
-    pub version: Text,
-    pub kind: Text,
+    #[prost(string, tag = "1")]
+    pub group: String,
+    #[prost(string, tag = "2")]
+    pub version: String,
+    #[prost(string, tag = "3")]
+    pub kind: String,
+}
+
+/// Go writes an empty list as `null` unless it omits it.
+pub(super) fn nullable<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(
+    value: D,
+) -> Result<T, D::Error> {
+    Option::<T>::deserialize(value).map(Option::unwrap_or_default)
+}
+
+/// Of groups' names and versions. Groups are in the order of their first version.
+impl FromIterator<(String, Version)> for Document {
+    fn from_iter<T: IntoIterator<Item = (String, Version)>>(all: T) -> Self {
+        let mut groups: IndexMap<String, Vec<Version>> = IndexMap::new();
+        for (group, version) in all {
+            groups.entry(group).or_default().push(version);
+        }
+        let group = |(name, versions)| Group {
+            metadata: Metadata { name },
+            versions,
+        };
+        Self {
+            groups: groups.into_iter().map(group).collect(),
+        }
+    }
 }
 
 impl Document {
     /// A group, by name.
     pub fn group(&self, name: &str) -> Option<&Group> {
-        self.groups.iter().find(|group| &*group.name == name)
+        self.groups.iter().find(|group| group.name() == name)
     }
 
     /// A version of a group, by name.
     pub fn version(&self, group: &str, version: &str) -> Option<&Version> {
         let mut versions = self.group(group)?.versions.iter();
-        versions.find(|known| &*known.name == version)
+        versions.find(|known| known.name == version)
     }
 
     /// The resources and subresources that it lists.
     pub fn served(&self) -> ServedSet {
-        served(&self.groups)
+        scopes(&self.groups).map(|(gvr, _)| gvr).collect()
     }
 }
 
-/// The resources and subresources that groups list.
-pub fn served<'a>(groups: impl IntoIterator<Item = &'a Group>) -> ServedSet {
-    scopes(groups).map(|(gvr, _)| gvr).collect()
-}
-
-/// The resources and subresources that groups list, each with its scope, if that is said.
-pub fn scopes<'a>(
-    groups: impl IntoIterator<Item = &'a Group>,
-) -> impl Iterator<Item = (Gvr, Option<Scope>)> {
-    let groups = groups.into_iter();
-    let versions = groups.flat_map(|group| group.versions.iter().map(move |it| (group, it)));
+/// The resources and subresources that groups list, each with its scope. Aggregated discovery does not say the scope of a
+/// resource of which only subresources are served.
+pub fn scopes(groups: &[Group]) -> impl Iterator<Item = (Gvr, Option<Scope>)> {
+    let versions = groups
+        .iter()
+        .flat_map(|group| group.versions.iter().map(move |it| (group, it)));
     versions.flat_map(|(group, version)| {
-        let resources = version.resources.iter();
-        resources.flat_map(move |resource| {
-            let scope = resource.scope();
-            let name = move |subresource: &str| Gvr {
-                group: (*group.name).to_owned(),
-                version: (*version.name).to_owned(),
-                resource: (*resource.name).to_owned(),
-                subresource: subresource.to_owned(),
-            };
-            let own = resource.kind.as_ref().map(|_| "");
-            let subresources = resource.subresources.iter().map(|sub| &*sub.name);
-            let names = own.into_iter().chain(subresources);
-            names.map(move |subresource| (name(subresource), scope))
+        version.resources.iter().flat_map(move |resource| {
+            let scope = resource.is_served().then(|| match resource.scope.as_str() {
+                NAMESPACED => Scope::Namespaced,
+                _ => Scope::Cluster,
+            });
+            let itself = resource.is_served().then_some("");
+            let subresources = resource.subresources.iter().map(|sub| sub.name.as_str());
+            itself.into_iter().chain(subresources).map(move |name| {
+                let gvr = Gvr {
+                    group: group.name().to_owned(),
+                    version: version.name.clone(),
+                    resource: resource.name.clone(),
+                    subresource: name.to_owned(),
+                };
+                (gvr, scope)
+            })
         })
     })
 }
 
+impl Group {
+    /// Empty for the core group.
+    pub fn name(&self) -> &str {
+        &self.metadata.name
+    }
+}
+
+impl Version {
+    pub fn is_stale(&self) -> bool {
+        self.freshness == STALE
+    }
+}
+
 impl Resource {
-    /// Where its objects are. Aggregated discovery does not say so of a resource of which only subresources are served.
-    fn scope(&self) -> Option<Scope> {
-        self.kind.as_ref().map(|_| match self.namespaced {
-            true => Scope::Namespaced,
-            false => Scope::Cluster,
-        })
+    /// Not only its subresources are. If only its name is known, it has verbs and no kind.
+    pub fn is_served(&self) -> bool {
+        self.has_kind() || !self.verbs.is_empty()
     }
 
-    /// Whether its kind is known; `None` where only subresources of it are served.
-    pub fn kind_known(&self) -> Option<bool> {
-        self.kind.as_ref().map(|kind| !kind.kind.is_empty())
+    /// More than its name is known.
+    pub fn has_kind(&self) -> bool {
+        !self.response_kind.kind.is_empty()
     }
 
     /// Adds what is missing from `other`, a description of the same resource: the resource itself, if only its
     /// subresources or its name are known, and further subresources.
-    pub fn complete(self: &mut Arc<Self>, other: &Arc<Self>) {
-        if Arc::ptr_eq(self, other) {
-            return;
+    pub fn complete(&mut self, other: &Self) {
+        let knows_less = !self.has_kind() && (other.has_kind() || !self.is_served());
+        let known = std::mem::take(&mut self.subresources);
+        if knows_less {
+            *self = other.clone();
         }
-        let known: std::collections::HashSet<_> = self
-            .subresources
-            .iter()
-            .map(|sub| sub.name.clone())
-            .collect();
-        let lacking = other.subresources.iter();
-        let lacking: Vec<_> = lacking
-            .filter(|sub| !known.contains(&sub.name))
-            .cloned()
-            .collect();
-        if self.kind_known() < other.kind_known() {
-            let subresources = self.subresources.clone();
-            *self = Arc::new(Self {
-                subresources,
-                ..Self::clone(other)
-            });
+        self.subresources = known;
+        for sub in &other.subresources {
+            if self.subresources.iter().all(|known| known.name != sub.name) {
+                self.subresources.push(sub.clone());
+            }
         }
-        if !lacking.is_empty() {
-            Arc::make_mut(self).subresources.extend(lacking);
-        }
-    }
-}
-
-/// Has a name that is unique in its list.
-pub trait Named {
-    fn name(&self) -> &str;
-}
-
-impl Named for Group {
-    fn name(&self) -> &str {
-        &self.name
-    }
-}
-
-impl Named for Version {
-    fn name(&self) -> &str {
-        &self.name
-    }
-}
-
-impl Named for Arc<Resource> {
-    fn name(&self) -> &str {
-        &self.name
-    }
-}
-
-impl Named for Subresource {
-    fn name(&self) -> &str {
-        &self.name
     }
 }

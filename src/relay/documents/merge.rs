@@ -3,11 +3,8 @@
 use http::HeaderValue;
 
 use super::entity::{Entity, EntityFormat, EntitySource};
-use crate::discovery::document::{
-    AggregatedDocument, DiscoveryDocument, DocumentFormat, MergeError,
-};
-use crate::discovery::merge;
-use crate::discovery::openapi::{self, OpenApiPath};
+use crate::discovery::merge::{self, DocumentFormat, MergeError};
+use crate::discovery::openapi;
 use crate::discovery::peer_discovery::{PeerDiscovery, PeerListing, SharedPeerDiscovery};
 use crate::kube::gvr::{Custom, GvrRef};
 use crate::kube::media_type;
@@ -22,7 +19,7 @@ pub enum OverlayError {
     #[error(transparent)]
     Discovery(#[from] MergeError),
     #[error(transparent)]
-    OpenApi(#[from] openapi::OpenApiMergeError),
+    OpenApi(#[from] openapi::OpenApiError),
     /// Only servers that cannot be asked list it.
     #[error("listed only by servers that cannot be asked")]
     Nobody,
@@ -105,8 +102,8 @@ pub fn refuses(
     custom: &Custom,
 ) -> Option<OverlayError> {
     let text = form.content_type.to_str().unwrap_or("");
-    forms_document(document, media_type::is_aggregated(text))?;
-    if form.for_one || !peer_discovery.adds_to(document) {
+    let is_merged = merge::is_merged(document, media_type::is_aggregated(text));
+    if !is_merged || form.for_one || !peer_discovery.adds_to(document) {
         return None;
     }
     if DocumentFormat::of(text).is_none() {
@@ -134,15 +131,16 @@ fn discovery(
     peer_discovery: &PeerDiscovery,
 ) -> Result<Option<Vec<u8>>, OverlayError> {
     let text = form.content_type.to_str().unwrap_or("");
-    let Some(target) = forms_document(document, media_type::is_aggregated(text)) else {
+    let aggregated = media_type::is_aggregated(text);
+    if !merge::is_merged(document, aggregated) {
         return Ok(None);
-    };
+    }
     let own = document.lists_groups().then_some(&peer_discovery.own.union);
     let others = (!form.for_one).then_some(&peer_discovery.others);
     let merged = match DocumentFormat::of(text) {
         Some(format) => {
             let all = own.into_iter().chain(others);
-            merge::merge_all(target, format, body, all).map_err(OverlayError::from)
+            merge::merge(document, aggregated, format, body, all).map_err(OverlayError::from)
         }
         None => Err(OverlayError::Form(form.content_type.clone())),
     };
@@ -153,53 +151,24 @@ fn discovery(
     }
 }
 
-/// `None`: nothing is ever added.
-fn forms_document(document: &DocumentRequest, aggregated: bool) -> Option<DiscoveryDocument<'_>> {
-    Some(match document {
-        DocumentRequest::Versions if aggregated => {
-            DiscoveryDocument::Aggregated(AggregatedDocument::Core)
-        }
-        DocumentRequest::Groups if aggregated => {
-            DiscoveryDocument::Aggregated(AggregatedDocument::Groups)
-        }
-        DocumentRequest::Groups => DiscoveryDocument::Groups,
-        DocumentRequest::Group(group) => DiscoveryDocument::Group(group),
-        DocumentRequest::Resources(of) => DiscoveryDocument::Resources {
-            group: &of.group,
-            version: &of.version,
-        },
-        _ => return None,
-    })
-}
-
 /// `None`: nothing was added, or no peer's document was read yet.
 fn open_api(
     form: openapi::OpenApiFormat,
     local: &[u8],
     peer_discovery: &PeerDiscovery,
-) -> Result<Option<Vec<u8>>, openapi::OpenApiMergeError> {
+) -> Result<Option<Vec<u8>>, openapi::OpenApiError> {
     let peers = peer_discovery.openapi.of(form).unwrap_or_default();
-    let mut peers: Vec<&[u8]> = peers.iter().map(|peer| &**peer).collect();
-    let wanted = |place: OpenApiPath<'_>| match (place.version, form) {
-        ("", _) => peer_discovery.others.document.group(place.group).is_some(),
-        // No server can serve a document that only unreachable servers have.
-        (version, openapi::OpenApiFormat::V3Index) => {
-            peer_discovery.lists(place.group, version) == PeerListing::Fresh
-        }
-        (version, _) => peer_discovery.lists(place.group, version) != PeerListing::No,
-    };
-    loop {
-        match openapi::merge(form, local, &peers, wanted) {
-            Err(openapi::OpenApiMergeError::Peer(index, error)) if index < peers.len() => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "a peer's OpenAPI document cannot be read"
-                );
-                peers.remove(index);
+    let peers: Vec<&[u8]> = peers.iter().map(|peer| &**peer).collect();
+    openapi::merge(form, local, &peers, |group, version| {
+        match (version, form) {
+            ("", _) => peer_discovery.others.document.group(group).is_some(),
+            // No server can serve a document that only unreachable servers have.
+            (version, openapi::OpenApiFormat::V3Index) => {
+                peer_discovery.lists(group, version) == PeerListing::Fresh
             }
-            merged => return merged,
+            (version, _) => peer_discovery.lists(group, version) != PeerListing::No,
         }
-    }
+    })
 }
 
 #[cfg(test)]
@@ -211,22 +180,19 @@ mod tests {
     fn peer_discovery() -> PeerDiscovery {
         let resource = model::Resource {
             name: "things".into(),
-            kind: Some(model::Kind {
+            response_kind: model::Kind {
                 kind: "Thing".into(),
                 ..model::Kind::default()
-            }),
+            },
             ..model::Resource::default()
         };
         let version = model::Version {
             name: "v1".into(),
-            stale: false,
-            resources: vec![resource.into()],
+            freshness: model::CURRENT.into(),
+            resources: vec![resource],
         };
         let mut peer_discovery = PeerDiscovery::default();
-        peer_discovery.others.document.groups = vec![model::Group {
-            name: "added".into(),
-            versions: vec![version],
-        }];
+        peer_discovery.others.document = [("added".to_owned(), version)].into_iter().collect();
         peer_discovery
     }
 
@@ -276,7 +242,7 @@ mod tests {
     fn what_the_apiserver_serves_is_added_first_and_for_one_server_too() {
         let mut known = peer_discovery();
         let mut own = known.others.document.groups[0].clone();
-        own.name = "own".into();
+        own.metadata.name = "own".into();
         known.own.union.document.groups = vec![own];
         let made = |for_one, content_type| {
             let upstream = UpstreamDocument {

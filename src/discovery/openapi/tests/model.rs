@@ -1,14 +1,18 @@
 //! A document as plain data, written with readers' and writers' usual means.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 use prost::Message;
 
-use super::super::{OpenApiFormat, OpenApiPath};
+use serde_json::Value as Json;
 
-type Entries = Vec<(String, String)>;
+use super::super::{OpenApiFormat, group_version};
+
+type Entries = BTreeMap<String, String>;
 
 /// A document: names, and what is described of them.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Model {
     title: String,
     paths: Entries,
@@ -70,16 +74,54 @@ impl Model {
         let mut all = self.clone();
         for peer in peers {
             let wanted = |path: &str| {
-                OpenApiPath::parse(path).is_some_and(|place| {
-                    groups.contains(&place.group)
-                        && (form != OpenApiFormat::V3Index || !place.version.is_empty())
+                group_version(path).is_some_and(|(group, version)| {
+                    groups.contains(&group)
+                        && (form != OpenApiFormat::V3Index || !version.is_empty())
                 })
             };
             if add(&mut all.paths, &peer.paths, wanted) > 0 {
                 add(&mut all.definitions, &peer.definitions, |_| true);
             }
         }
+        if form == OpenApiFormat::V3Index {
+            all.title.clear();
+            all.definitions.clear();
+        }
         (all.paths.len() > self.paths.len()).then_some(all)
+    }
+
+    /// What a reader finds in a document. The index has only paths.
+    pub(super) fn read(form: OpenApiFormat, body: &[u8]) -> Self {
+        if form == OpenApiFormat::V2Protobuf {
+            let document = Document::decode(body).unwrap();
+            let entries = |named: Vec<Named>| {
+                let entry = |it: Named| (it.name, it.value.unwrap_or_default().description);
+                named.into_iter().map(entry).collect()
+            };
+            return Self {
+                title: document.title,
+                paths: entries(document.paths.unwrap_or_default().path),
+                definitions: entries(
+                    document
+                        .definitions
+                        .unwrap_or_default()
+                        .additional_properties,
+                ),
+            };
+        }
+        let document: Json = serde_json::from_slice(body).unwrap();
+        let text = |it: &Json| it.as_str().unwrap_or_default().to_owned();
+        let entries = |part: &str| {
+            let members = document[part].as_object().into_iter().flatten();
+            members
+                .map(|(name, it)| (name.clone(), text(&it["description"])))
+                .collect()
+        };
+        Self {
+            title: text(&document["info"]),
+            paths: entries("paths"),
+            definitions: entries("definitions"),
+        }
     }
 
     pub(super) fn write(&self, form: OpenApiFormat) -> Vec<u8> {
@@ -113,8 +155,8 @@ impl Model {
 fn add(entries: &mut Entries, others: &Entries, wanted: impl Fn(&str) -> bool) -> usize {
     let before = entries.len();
     for (name, text) in others {
-        if wanted(name) && !entries.iter().any(|(own, _)| own == name) {
-            entries.push((name.clone(), text.clone()));
+        if wanted(name) && !entries.contains_key(name) {
+            entries.insert(name.clone(), text.clone());
         }
     }
     entries.len() - before
@@ -133,7 +175,7 @@ fn json(entries: &Entries) -> String {
 }
 
 fn named(entries: &Entries) -> Vec<Named> {
-    let entry = |(name, text): &(String, String)| Named {
+    let entry = |(name, text): (&String, &String)| Named {
         name: name.clone(),
         value: Some(Value {
             description: text.clone(),

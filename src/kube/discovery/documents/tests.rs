@@ -1,5 +1,5 @@
 use super::*;
-use crate::kube::discovery::model::{scopes, served};
+use crate::kube::discovery::model::{Document, scopes};
 use crate::kube::gvr::{Gvr, Scope};
 use crate::kube::media_type::is_aggregated;
 
@@ -21,6 +21,16 @@ fn names(set: &BTreeSet<Gvr>) -> Vec<String> {
         .collect()
 }
 
+fn served(groups: Vec<Group>) -> BTreeSet<Gvr> {
+    Document { groups }.served()
+}
+
+/// What a group version's own document lists.
+fn own(of: &GroupVersion, document: &[u8]) -> Vec<Group> {
+    let version = resources(of, document).unwrap();
+    Document::from_iter([(of.group.clone(), version)]).groups
+}
+
 #[test]
 fn the_path_index_names_group_versions_among_other_paths() {
     let index = br#"{"paths":["/api","/api/v1","/apis","/apis/","/apis/apps","/apis/apps/v1","/healthz","/healthz/etcd",
@@ -38,7 +48,7 @@ fn a_group_versions_document_lists_subresources_by_their_path() {
     let document = br#"{"kind":"APIResourceList","groupVersion":"v1","resources":[
         {"name":"pods","kind":"Pod"},{"name":"pods/exec","kind":"PodExecOptions"}]}"#;
     assert_eq!(
-        names(&served([&resources(&core(), document).unwrap()])),
+        names(&served(own(&core(), document))),
         ["/v1/pods/", "/v1/pods/exec"]
     );
 }
@@ -75,7 +85,7 @@ fn real_documents_of_v1_20_are_read() {
         group: "apps".into(),
         version: "v1".into(),
     };
-    let set = served([&resources(&apps, document).unwrap()]);
+    let set = served(own(&apps, document));
     assert_eq!(set.len(), 12, "{:?}", names(&set));
     assert!(names(&set).contains(&"apps/v1/deployments/scale".to_owned()));
 }
@@ -84,7 +94,7 @@ fn real_documents_of_v1_20_are_read() {
 fn real_documents_of_v1_36_are_read() {
     let document =
         include_bytes!("../../../../tests/data/kube-apiserver-v1.36/discovery/apis.v2.json");
-    let listed = names(&served(&aggregated(document).unwrap()));
+    let listed = names(&served(aggregated(document).unwrap()));
     for name in [
         "apps/v1/deployments/scale",
         "autoscaling/v2/horizontalpodautoscalers/",
@@ -94,7 +104,7 @@ fn real_documents_of_v1_36_are_read() {
     }
     let document =
         include_bytes!("../../../../tests/data/kube-apiserver-v1.36/discovery/api.v2.json");
-    let listed = names(&served(&aggregated(document).unwrap()));
+    let listed = names(&served(aggregated(document).unwrap()));
     assert!(
         listed.contains(&"/v1/pods/resize".to_owned()) && listed.contains(&"/v1/pods/".to_owned())
     );
@@ -116,7 +126,7 @@ fn both_forms_say_the_same_of_v1_36() {
         version: "v1".into(),
     };
     let mut one = of_apps(aggregated(document).unwrap());
-    let mut other = of_apps(vec![resources(&apps, legacy).unwrap()]);
+    let mut other = of_apps(own(&apps, legacy));
     one.sort_by(|one, other| one.0.cmp(&other.0));
     other.sort_by(|one, other| one.0.cmp(&other.0));
     assert_eq!(one, other);
@@ -131,8 +141,8 @@ fn a_resource_that_has_only_subresources_is_not_served_itself() {
     let document = br#"{"items":[{"metadata":{"name":"g"},"versions":[{"version":"v1","resources":[
         {"resource":"ghosts","responseKind":{"group":"","version":"","kind":""},"subresources":[{"subresource":"status"}]}]}]}]}"#;
     let groups = aggregated(document).unwrap();
-    assert_eq!(names(&served(&groups)), ["g/v1/ghosts/status"]);
     assert!(scopes(&groups).all(|(_, scope)| scope.is_none()));
+    assert_eq!(names(&served(groups)), ["g/v1/ghosts/status"]);
 }
 
 #[test]
