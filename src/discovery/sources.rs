@@ -40,10 +40,6 @@ struct Tracked {
     key: u64,
     class: ServerClass,
     cache: DocumentCache,
-    /// The part of [`Tracked::cache`] that the local apiserver lacks, and the names of lacking resources that are not
-    /// in it.
-    described: Document,
-    named: Document,
     openapi: Vec<OpenApiFormat>,
     due: Instant,
     running: bool,
@@ -191,9 +187,11 @@ impl Sources {
 
     /// What the local apiserver's discovery lacks.
     pub(super) fn others(&self) -> PeerUnion {
-        let described = self.all.iter().map(|it| (&it.described, it.is_reachable()));
+        let documents: Vec<_> = self.all.iter().map(Tracked::documents).collect();
+        let described = self.all.iter().zip(&documents);
+        let described = described.map(|(it, (described, _))| (described, it.is_reachable()));
         // Names count less than documents.
-        let named = self.all.iter().map(|it| (&it.named, false));
+        let named = documents.iter().map(|(_, named)| (named, false));
         PeerUnion {
             document: union(&described.chain(named).collect::<Vec<_>>()),
             replaces: true,
@@ -236,12 +234,10 @@ impl Sources {
 impl Tracked {
     /// `cache`: of a class that has a server in common.
     fn new(key: u64, class: ServerClass, cache: DocumentCache, now: Instant) -> Self {
-        let mut tracked = Self {
+        Self {
             key,
             class,
             cache,
-            described: Document::default(),
-            named: Document::default(),
             openapi: Vec::new(),
             due: now,
             running: false,
@@ -249,9 +245,7 @@ impl Tracked {
             failures: 0,
             read: None,
             error: None,
-        };
-        tracked.describe();
-        tracked
+        }
     }
 
     fn update_class(mut self, class: ServerClass, now: Instant) -> Self {
@@ -259,7 +253,6 @@ impl Tracked {
         let back = !self.is_reachable();
         self.class = class;
         if other {
-            self.describe();
             self.read_again(now);
         } else if back {
             self.due = now;
@@ -290,12 +283,10 @@ impl Tracked {
         self.cache.release(&self.openapi);
         self.running = false;
         if std::mem::take(&mut self.again) {
-            self.describe();
             self.due = now;
             return;
         }
-        self.describe();
-        let error = error.or_else(|| match self.named.served().len() {
+        let error = error.or_else(|| match self.documents().1.served().len() {
             0 => None,
             count => Some(format!(
                 "{count} resources that it serves are in no document"
@@ -332,30 +323,23 @@ impl Tracked {
         }
     }
 
-    /// Recomputes `described` and `named` after a change of the class or the cache.
-    fn describe(&mut self) {
+    /// The part of what was read that the local apiserver lacks, and the names of lacking resources that are not in it.
+    fn documents(&self) -> (Document, Document) {
         let lacking = &self.class.lacking;
-        self.described = self.cache.document(lacking);
-        self.named = by_name(lacking.difference(&self.described.served()));
+        let described = self.cache.document(lacking);
+        let named = by_name(lacking.difference(&described.served()));
+        (described, named)
     }
 
     fn status(&self) -> SourceStatus {
+        let members = self.class.members.iter();
+        let named = self.documents().1.groups.into_iter();
         SourceStatus {
-            servers: self
-                .class
-                .members
-                .iter()
-                .map(|member| member.id.clone())
-                .collect(),
+            servers: members.map(|member| member.id.clone()).collect(),
             version: self.class.version.clone(),
             reachable: self.is_reachable(),
             group_versions: self.class.group_versions().len(),
-            by_name: self
-                .named
-                .groups
-                .iter()
-                .map(|group| group.versions.len())
-                .sum(),
+            by_name: named.map(|group| group.versions.len()).sum(),
             read: self.read,
             error: self.error.clone(),
         }
