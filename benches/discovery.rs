@@ -14,11 +14,11 @@ use http::HeaderValue;
 use http::header::ETAG;
 use kube_interop_proxy::discovery::merge::{DocumentFormat, merge};
 use kube_interop_proxy::discovery::peer_union::{PeerUnion, union};
+use kube_interop_proxy::kube::discovery::DiscoveryDocument;
 use kube_interop_proxy::kube::discovery::documents::aggregated;
 use kube_interop_proxy::kube::discovery::model::Document;
 use kube_interop_proxy::kube::gvr::GroupVersion;
 use kube_interop_proxy::relay::documents::{Cache, Entity, EntityFormat, EntitySource, Variant};
-use kube_interop_proxy::routing::documents::DocumentRequest;
 use pingora_http::ResponseHeader;
 use serde_json::{Value, json};
 
@@ -51,8 +51,8 @@ fn main() {
     };
 
     let local = body(0);
-    let groups = DocumentRequest::Groups;
-    let merge = |document: &DocumentRequest, aggregated, body: Option<&[u8]>| {
+    let groups = DiscoveryDocument::Groups;
+    let merge = |document: &DiscoveryDocument, aggregated, body: Option<&[u8]>| {
         let format = DocumentFormat::Json;
         merge(document, aggregated, format, body, [&others]).expect("a document")
     };
@@ -77,7 +77,7 @@ fn main() {
     timed("merge, legacy list of groups", || {
         merge(&groups, false, Some(list))
     });
-    let what = DocumentRequest::Resources(GroupVersion {
+    let what = DiscoveryDocument::Resources(GroupVersion {
         group: "group-0".to_owned(),
         version: "v0".to_owned(),
     });
@@ -97,7 +97,7 @@ fn from_cache() {
     };
     let source = EntitySource::Etag(HeaderValue::from_static("\"local\""));
     let entity = Entity::new(
-        DocumentRequest::Groups,
+        DiscoveryDocument::Groups,
         format,
         source,
         Vec::new(),
@@ -112,7 +112,7 @@ fn from_cache() {
     let mut answer = ResponseHeader::build(200, None).expect("a header");
     let start = Instant::now();
     for _ in 0..REQUESTS {
-        let entity = cache.accepted(1, &DocumentRequest::Groups, &variant);
+        let entity = cache.accepted(1, &DiscoveryDocument::Groups, &variant);
         let entity = entity.expect("the document");
         entity.write(&mut answer, false).expect("a body");
     }
@@ -120,7 +120,7 @@ fn from_cache() {
     let known = [answer.headers[ETAG].clone()];
     let start = Instant::now();
     for _ in 0..REQUESTS {
-        let entity = cache.accepted(1, &DocumentRequest::Groups, &variant);
+        let entity = cache.accepted(1, &DiscoveryDocument::Groups, &variant);
         let entity = entity.expect("the document");
         assert!(entity.is_known(&known));
         entity.write_not_modified(&mut answer).expect("a header");

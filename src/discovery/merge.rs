@@ -15,11 +15,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::peer_union::PeerUnion;
+use crate::kube::discovery::DiscoveryDocument;
 use crate::kube::discovery::legacy;
 use crate::kube::discovery::model::{self, Document, STALE};
 use crate::kube::envelope::{self, EnvelopeError};
 use crate::kube::media_type;
-use crate::routing::documents::DocumentRequest;
 
 /// How a document is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -105,36 +105,36 @@ const RESOURCES: Kind = Kind {
 
 /// The kind of an apiserver's answer; `None`: nothing is ever added to it. `/api` in the legacy form says the versions of
 /// the core group, which has only one.
-fn kind_of(document: &DocumentRequest, aggregated: bool) -> Option<&'static Kind> {
+fn kind_of(document: &DiscoveryDocument, aggregated: bool) -> Option<&'static Kind> {
     Some(match document {
-        DocumentRequest::Versions | DocumentRequest::Groups if aggregated => &AGGREGATED,
-        DocumentRequest::Groups => &GROUPS,
-        DocumentRequest::Group(_) => &GROUP,
-        DocumentRequest::Resources(_) => &RESOURCES,
+        DiscoveryDocument::Versions | DiscoveryDocument::Groups if aggregated => &AGGREGATED,
+        DiscoveryDocument::Groups => &GROUPS,
+        DiscoveryDocument::Group(_) => &GROUP,
+        DiscoveryDocument::Resources(_) => &RESOURCES,
         _ => return None,
     })
 }
 
 /// Whether something may be added to it. `aggregated`: it is aggregated discovery.
-pub fn is_merged(document: &DocumentRequest, aggregated: bool) -> bool {
+pub fn is_merged(document: &DiscoveryDocument, aggregated: bool) -> bool {
     kind_of(document, aggregated).is_some()
 }
 
 /// What `others` list, as such a document; `None`: nothing.
 fn listed_by(
-    document: &DocumentRequest,
+    document: &DiscoveryDocument,
     kind: &Kind,
     others: &Document,
 ) -> Result<Option<Value>, MergeError> {
-    let is_core = *document == DocumentRequest::Versions;
+    let is_core = *document == DiscoveryDocument::Versions;
     let groups = others.groups.iter();
     let groups = groups.filter(|group| group.name().is_empty() == is_core);
     let listed = match document {
-        DocumentRequest::Group(name) => match others.group(name) {
+        DiscoveryDocument::Group(name) => match others.group(name) {
             Some(group) => serde_json::to_value(legacy::Group::from(group))?,
             None => return Ok(None),
         },
-        DocumentRequest::Resources(of) => match others.version(&of.group, &of.version) {
+        DiscoveryDocument::Resources(of) => match others.version(&of.group, &of.version) {
             Some(version) => serde_json::to_value(legacy::ResourceList::new(&of.group, version))?,
             None => return Ok(None),
         },
@@ -152,7 +152,7 @@ fn listed_by(
 /// local bytes may pass as they are. Without a local document, that of a group or of a version is made of what others list
 /// fresh; `None` where they do not. [`MergeError::Stale`]: the local server lists a CRD's resource in place of a stale one.
 pub fn merge<'a>(
-    document: &DocumentRequest,
+    document: &DiscoveryDocument,
     aggregated: bool,
     format: DocumentFormat,
     body: Option<&[u8]>,
@@ -178,7 +178,7 @@ pub fn merge<'a>(
             continue;
         };
         merging.replaces = others.replaces;
-        if let DocumentRequest::Resources(of) = document
+        if let DiscoveryDocument::Resources(of) = document
             && let Some(version) = others.document.version(&of.group, &of.version)
         {
             merging.remove_replaced(local, version)?;
@@ -215,13 +215,13 @@ impl Kind {
     /// A document that the local server does not have.
     fn new(
         &self,
-        document: &DocumentRequest,
+        document: &DiscoveryDocument,
         listed: &Value,
         others: &PeerUnion,
     ) -> Option<(Value, Unknown)> {
         let is_made = match document {
-            DocumentRequest::Group(_) => true,
-            DocumentRequest::Resources(of) => {
+            DiscoveryDocument::Group(_) => true,
+            DiscoveryDocument::Resources(of) => {
                 let version = others.document.version(&of.group, &of.version);
                 version.is_some_and(|version| !version.is_stale())
             }

@@ -7,9 +7,9 @@
 use http::HeaderValue;
 
 use super::peer_union::PeerUnion;
+use crate::kube::discovery::DiscoveryDocument;
 use crate::kube::media_type;
 use crate::local::groups::ServedGroups;
-use crate::routing::documents::DocumentRequest;
 
 /// What the local apiserver serves, for its own lists of groups.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -37,11 +37,11 @@ impl OwnGroups {
     }
 
     /// Whether the local apiserver's document may lack some of it. `accept`: of the request.
-    pub fn may_add_to(&self, document: &DocumentRequest, accept: Option<&HeaderValue>) -> bool {
+    pub fn may_add_to(&self, document: &DiscoveryDocument, accept: Option<&HeaderValue>) -> bool {
         let all = &self.union.document;
         match document {
-            DocumentRequest::Groups => !all.groups.is_empty() && !self.is_complete_for(accept),
-            DocumentRequest::Group(name) => all.group(name).is_some(),
+            DiscoveryDocument::Groups => !all.groups.is_empty() && !self.is_complete_for(accept),
+            DiscoveryDocument::Group(name) => all.group(name).is_some(),
             _ => false,
         }
     }
@@ -85,18 +85,18 @@ mod tests {
 
     fn may_add_to_groups(own: &OwnGroups, accept: &str) -> bool {
         let accept = HeaderValue::from_str(accept).unwrap();
-        own.may_add_to(&DocumentRequest::Groups, Some(&accept))
+        own.may_add_to(&DiscoveryDocument::Groups, Some(&accept))
     }
 
     #[test]
     fn every_legacy_list_is_compared_and_no_other_document() {
         let own = own(&[("apps", true)], None);
-        assert!(own.may_add_to(&DocumentRequest::Groups, None));
+        assert!(own.may_add_to(&DiscoveryDocument::Groups, None));
         assert!(may_add_to_groups(&own, V2));
-        for document in [DocumentRequest::Versions, DocumentRequest::OpenApiV2] {
+        for document in [DiscoveryDocument::Versions, DiscoveryDocument::OpenApiV2] {
             assert!(!own.may_add_to(&document, None));
         }
-        assert!(!OwnGroups::default().may_add_to(&DocumentRequest::Groups, None));
+        assert!(!OwnGroups::default().may_add_to(&DiscoveryDocument::Groups, None));
     }
 
     #[test]

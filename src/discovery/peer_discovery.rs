@@ -14,9 +14,9 @@ use super::newest::{Rank, newer_targets};
 use super::openapi::OpenApiFormat;
 use super::own::OwnGroups;
 use super::peer_union::PeerUnion;
+use crate::kube::discovery::DiscoveryDocument;
 use crate::kube::gvr::ServedSet;
 use crate::local::state::LocalState;
-use crate::routing::documents::DocumentRequest;
 use crate::routing::table::Snapshot;
 
 /// What peers list and the local apiserver does not, and what its own discovery may lack.
@@ -98,17 +98,17 @@ impl PeerDiscovery {
     }
 
     /// Whether peers have something for a document that the local apiserver's lacks.
-    pub fn adds_to(&self, document: &DocumentRequest) -> bool {
+    pub fn adds_to(&self, document: &DiscoveryDocument) -> bool {
         let others = &self.others.document;
         match document {
-            DocumentRequest::Versions => others.group("").is_some(),
-            DocumentRequest::Groups => others.groups.iter().any(|it| !it.name().is_empty()),
-            DocumentRequest::Group(name) => others.group(name).is_some(),
-            DocumentRequest::Resources(of) | DocumentRequest::OpenApiV3Version(of) => {
+            DiscoveryDocument::Versions => others.group("").is_some(),
+            DiscoveryDocument::Groups => others.groups.iter().any(|it| !it.name().is_empty()),
+            DiscoveryDocument::Group(name) => others.group(name).is_some(),
+            DiscoveryDocument::Resources(of) | DiscoveryDocument::OpenApiV3Version(of) => {
                 self.lists(&of.group, &of.version) != PeerListing::No
             }
-            DocumentRequest::OpenApiV2 => !self.is_empty(),
-            DocumentRequest::OpenApiV3 => {
+            DiscoveryDocument::OpenApiV2 => !self.is_empty(),
+            DiscoveryDocument::OpenApiV3 => {
                 let indices = self.openapi.of(OpenApiFormat::V3Index);
                 indices.is_some_and(|indices| !indices.is_empty())
             }

@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 
 use super::merge::{DocumentFormat, MergeError};
 use super::peer_union::{PeerUnion, union};
+use crate::kube::discovery::DiscoveryDocument;
 use crate::kube::discovery::model::{
     CLUSTER, CURRENT, Document, GroupList, Kind, Resource, STALE, Subresource, Version,
 };
 use crate::kube::discovery::{documents, legacy};
 use crate::kube::gvr::GroupVersion;
-use crate::routing::documents::DocumentRequest;
 
 fn of(group: &str, version: &str) -> GroupVersion {
     GroupVersion {
@@ -27,12 +27,12 @@ fn of(group: &str, version: &str) -> GroupVersion {
     }
 }
 
-fn resources(group: &str, version: &str) -> DocumentRequest {
-    DocumentRequest::Resources(of(group, version))
+fn resources(group: &str, version: &str) -> DiscoveryDocument {
+    DiscoveryDocument::Resources(of(group, version))
 }
 
-fn group(name: &str) -> DocumentRequest {
-    DocumentRequest::Group(name.to_owned())
+fn group(name: &str) -> DiscoveryDocument {
+    DiscoveryDocument::Group(name.to_owned())
 }
 
 /// A document that lists these, as `group/version/resource[/subresource]`; said by `server`.
@@ -129,24 +129,24 @@ fn other(document: &Document) -> PeerUnion {
 type Merged = Result<Option<Vec<u8>>, MergeError>;
 
 /// Merges a document of aggregated discovery in JSON.
-fn merge_aggregated(document: &DocumentRequest, body: &[u8], others: &PeerUnion) -> Merged {
+fn merge_aggregated(document: &DiscoveryDocument, body: &[u8], others: &PeerUnion) -> Merged {
     super::merge::merge(document, true, DocumentFormat::Json, Some(body), [others])
 }
 
 /// Merges a legacy document in JSON.
-fn merge_legacy(document: &DocumentRequest, body: Option<&[u8]>, others: &PeerUnion) -> Merged {
+fn merge_legacy(document: &DiscoveryDocument, body: Option<&[u8]>, others: &PeerUnion) -> Merged {
     super::merge::merge(document, false, DocumentFormat::Json, body, [others])
 }
 
-fn group_list(document: &DocumentRequest, listed: &Document) -> GroupList {
-    let is_core = *document == DocumentRequest::Versions;
+fn group_list(document: &DiscoveryDocument, listed: &Document) -> GroupList {
+    let is_core = *document == DiscoveryDocument::Versions;
     let mut items = listed.groups.clone();
     items.retain(|group| group.name().is_empty() == is_core);
     GroupList { items }
 }
 
 /// An aggregated document as a server says it.
-fn aggregated_body(document: &DocumentRequest, listed: &Document) -> Vec<u8> {
+fn aggregated_body(document: &DiscoveryDocument, listed: &Document) -> Vec<u8> {
     let mut body = json!(group_list(document, listed));
     body["kind"] = "APIGroupDiscoveryList".into();
     body["apiVersion"] = "apidiscovery.k8s.io/v2".into();
@@ -155,7 +155,7 @@ fn aggregated_body(document: &DocumentRequest, listed: &Document) -> Vec<u8> {
 }
 
 fn legacy_groups(listed: &Document) -> legacy::GroupList {
-    let groups = group_list(&DocumentRequest::Groups, listed).items;
+    let groups = group_list(&DiscoveryDocument::Groups, listed).items;
     legacy::GroupList {
         groups: groups.iter().map(Into::into).collect(),
     }
@@ -175,7 +175,7 @@ fn resources_body(document: &Document, of: &GroupVersion) -> Option<Vec<u8>> {
         document: document.clone(),
         replaces: false,
     };
-    merge_legacy(&DocumentRequest::Resources(of.clone()), None, &others).unwrap()
+    merge_legacy(&DiscoveryDocument::Resources(of.clone()), None, &others).unwrap()
 }
 
 fn group_versions(document: &Document) -> BTreeSet<GroupVersion> {
@@ -189,7 +189,7 @@ fn group_versions(document: &Document) -> BTreeSet<GroupVersion> {
 
 /// Everything that the local server's aggregated documents list once they are merged.
 fn merged(local: &Document, others: &PeerUnion) -> Document {
-    let documents = [DocumentRequest::Versions, DocumentRequest::Groups].map(|document| {
+    let documents = [DiscoveryDocument::Versions, DiscoveryDocument::Groups].map(|document| {
         let body = aggregated_body(&document, local);
         let merged = merge_aggregated(&document, &body, others).unwrap();
         documents::aggregated(&merged.unwrap_or(body)).unwrap()
@@ -227,13 +227,13 @@ fn read_legacy(
 /// The same from the documents before aggregated discovery.
 fn merged_legacy(local: &Document, others: &PeerUnion) -> Document {
     let groups = groups_body(local);
-    let merged = merge_legacy(&DocumentRequest::Groups, Some(&groups), others).unwrap();
+    let merged = merge_legacy(&DiscoveryDocument::Groups, Some(&groups), others).unwrap();
     let order = documents::listed(&merged.unwrap_or(groups)).unwrap();
     let all = group_versions(local).into_iter();
     let all = all.chain(group_versions(&others.document)).collect();
     read_legacy(&order, &all, |of| {
         let body = resources_body(local, of);
-        let document = DocumentRequest::Resources(of.clone());
+        let document = DiscoveryDocument::Resources(of.clone());
         let merged = merge_legacy(&document, body.as_deref(), others).unwrap();
         merged.or(body)
     })

@@ -11,8 +11,9 @@
 //! trailing slash is accepted: the apiserver and its routers trim it. So is any path after `proxy`, which belongs to
 //! another server: only its escapes must be whole, because Go refuses the request otherwise.
 //!
-//! Pure and total: no I/O, no panic, and no allocation unless something is percent-encoded.
+//! Pure and total: no I/O, no panic, and no allocation for a resource unless something is percent-encoded.
 
+use crate::kube::discovery::DiscoveryDocument;
 use crate::kube::gvr::GvrRef;
 use std::borrow::Cow;
 
@@ -72,7 +73,7 @@ impl RequestInfo<'_> {
 }
 
 /// First segments of paths that kube-apiserver answers itself.
-const NEVER_UPGRADED: [&str; 10] = [
+const NEVER_UPGRADED: [&str; 11] = [
     "",
     ".well-known",
     "debug",
@@ -80,6 +81,7 @@ const NEVER_UPGRADED: [&str; 10] = [
     "livez",
     "logs",
     "metrics",
+    "openapi",
     "openid",
     "readyz",
     "version",
@@ -91,7 +93,7 @@ pub enum Target<'a> {
     /// Something below `/api/<version>` or `/apis/<group>/<version>`.
     Resource(ResourceRequest<'a>),
     /// A document about what is served, whatever the method.
-    Discovery(DiscoveryTarget<'a>),
+    Discovery(DiscoveryDocument),
     /// Everything else, and every path that could be read in two ways.
     Other,
 }
@@ -141,36 +143,6 @@ impl<'a> From<&'a ResourceRequest<'_>> for GvrRef<'a> {
             subresource: &request.subresource,
         }
     }
-}
-
-/// A document about what is served.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DiscoveryTarget<'a> {
-    /// `/api`: versions of the core group, or aggregated discovery of it.
-    Versions,
-    /// `/apis`: all other groups, or aggregated discovery of them.
-    Groups,
-    /// `/apis/<group>`: versions of one group.
-    Group(Cow<'a, str>),
-    /// `/api/<version>` or `/apis/<group>/<version>`: resources of one version.
-    GroupVersion(GroupVersionRef<'a>),
-    /// `/openapi/v2`: everything, in one document.
-    OpenApiV2,
-    /// `/openapi/v3`: index of the documents below it.
-    OpenApiV3,
-    /// `/openapi/v3/api/<version>` or `/openapi/v3/apis/<group>/<version>`.
-    OpenApiV3GroupVersion(GroupVersionRef<'a>),
-    /// Any other document below `/openapi/v3/`, by the rest of its path as it is on the wire:
-    /// `apis/apps`, `version`.
-    OpenApiV3Document(&'a str),
-}
-
-/// An API group and one of its versions.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GroupVersionRef<'a> {
-    /// API group; empty for the core group.
-    pub group: Cow<'a, str>,
-    pub version: Cow<'a, str>,
 }
 
 /// What is to be done with a resource.

@@ -56,8 +56,8 @@ fn nothing_of_an_aggregated_document_is_lost_by_reading_and_writing_it() {
     let custom = "example.com";
     listed.groups.retain(|group| group.name() != custom);
     for (document, name) in [
-        (DocumentRequest::Versions, "api.v2.json"),
-        (DocumentRequest::Groups, "apis.v2.json"),
+        (DiscoveryDocument::Versions, "api.v2.json"),
+        (DiscoveryDocument::Groups, "apis.v2.json"),
     ] {
         let mut real = value(&file("v1.36", name));
         let items = real["items"].as_array_mut().unwrap();
@@ -118,7 +118,7 @@ fn both_kinds_of_documents_say_the_same_of_v1_36() {
 fn a_new_server_gets_what_only_an_old_one_lists() {
     let others = other(&legacy_of("v1.20.2"));
     let body = file("v1.36", "apis.v2.json");
-    let text = merge_aggregated(&DocumentRequest::Groups, &body, &others)
+    let text = merge_aggregated(&DiscoveryDocument::Groups, &body, &others)
         .unwrap()
         .unwrap();
     let groups = documents::aggregated(&text).unwrap();
@@ -149,7 +149,7 @@ fn an_old_server_gets_what_only_a_new_one_lists() {
     let others = other(&legacy_of("v1.36"));
     let body = file("v1.20.2", "apis.legacy.json");
     let merged = value(
-        &merge_legacy(&DocumentRequest::Groups, Some(&body), &others)
+        &merge_legacy(&DiscoveryDocument::Groups, Some(&body), &others)
             .unwrap()
             .unwrap(),
     );
@@ -233,8 +233,8 @@ fn resources_that_a_version_lacks_come_after_its_own() {
 fn a_server_that_lacks_nothing_gets_nothing() {
     let others = other(&v1_36());
     for (document, name) in [
-        (DocumentRequest::Versions, "api.v2.json"),
-        (DocumentRequest::Groups, "apis.v2.json"),
+        (DiscoveryDocument::Versions, "api.v2.json"),
+        (DiscoveryDocument::Groups, "apis.v2.json"),
     ] {
         let body = file("v1.36", name);
         assert_eq!(merge_aggregated(&document, &body, &others).unwrap(), None);
@@ -242,7 +242,7 @@ fn a_server_that_lacks_nothing_gets_nothing() {
     let others = other(&legacy_of("v1.20.2"));
     for (of, body) in kept("v1.20.2") {
         let merged = merge_legacy(
-            &DocumentRequest::Resources(of.clone()),
+            &DiscoveryDocument::Resources(of.clone()),
             Some(&body),
             &others,
         );

@@ -7,7 +7,7 @@ use super::*;
 use crate::kube::envelope::EnvelopeError;
 
 fn merge(
-    document: &DocumentRequest,
+    document: &DiscoveryDocument,
     format: DocumentFormat,
     body: Option<&[u8]>,
     others: &PeerUnion,
@@ -63,7 +63,7 @@ pub(super) fn resource_list(document: &Document, of: (&str, &str)) -> legacy::Re
 fn aggregated_discovery_in_protobuf_says_what_it_says_in_json() {
     let (local, others) = (local(), others());
     let expected = merged(&local, &others);
-    for document in [DocumentRequest::Versions, DocumentRequest::Groups] {
+    for document in [DiscoveryDocument::Versions, DiscoveryDocument::Groups] {
         let body = enveloped(
             "apidiscovery.k8s.io/v2beta1",
             "APIGroupDiscoveryList",
@@ -86,7 +86,7 @@ fn legacy_discovery_in_protobuf_says_what_it_says_in_json() {
     let (local, others) = (local(), others());
     let body = enveloped("v1", "APIGroupList", &legacy_groups(&local));
     let merged_groups = merge(
-        &DocumentRequest::Groups,
+        &DiscoveryDocument::Groups,
         DocumentFormat::Protobuf,
         Some(&body),
         &others,
@@ -140,8 +140,8 @@ fn what_local_does_not_have_is_made_in_protobuf() {
     assert_eq!(list, resource_list(&others.document, ("h", "v1")));
     for what in [
         &group("nobodys"),
-        &DocumentRequest::Groups,
-        &DocumentRequest::Versions,
+        &DiscoveryDocument::Groups,
+        &DiscoveryDocument::Versions,
     ] {
         assert_eq!(
             merge(what, DocumentFormat::Protobuf, None, &others).unwrap(),
@@ -210,7 +210,7 @@ fn what_is_another_kind_or_damaged_is_refused() {
     let refused = merge(&group("g"), DocumentFormat::Protobuf, Some(&list), &others);
     assert!(matches!(refused, Err(MergeError::Kind("APIGroup"))));
     let bare = merge(
-        &DocumentRequest::Groups,
+        &DiscoveryDocument::Groups,
         DocumentFormat::Protobuf,
         Some(b"{}"),
         &others,
@@ -220,14 +220,14 @@ fn what_is_another_kind_or_damaged_is_refused() {
         Err(MergeError::Protobuf(EnvelopeError::Magic))
     ));
     let cut = merge(
-        &DocumentRequest::Groups,
+        &DiscoveryDocument::Groups,
         DocumentFormat::Protobuf,
         Some(&list[..list.len() - 3]),
         &others,
     );
     assert!(matches!(cut, Err(MergeError::Protobuf(_))));
     let no_yaml = merge(
-        &DocumentRequest::Groups,
+        &DiscoveryDocument::Groups,
         DocumentFormat::Yaml,
         Some(b"a: [1"),
         &others,

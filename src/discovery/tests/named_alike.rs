@@ -74,7 +74,7 @@ fn aggregated_discovery_has_the_built_in_resource_in_its_place() {
 
 #[test]
 fn the_version_is_stale_where_no_target_has_the_built_in_resource() {
-    let body = aggregated_body(&DocumentRequest::Groups, &local());
+    let body = aggregated_body(&DiscoveryDocument::Groups, &local());
     let text = String::from_utf8(body).unwrap();
     let without = text.replace(r#""freshness":"Current","#, "");
     let last = without.replace(
@@ -86,7 +86,7 @@ fn the_version_is_stale_where_no_target_has_the_built_in_resource() {
     assert!(without.len() < text.len() && last.len() == text.len());
     let null = text.replace(r#""Current""#, "null");
     for body in [&text, &without, &last, &null, none] {
-        let merged = merge_aggregated(&DocumentRequest::Groups, body.as_bytes(), &others(true));
+        let merged = merge_aggregated(&DiscoveryDocument::Groups, body.as_bytes(), &others(true));
         let merged = value(&merged.unwrap().unwrap());
         let version = &merged["items"][0]["versions"][0];
         assert_eq!(version["freshness"], "Stale", "{body}");
@@ -94,10 +94,10 @@ fn the_version_is_stale_where_no_target_has_the_built_in_resource() {
     }
     // Nothing of its names is a CRD's.
     let body = aggregated_body(
-        &DocumentRequest::Groups,
+        &DiscoveryDocument::Groups,
         &listing("local", &["g/v1/y", "g/v1/x/status"]),
     );
-    let merged = merge_aggregated(&DocumentRequest::Groups, &body, &others(true));
+    let merged = merge_aggregated(&DiscoveryDocument::Groups, &body, &others(true));
     let merged = value(&merged.unwrap().unwrap());
     let version = &merged["items"][0]["versions"][0];
     assert_eq!(version["freshness"], "Current");

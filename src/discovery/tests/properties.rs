@@ -142,7 +142,7 @@ proptest! {
         local in local(), servers in servers(), pretty in any::<bool>(),
     ) {
         let others = union_of(&servers);
-        for document in [DocumentRequest::Versions, DocumentRequest::Groups] {
+        for document in [DiscoveryDocument::Versions, DiscoveryDocument::Groups] {
             let mut body = aggregated_body(&document, &local);
             if pretty {
                 body = serde_json::to_vec_pretty(&value(&body)).unwrap();
@@ -154,14 +154,14 @@ proptest! {
             }
         }
         let groups = groups_body(&local);
-        let merge_groups = |body: &[u8]| merge_legacy(&DocumentRequest::Groups, Some(body), &others).unwrap();
+        let merge_groups = |body: &[u8]| merge_legacy(&DiscoveryDocument::Groups, Some(body), &others).unwrap();
         if let Some(merged) = merge_groups(&groups) {
             prop_assert!(only_longer(&value(&groups), &value(&merged)));
             prop_assert_eq!(merge_groups(&merged), None);
         }
         for of in group_versions(&local) {
             let Some(body) = resources_body(&local, &of) else { continue };
-            let merge = |body: &[u8]| merge_legacy(&DocumentRequest::Resources(of.clone()), Some(body), &others).unwrap();
+            let merge = |body: &[u8]| merge_legacy(&DiscoveryDocument::Resources(of.clone()), Some(body), &others).unwrap();
             if let Some(merged) = merge(&body) {
                 prop_assert!(only_longer(&value(&body), &value(&merged)));
                 prop_assert_eq!(merge(&merged), None);
@@ -173,7 +173,7 @@ proptest! {
     fn protobuf_says_what_json_says(local in local(), servers in servers(), replaces in any::<bool>()) {
         let others = PeerUnion { replaces, ..union_of(&servers) };
         let expected = merged(&local, &others);
-        for document in [DocumentRequest::Versions, DocumentRequest::Groups] {
+        for document in [DiscoveryDocument::Versions, DiscoveryDocument::Groups] {
             let enveloped = |listed| {
                 let list = group_list(&document, listed);
                 super::merge::enveloped("apidiscovery.k8s.io/v2", "APIGroupDiscoveryList", &list)
@@ -189,7 +189,7 @@ proptest! {
         let others = PeerUnion { replaces: true, ..other(&listing("b", &["/v1/x", "g/v1/x"])) };
         let body = format!(r#"{{"kind":"APIGroupDiscoveryList","items":[{text}]}}"#);
         for body in [bytes.as_slice(), body.as_bytes(), &[b"k8s\0", bytes.as_slice()].concat()] {
-            for what in [DocumentRequest::Groups, group("g"), resources("g", "v1")] {
+            for what in [DiscoveryDocument::Groups, group("g"), resources("g", "v1")] {
                 for format in [DocumentFormat::Json, DocumentFormat::Yaml, DocumentFormat::Protobuf] {
                     let _ = merge(&what, false, format, Some(body), [&others]);
                     let _ = merge(&what, true, format, Some(body), [&others]);

@@ -4,7 +4,7 @@ use super::*;
 
 fn merge(body: &str, names: &[&str]) -> Value {
     let others = other(&listing("b", names));
-    let merged = merge_aggregated(&DocumentRequest::Groups, body.as_bytes(), &others).unwrap();
+    let merged = merge_aggregated(&DiscoveryDocument::Groups, body.as_bytes(), &others).unwrap();
     value(&merged.expect("something is added"))
 }
 
@@ -81,7 +81,7 @@ fn an_entry_that_stands_for_subresources_only_is_written_anew_with_its_own_first
     assert_eq!(listed.unwrap()[1..], [x]);
     let others = other(&listing("b", &["g/v1/x", "g/v1/x/scale", "g/v1/x/status"]));
     let merged = serde_json::to_vec(&merged).unwrap();
-    let again = merge_aggregated(&DocumentRequest::Groups, &merged, &others);
+    let again = merge_aggregated(&DiscoveryDocument::Groups, &merged, &others);
     assert_eq!(again.unwrap(), None);
 }
 
@@ -91,7 +91,7 @@ fn a_stale_version_is_added_as_such() {
     document.groups[0].versions[0].freshness = STALE.into();
     let others = other(&document);
     let body = br#"{"kind":"APIGroupDiscoveryList","items":[]}"#;
-    let merged = merge_aggregated(&DocumentRequest::Groups, body, &others)
+    let merged = merge_aggregated(&DiscoveryDocument::Groups, body, &others)
         .unwrap()
         .unwrap();
     assert_eq!(
@@ -100,7 +100,7 @@ fn a_stale_version_is_added_as_such() {
     );
     let body = br#"{"kind":"APIGroupList","groups":[]}"#;
     let merged = value(
-        &merge_legacy(&DocumentRequest::Groups, Some(body), &others)
+        &merge_legacy(&DiscoveryDocument::Groups, Some(body), &others)
             .unwrap()
             .unwrap(),
     );
@@ -116,7 +116,7 @@ fn a_stale_version_is_added_as_such() {
 fn the_core_group_and_the_others_are_in_documents_of_their_own() {
     let others = other(&listing("b", &["/v1/x", "g/v1/x"]));
     let body = br#"{"kind":"APIGroupDiscoveryList","items":[{"metadata":{},"versions":[{"version":"v1"}]}]}"#;
-    let merged = merge_aggregated(&DocumentRequest::Versions, body, &others)
+    let merged = merge_aggregated(&DiscoveryDocument::Versions, body, &others)
         .unwrap()
         .unwrap();
     let merged = value(&merged);
@@ -150,10 +150,10 @@ fn what_is_another_document_is_refused() {
         let body = body.as_bytes();
         let unnamed = body.ends_with(b"[{}]}");
         assert!(
-            merge_aggregated(&DocumentRequest::Groups, body, &others).is_err() != unnamed,
+            merge_aggregated(&DiscoveryDocument::Groups, body, &others).is_err() != unnamed,
             "{body:?}"
         );
-        assert!(merge_legacy(&DocumentRequest::Groups, Some(body), &others).is_err());
+        assert!(merge_legacy(&DiscoveryDocument::Groups, Some(body), &others).is_err());
         assert!(merge_legacy(&group("g"), Some(body), &others).is_err());
         assert!(merge_legacy(&resources("g", "v1"), Some(body), &others).is_err());
     }

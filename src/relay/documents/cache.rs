@@ -10,7 +10,7 @@ use http::HeaderValue;
 use tokio::sync::Semaphore;
 
 use super::entity::{Entity, EntityFormat, EntitySource};
-use crate::routing::documents::DocumentRequest;
+use crate::kube::discovery::DiscoveryDocument;
 
 /// Most documents: all common documents in all formats.
 const ENTITIES: usize = 256;
@@ -47,7 +47,7 @@ struct Kept {
     entities: VecDeque<Arc<Entity>>,
     bytes: usize,
     /// The document that a variant led to. Oldest first.
-    accepted: VecDeque<(DocumentRequest, Variant, Arc<Entity>)>,
+    accepted: VecDeque<(DiscoveryDocument, Variant, Arc<Entity>)>,
 }
 
 impl Default for Cache {
@@ -65,7 +65,7 @@ impl Cache {
     pub fn accepted(
         &self,
         generation: u64,
-        document: &DocumentRequest,
+        document: &DiscoveryDocument,
         variant: &Variant,
     ) -> Option<Arc<Entity>> {
         let kept = self.kept(generation)?;
@@ -78,7 +78,7 @@ impl Cache {
     pub fn find(
         &self,
         generation: u64,
-        document: &DocumentRequest,
+        document: &DiscoveryDocument,
         format: &EntityFormat,
         source: &EntitySource,
     ) -> Option<Arc<Entity>> {
@@ -172,49 +172,49 @@ mod tests {
         EntitySource::Etag(HeaderValue::from_str(text).unwrap())
     }
 
-    fn entity(document: DocumentRequest, tag: &str, size: usize) -> Arc<Entity> {
+    fn entity(document: DiscoveryDocument, tag: &str, size: usize) -> Arc<Entity> {
         let body = vec![b'x'; size];
         Arc::new(Entity::new(document, json(), etag(tag), body, None))
     }
 
-    fn group(number: usize) -> DocumentRequest {
-        DocumentRequest::Group(number.to_string())
+    fn group(number: usize) -> DiscoveryDocument {
+        DiscoveryDocument::Group(number.to_string())
     }
 
     #[test]
     fn what_is_kept_is_found_by_what_it_was_made_from_and_by_what_led_to_it() {
         let cache = Cache::default();
-        let kept = entity(DocumentRequest::Groups, "1", 10);
+        let kept = entity(DiscoveryDocument::Groups, "1", 10);
         let accept = variant("application/json");
         cache.keep(1, &accept, &kept);
         let found = cache
-            .find(1, &DocumentRequest::Groups, &json(), &etag("1"))
+            .find(1, &DiscoveryDocument::Groups, &json(), &etag("1"))
             .unwrap();
         assert!(Arc::ptr_eq(&found, &kept));
         assert!(
             cache
-                .find(1, &DocumentRequest::Groups, &json(), &etag("2"))
+                .find(1, &DiscoveryDocument::Groups, &json(), &etag("2"))
                 .is_none()
         );
         assert!(
             cache
-                .find(1, &DocumentRequest::Versions, &json(), &etag("1"))
+                .find(1, &DiscoveryDocument::Versions, &json(), &etag("1"))
                 .is_none()
         );
         let yaml = format("application/yaml");
         assert!(
             cache
-                .find(1, &DocumentRequest::Groups, &yaml, &etag("1"))
+                .find(1, &DiscoveryDocument::Groups, &yaml, &etag("1"))
                 .is_none()
         );
         assert!(
             cache
-                .accepted(1, &DocumentRequest::Groups, &accept)
+                .accepted(1, &DiscoveryDocument::Groups, &accept)
                 .is_some()
         );
         assert!(
             cache
-                .accepted(1, &DocumentRequest::Groups, &Variant::default())
+                .accepted(1, &DiscoveryDocument::Groups, &Variant::default())
                 .is_none()
         );
         let for_one = Variant {
@@ -223,7 +223,7 @@ mod tests {
         };
         assert!(
             cache
-                .accepted(1, &DocumentRequest::Groups, &for_one)
+                .accepted(1, &DiscoveryDocument::Groups, &for_one)
                 .is_none()
         );
     }
@@ -231,18 +231,18 @@ mod tests {
     #[test]
     fn newer_contents_of_others_drop_everything_and_older_ones_change_nothing() {
         let cache = Cache::default();
-        let old = entity(DocumentRequest::Groups, "1", 10);
+        let old = entity(DiscoveryDocument::Groups, "1", 10);
         cache.keep(1, &Variant::default(), &old);
         assert!(
             cache
-                .find(2, &DocumentRequest::Groups, &json(), &etag("1"))
+                .find(2, &DiscoveryDocument::Groups, &json(), &etag("1"))
                 .is_none()
         );
         assert_eq!(Arc::strong_count(&old), 1);
         cache.keep(1, &Variant::default(), &old);
         assert!(
             cache
-                .accepted(1, &DocumentRequest::Groups, &Variant::default())
+                .accepted(1, &DiscoveryDocument::Groups, &Variant::default())
                 .is_none()
         );
         assert_eq!(Arc::strong_count(&old), 1);
@@ -251,12 +251,12 @@ mod tests {
     #[test]
     fn what_is_made_for_once_is_not_kept() {
         let cache = Cache::default();
-        let entity = entity(DocumentRequest::Groups, "1", 10);
+        let entity = entity(DiscoveryDocument::Groups, "1", 10);
         cache.keep(UNKEPT, &Variant::default(), &entity);
         assert_eq!(Arc::strong_count(&entity), 1);
         assert!(
             cache
-                .accepted(UNKEPT, &DocumentRequest::Groups, &Variant::default())
+                .accepted(UNKEPT, &DiscoveryDocument::Groups, &Variant::default())
                 .is_none()
         );
     }
@@ -264,16 +264,16 @@ mod tests {
     #[test]
     fn another_document_of_the_apiserver_replaces_the_one_before() {
         let cache = Cache::default();
-        let old = entity(DocumentRequest::Groups, "1", 10);
+        let old = entity(DiscoveryDocument::Groups, "1", 10);
         cache.keep(1, &Variant::default(), &old);
         cache.keep(
             1,
             &Variant::default(),
-            &entity(DocumentRequest::Groups, "2", 10),
+            &entity(DiscoveryDocument::Groups, "2", 10),
         );
         assert_eq!(Arc::strong_count(&old), 1);
         let led = cache
-            .accepted(1, &DocumentRequest::Groups, &Variant::default())
+            .accepted(1, &DiscoveryDocument::Groups, &Variant::default())
             .unwrap();
         assert_eq!(led.source, etag("2"));
     }

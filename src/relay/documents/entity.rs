@@ -15,7 +15,7 @@ use http::header::{
 use pingora_http::ResponseHeader;
 use ring::digest::{SHA512, digest};
 
-use crate::routing::documents::DocumentRequest;
+use crate::kube::discovery::DiscoveryDocument;
 
 /// Smaller documents are not compressed, as in kube-apiserver.
 const WORTH_COMPRESSING: usize = 128 << 10;
@@ -49,7 +49,7 @@ pub struct EntityFormat {
 
 #[derive(Debug)]
 pub struct Entity {
-    pub document: DocumentRequest,
+    pub document: DiscoveryDocument,
     pub format: EntityFormat,
     pub source: EntitySource,
     /// Something was added to the apiserver's document.
@@ -63,7 +63,7 @@ impl Entity {
     /// `merged`: the merged document; `None`: nothing was added, and `local` is sent unchanged. The document has an
     /// ETag if the local one has.
     pub fn new(
-        document: DocumentRequest,
+        document: DiscoveryDocument,
         format: EntityFormat,
         source: EntitySource,
         local: Vec<u8>,
@@ -209,7 +209,7 @@ mod tests {
             for_one: false,
         };
         Entity::new(
-            DocumentRequest::Groups,
+            DiscoveryDocument::Groups,
             format,
             source,
             local.into(),

@@ -6,9 +6,9 @@ use super::entity::{Entity, EntityFormat, EntitySource};
 use crate::discovery::merge::{self, DocumentFormat, MergeError};
 use crate::discovery::openapi;
 use crate::discovery::peer_discovery::{PeerDiscovery, PeerListing, SharedPeerDiscovery};
+use crate::kube::discovery::DiscoveryDocument;
 use crate::kube::gvr::{Custom, GvrRef};
 use crate::kube::media_type;
-use crate::routing::documents::DocumentRequest;
 
 /// Why a document cannot be merged.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +47,7 @@ impl OverlayError {
 
 /// A document from an apiserver.
 pub(super) struct UpstreamDocument {
-    pub document: DocumentRequest,
+    pub document: DiscoveryDocument,
     pub form: EntityFormat,
     pub etag: Option<HeaderValue>,
     /// `None`: the apiserver has no such group.
@@ -67,9 +67,9 @@ pub(super) fn merge_document(
         body,
     } = upstream;
     let merged = match &document {
-        DocumentRequest::OpenApiV3Version(_) => None,
-        DocumentRequest::OpenApiV2 | DocumentRequest::OpenApiV3 if form.for_one => None,
-        DocumentRequest::OpenApiV2 => {
+        DiscoveryDocument::OpenApiV3Version(_) => None,
+        DiscoveryDocument::OpenApiV2 | DiscoveryDocument::OpenApiV3 if form.for_one => None,
+        DiscoveryDocument::OpenApiV2 => {
             let local = body.as_deref().unwrap_or_default();
             // The media types of old releases are ambiguous.
             let form = match local.first() {
@@ -79,7 +79,7 @@ pub(super) fn merge_document(
             shared_peer_discovery.want(form);
             open_api(form, local, peer_discovery)?
         }
-        DocumentRequest::OpenApiV3 => {
+        DiscoveryDocument::OpenApiV3 => {
             let local = body.as_deref().unwrap_or_default();
             open_api(openapi::OpenApiFormat::V3Index, local, peer_discovery)?
         }
@@ -96,7 +96,7 @@ pub(super) fn merge_document(
 /// Why `merge_document` would fail whatever the apiserver's document of this form has in it, if the apiserver lists
 /// what of a group version is in `custom` as well.
 pub fn refuses(
-    document: &DocumentRequest,
+    document: &DiscoveryDocument,
     form: &EntityFormat,
     peer_discovery: &PeerDiscovery,
     custom: &Custom,
@@ -125,7 +125,7 @@ pub fn refuses(
 /// Adds to a list of groups what the apiserver serves and does not list. Then adds what peers list, unless the document
 /// is for one server.
 fn discovery(
-    document: &DocumentRequest,
+    document: &DiscoveryDocument,
     form: &EntityFormat,
     body: Option<&[u8]>,
     peer_discovery: &PeerDiscovery,
@@ -197,7 +197,7 @@ mod tests {
     }
 
     fn made(
-        document: DocumentRequest,
+        document: DiscoveryDocument,
         content_type: &'static str,
         for_one: bool,
         body: Option<&str>,
@@ -223,17 +223,17 @@ mod tests {
 
     #[test]
     fn a_document_gets_what_others_list_unless_it_is_for_one_server() {
-        let merged = made(DocumentRequest::Groups, JSON, false, Some(GROUPS)).unwrap();
+        let merged = made(DiscoveryDocument::Groups, JSON, false, Some(GROUPS)).unwrap();
         assert!(merged.contains("\"added\""), "{merged}");
-        let local = made(DocumentRequest::Groups, JSON, true, Some(GROUPS)).unwrap();
+        let local = made(DiscoveryDocument::Groups, JSON, true, Some(GROUPS)).unwrap();
         assert_eq!(local, GROUPS);
-        let versions = made(DocumentRequest::Versions, JSON, false, Some(CORE)).unwrap();
+        let versions = made(DiscoveryDocument::Versions, JSON, false, Some(CORE)).unwrap();
         assert_eq!(versions, CORE, "there is nothing to add in the legacy form");
     }
 
     #[test]
     fn a_group_is_made_of_what_others_list_if_they_do() {
-        let group = |name: &str| made(DocumentRequest::Group(name.to_owned()), JSON, false, None);
+        let group = |name: &str| made(DiscoveryDocument::Group(name.to_owned()), JSON, false, None);
         assert!(group("added").unwrap().contains("\"added/v1\""));
         assert!(matches!(group("nobodys"), Err(OverlayError::Nobody)));
     }
@@ -246,7 +246,7 @@ mod tests {
         known.own.union.document.groups = vec![own];
         let made = |for_one, content_type| {
             let upstream = UpstreamDocument {
-                document: DocumentRequest::Groups,
+                document: DiscoveryDocument::Groups,
                 form: EntityFormat {
                     content_type: HeaderValue::from_static(content_type),
                     for_one,
@@ -271,10 +271,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_added_to_is_an_error() {
-        let broken = made(DocumentRequest::Groups, JSON, false, Some("{"));
+        let broken = made(DiscoveryDocument::Groups, JSON, false, Some("{"));
         assert!(matches!(broken, Err(OverlayError::Discovery(_))));
         let cbor = made(
-            DocumentRequest::Groups,
+            DiscoveryDocument::Groups,
             "application/cbor",
             false,
             Some(GROUPS),

@@ -11,9 +11,9 @@ use http::header::{
 use super::cache::{Cache, Variant};
 use super::entity::{Entity, EntityFormat, EntitySource};
 use crate::discovery::peer_discovery::PeerDiscovery;
+use crate::kube::discovery::DiscoveryDocument;
 use crate::relay::answer::is_for_one_server;
 use crate::request::headers::set;
-use crate::routing::documents::DocumentRequest;
 use pingora_http::ResponseHeader;
 
 /// Conditions on the apiserver's own bytes. They mean something else for the merged bytes.
@@ -29,7 +29,7 @@ const ABOUT_BYTES: [HeaderName; 6] = [
 /// A discovery document that is requested.
 #[derive(Clone)]
 pub struct Overlay {
-    pub document: DocumentRequest,
+    pub document: DiscoveryDocument,
     /// What to add to it, if anything.
     pub peer_discovery: Option<Arc<PeerDiscovery>>,
     /// Nothing of peers is added: a peer has asked.
@@ -53,7 +53,7 @@ impl Overlay {
 /// A request for a document to which something is added.
 #[derive(Clone)]
 pub struct MergeRequest {
-    pub document: DocumentRequest,
+    pub document: DiscoveryDocument,
     pub peer_discovery: Arc<PeerDiscovery>,
     pub variant: Variant,
     pub if_none_match: Vec<HeaderValue>,
@@ -66,7 +66,7 @@ impl MergeRequest {
     /// Rewrites a request's header so that the apiserver answers with a whole document, or that it has not changed.
     /// `for_one`: see [`Overlay`].
     pub fn begin(
-        document: &DocumentRequest,
+        document: &DiscoveryDocument,
         peer_discovery: &Arc<PeerDiscovery>,
         for_one: bool,
         cache: &Cache,
@@ -123,7 +123,7 @@ impl MergeRequest {
             StatusCode::OK => true,
             StatusCode::NOT_MODIFIED => self.known.is_some(),
             // The caller may read discovery; otherwise the answer would be a 403.
-            StatusCode::NOT_FOUND => matches!(self.document, DocumentRequest::Group(_)),
+            StatusCode::NOT_FOUND => matches!(self.document, DiscoveryDocument::Group(_)),
             _ => false,
         }
     }

@@ -16,10 +16,10 @@ use super::metrics::DocumentMetrics;
 use super::request::MergeRequest;
 use crate::discovery::openapi;
 use crate::discovery::peer_discovery::SharedPeerDiscovery;
+use crate::kube::discovery::DiscoveryDocument;
 use crate::relay::answer::StatusFormat;
 use crate::relay::upstream::health::Health;
 use crate::relay::upstream::{BodyPrefix, UpstreamSession};
-use crate::routing::documents::DocumentRequest;
 
 /// Longest document that is read. Real ones are much shorter.
 const MAX_DOCUMENT: usize = 64 << 20;
@@ -77,7 +77,8 @@ impl DocumentMaker<'_> {
         merge_request: &MergeRequest,
         response: &ResponseHeader,
     ) -> Option<MergeRequest> {
-        if merge_request.document != DocumentRequest::OpenApiV2 || response.status != StatusCode::OK
+        if merge_request.document != DiscoveryDocument::OpenApiV2
+            || response.status != StatusCode::OK
         {
             return None;
         }

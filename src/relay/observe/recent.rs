@@ -13,8 +13,9 @@ use std::time::{Instant, SystemTime};
 use http::Method;
 use serde_json::{Value, json};
 
+use crate::kube::discovery::DiscoveryDocument;
 use crate::kube::gvr::{Gvr, GvrRef};
-use crate::request::info::{DiscoveryTarget, RequestInfo, Target};
+use crate::request::info::{RequestInfo, Target};
 use crate::tls::metrics::rfc3339;
 
 /// Most entries of each kind.
@@ -79,14 +80,13 @@ impl RequestEvent {
         let what = match request.map(|(_, info)| &info.target) {
             Some(Target::Resource(resource)) => RequestSubject::Resource(short(resource.into())),
             Some(Target::Discovery(document)) => RequestSubject::Path(match document {
-                DiscoveryTarget::Versions
-                | DiscoveryTarget::Groups
-                | DiscoveryTarget::Group(_)
-                | DiscoveryTarget::GroupVersion(_) => "discovery",
-                DiscoveryTarget::OpenApiV2
-                | DiscoveryTarget::OpenApiV3
-                | DiscoveryTarget::OpenApiV3GroupVersion(_)
-                | DiscoveryTarget::OpenApiV3Document(_) => "OpenAPI",
+                DiscoveryDocument::Versions
+                | DiscoveryDocument::Groups
+                | DiscoveryDocument::Group(_)
+                | DiscoveryDocument::Resources(_) => "discovery",
+                DiscoveryDocument::OpenApiV2
+                | DiscoveryDocument::OpenApiV3
+                | DiscoveryDocument::OpenApiV3Version(_) => "OpenAPI",
             }),
             Some(Target::Other) => RequestSubject::Path("other path"),
             None => RequestSubject::Path("unreadable"),

@@ -18,6 +18,7 @@ use crate::discovery::fallback::{lacking, unread};
 use crate::discovery::newest::targets_of;
 use crate::discovery::peer_discovery::{PeerDiscovery, PeerListing};
 use crate::discovery::peer_union::PeerUnion;
+use crate::kube::discovery::DiscoveryDocument;
 use crate::kube::gvr::{GroupVersion, Gvr};
 use crate::relay::answer::Refusal;
 use crate::relay::documents::{DocumentOutcome, Overlay, UNKEPT};
@@ -25,7 +26,7 @@ use crate::relay::shared::Shared;
 use crate::relay::upstream::health::TRIAL;
 use crate::request::info::Target;
 use crate::routing::decide::{NoSuchResource, Row};
-use crate::routing::documents::{DocumentRequest, RouteStop, merged, newest};
+use crate::routing::documents::{RouteStop, merged, newest};
 use crate::routing::table::Snapshot;
 
 /// How long a peer may take to begin the list of resources of a group version that the local apiserver lacks. A client
@@ -41,14 +42,14 @@ const SUSPECTS_PATIENCE: Patience = Patience {
 };
 
 /// The requested document, if other servers may serve it or add to it.
-fn requested_document(request: &RouteRequest<'_>) -> Option<DocumentRequest> {
+fn requested_document(request: &RouteRequest<'_>) -> Option<DiscoveryDocument> {
     let Target::Discovery(discovery) = &request.info.target else {
         return None;
     };
     let reads = matches!(*request.method, Method::GET | Method::HEAD);
     let settings = request.settings;
     let concerns = reads && settings.discovery != DiscoveryMode::Local && settings.rerouting;
-    DocumentRequest::of(discovery).filter(|_| concerns)
+    concerns.then(|| discovery.clone())
 }
 
 /// The first action for a discovery document; `None`: it is served like any other request without a resource.
@@ -81,7 +82,7 @@ fn rerouted(
     request: &RouteRequest<'_>,
     initialized: bool,
     snapshot: &Snapshot,
-    document: &DocumentRequest,
+    document: &DiscoveryDocument,
 ) -> Option<Action> {
     // A starting apiserver does not list everything yet, and another server can be tried.
     let refused = || Some(Action::Answer(shared.local_refusal()));
@@ -118,12 +119,12 @@ fn rerouted(
 }
 
 /// Whether a document is refused before etcd was read. Clients do not take what OpenAPI lacks for deleted.
-fn is_refused(settings: &Settings, document: &DocumentRequest) -> bool {
+fn is_refused(settings: &Settings, document: &DiscoveryDocument) -> bool {
     let is_openapi = matches!(
         document,
-        DocumentRequest::OpenApiV2
-            | DocumentRequest::OpenApiV3
-            | DocumentRequest::OpenApiV3Version(_)
+        DiscoveryDocument::OpenApiV2
+            | DiscoveryDocument::OpenApiV3
+            | DiscoveryDocument::OpenApiV3Version(_)
     );
     !is_openapi
         && settings.discovery == DiscoveryMode::Merged
@@ -166,7 +167,7 @@ fn action(
     request: &RouteRequest<'_>,
     initialized: bool,
     snapshot: &Snapshot,
-    document: DocumentRequest,
+    document: DiscoveryDocument,
     tried: &[SocketAddr],
 ) -> Option<Action> {
     let peer_discovery = shared.peer_discovery.load_full();
@@ -243,7 +244,7 @@ fn name(of: &GroupVersion) -> Gvr {
 /// Makes routes for one document.
 struct DocumentRoutes<'a> {
     candidates: Candidates<'a>,
-    document: DocumentRequest,
+    document: DiscoveryDocument,
     peer_discovery: Arc<PeerDiscovery>,
     /// It may have something to add.
     adds: bool,
@@ -286,7 +287,7 @@ impl DocumentRoutes<'_> {
                 .filter(|_| self.document.is_merged()),
         };
         let health = &self.candidates.shared.servers.health;
-        let of_one = matches!(self.document, DocumentRequest::Resources(_));
+        let of_one = matches!(self.document, DiscoveryDocument::Resources(_));
         let patience = match self.sure && !self.is_newest && of_one {
             false => None,
             true if !health.is_suspect(server.endpoint) => Some(PATIENCE),
@@ -319,7 +320,7 @@ impl DocumentRoutes<'_> {
     fn is_openapi(&self) -> bool {
         matches!(
             self.document,
-            DocumentRequest::OpenApiV2 | DocumentRequest::OpenApiV3
+            DiscoveryDocument::OpenApiV2 | DiscoveryDocument::OpenApiV3
         )
     }
 
@@ -354,14 +355,14 @@ impl DocumentRoutes<'_> {
 }
 
 /// Whether it may be a list of resources that the local apiserver has from CRDs only.
-fn hides_anothers(snapshot: &Snapshot, document: &DocumentRequest) -> bool {
-    matches!(document, DocumentRequest::Resources(of) if snapshot.may_hide_anothers(of))
+fn hides_anothers(snapshot: &Snapshot, document: &DiscoveryDocument) -> bool {
+    matches!(document, DiscoveryDocument::Resources(of) if snapshot.may_hide_anothers(of))
 }
 
 /// Whether only servers that cannot be asked are known to have a document.
-fn is_stale(document: &DocumentRequest, peer_discovery: &PeerDiscovery) -> bool {
+fn is_stale(document: &DiscoveryDocument, peer_discovery: &PeerDiscovery) -> bool {
     match document {
-        DocumentRequest::Resources(of) | DocumentRequest::OpenApiV3Version(of) => {
+        DiscoveryDocument::Resources(of) | DiscoveryDocument::OpenApiV3Version(of) => {
             peer_discovery.lists(&of.group, &of.version) == PeerListing::Stale
         }
         _ => false,

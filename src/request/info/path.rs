@@ -2,12 +2,14 @@
 
 use std::borrow::Cow;
 
-use super::{DiscoveryTarget, GroupVersionRef, PathForm, ResourceRequest, Verb};
+use super::{PathForm, ResourceRequest, Verb};
+use crate::kube::discovery::DiscoveryDocument;
+use crate::kube::gvr::GroupVersion;
 
 /// What `read_path` can find, and the verb that the path itself brings.
 pub(super) enum ParsedPath<'a> {
     Resource(Option<Verb>, ResourceRequest<'a>),
-    Discovery(DiscoveryTarget<'a>),
+    Discovery(DiscoveryDocument),
     Nothing,
 }
 
@@ -20,7 +22,7 @@ pub(super) fn read_path(path: &str) -> Result<ParsedPath<'_>, AmbiguousPath> {
         Some("api") => Cow::Borrowed(""),
         Some("apis") => match segments.next()? {
             Some(group) => group,
-            None => return Ok(ParsedPath::Discovery(DiscoveryTarget::Groups)),
+            None => return Ok(ParsedPath::Discovery(DiscoveryDocument::Groups)),
         },
         Some("openapi") => return read_openapi(path, segments),
         _ => return Ok(ParsedPath::Nothing),
@@ -28,16 +30,17 @@ pub(super) fn read_path(path: &str) -> Result<ParsedPath<'_>, AmbiguousPath> {
     let Some(version) = segments.next()? else {
         let is_core = group.is_empty();
         return Ok(ParsedPath::Discovery(if is_core {
-            DiscoveryTarget::Versions
+            DiscoveryDocument::Versions
         } else {
-            DiscoveryTarget::Group(group)
+            DiscoveryDocument::Group(group.into_owned())
         }));
     };
     match segments.next()? {
         Some(first) => read_resource(group, version, first, segments),
-        None => Ok(ParsedPath::Discovery(DiscoveryTarget::GroupVersion(
-            GroupVersionRef { group, version },
-        ))),
+        None => {
+            let of = group_version(group, version);
+            Ok(ParsedPath::Discovery(DiscoveryDocument::Resources(of)))
+        }
     }
 }
 
@@ -128,36 +131,28 @@ fn read_openapi<'a>(
     if path.ends_with('/') {
         return Ok(ParsedPath::Nothing);
     }
-    Ok(ParsedPath::Discovery(
-        match (version.as_deref(), segments.rest) {
-            (Some("v2"), None) => DiscoveryTarget::OpenApiV2,
-            (Some("v3"), None) => DiscoveryTarget::OpenApiV3,
-            (Some("v3"), Some(document)) => read_openapi_v3(document, segments)?,
-            _ => return Ok(ParsedPath::Nothing),
-        },
-    ))
+    let below = [segments.next()?, segments.next()?, segments.next()?];
+    let more = segments.next()?.is_some();
+    let document = match (version.as_deref(), below) {
+        (Some("v2"), [None, ..]) => DiscoveryDocument::OpenApiV2,
+        (Some("v3"), [None, ..]) => DiscoveryDocument::OpenApiV3,
+        (Some("v3"), [Some(api), Some(version), None]) if api == "api" => {
+            DiscoveryDocument::OpenApiV3Version(group_version(Cow::default(), version))
+        }
+        (Some("v3"), [Some(apis), Some(group), Some(version)]) if apis == "apis" && !more => {
+            DiscoveryDocument::OpenApiV3Version(group_version(group, version))
+        }
+        // All servers have the same.
+        _ => return Ok(ParsedPath::Nothing),
+    };
+    Ok(ParsedPath::Discovery(document))
 }
 
-fn read_openapi_v3<'a>(
-    document: &'a str,
-    mut segments: Segments<'a>,
-) -> Result<DiscoveryTarget<'a>, AmbiguousPath> {
-    let prefix = segments.next()?;
-    let (second, third) = (segments.next()?, segments.next()?);
-    let more = segments.next()?.is_some();
-    segments.finish()?;
-    Ok(match (prefix.as_deref(), second, third) {
-        (Some("api"), Some(version), None) => {
-            DiscoveryTarget::OpenApiV3GroupVersion(GroupVersionRef {
-                group: Cow::default(),
-                version,
-            })
-        }
-        (Some("apis"), Some(group), Some(version)) if !more => {
-            DiscoveryTarget::OpenApiV3GroupVersion(GroupVersionRef { group, version })
-        }
-        _ => DiscoveryTarget::OpenApiV3Document(document),
-    })
+fn group_version(group: Cow<'_, str>, version: Cow<'_, str>) -> GroupVersion {
+    GroupVersion {
+        group: group.into_owned(),
+        version: version.into_owned(),
+    }
 }
 
 /// The segments of a well-formed path, decoded one by one.

@@ -4,6 +4,7 @@ use http::Method;
 use proptest::prelude::*;
 
 use super::*;
+use crate::kube::gvr::GroupVersion;
 
 /// One line for a reading: verb, group/version, resource/subresource, then what else is known.
 fn line(info: &RequestInfo<'_>) -> String {
@@ -21,17 +22,16 @@ fn line(info: &RequestInfo<'_>) -> String {
     line
 }
 
-fn discovery_line(discovery: &DiscoveryTarget<'_>) -> String {
-    let of = |gv: &GroupVersionRef<'_>| format!("{}/{}", gv.group, gv.version);
+fn discovery_line(discovery: &DiscoveryDocument) -> String {
+    let of = |gv: &GroupVersion| format!("{}/{}", gv.group, gv.version);
     match discovery {
-        DiscoveryTarget::Versions => "core versions".to_owned(),
-        DiscoveryTarget::Groups => "groups".to_owned(),
-        DiscoveryTarget::Group(group) => format!("group {group}"),
-        DiscoveryTarget::GroupVersion(gv) => format!("resources of {}", of(gv)),
-        DiscoveryTarget::OpenApiV2 => "openapi v2".to_owned(),
-        DiscoveryTarget::OpenApiV3 => "openapi v3".to_owned(),
-        DiscoveryTarget::OpenApiV3GroupVersion(gv) => format!("openapi v3 of {}", of(gv)),
-        DiscoveryTarget::OpenApiV3Document(document) => format!("openapi v3 document {document}"),
+        DiscoveryDocument::Versions => "core versions".to_owned(),
+        DiscoveryDocument::Groups => "groups".to_owned(),
+        DiscoveryDocument::Group(group) => format!("group {group}"),
+        DiscoveryDocument::Resources(gv) => format!("resources of {}", of(gv)),
+        DiscoveryDocument::OpenApiV2 => "openapi v2".to_owned(),
+        DiscoveryDocument::OpenApiV3 => "openapi v3".to_owned(),
+        DiscoveryDocument::OpenApiV3Version(gv) => format!("openapi v3 of {}", of(gv)),
     }
 }
 
@@ -268,10 +268,10 @@ fn discovery_documents_are_told_apart() {
         ("openapi v3 of the core group", "GET", "/openapi/v3/api/v1?hash=ABC", "openapi v3 of /v1"),
         ("openapi v3 of a group version", "GET", "/openapi/v3/apis/apps/v1", "openapi v3 of apps/v1"),
         ("openapi v3 of a group version, with a slash", "GET", "/openapi/v3/apis/apps/v1/", "other"),
-        ("openapi v3 of a group", "GET", "/openapi/v3/apis/apps", "openapi v3 document apis/apps"),
-        ("openapi v3 of groups", "GET", "/openapi/v3/apis", "openapi v3 document apis"),
-        ("openapi v3 of something else", "GET", "/openapi/v3/.well-known/openid-configuration", "openapi v3 document .well-known/openid-configuration"),
-        ("openapi v3 of too much", "GET", "/openapi/v3/apis/apps/v1/x", "openapi v3 document apis/apps/v1/x"),
+        ("openapi v3 of a group", "GET", "/openapi/v3/apis/apps", "other"),
+        ("openapi v3 of groups", "GET", "/openapi/v3/apis", "other"),
+        ("openapi v3 of something else", "GET", "/openapi/v3/.well-known/openid-configuration", "other"),
+        ("openapi v3 of too much", "GET", "/openapi/v3/apis/apps/v1/x", "other"),
         ("openapi v3 with dots", "GET", "/openapi/v3/apis/apps/../v1", "other"),
         ("openapi v3 with dots, late", "GET", "/openapi/v3/a/b/c/d/..", "other"),
         ("openapi of the future", "GET", "/openapi/v4", "other"),
