@@ -7,25 +7,27 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Parser;
 use kube_interop_proxy::cli::arguments::{Arguments, Command, LogFormat};
-use kube_interop_proxy::cli::doctor;
-use kube_interop_proxy::cli::doctor::finding::{Level, summary};
-use kube_interop_proxy::cli::{self, Ending, terminal};
-use kube_interop_proxy::config::{self, Config, LoadedConfig, Problem};
+use kube_interop_proxy::cli::check::{problems_printed, serving_tls};
+use kube_interop_proxy::cli::{self, USAGE, exit_code, terminal};
+use kube_interop_proxy::config::{self, LoadedConfig};
 use kube_interop_proxy::log_queue::LogQueue;
 use kube_interop_proxy::reload::{LogFilter, ReloadInputs};
-use kube_interop_proxy::server::rotate;
-use kube_interop_proxy::tls::serving::ServingTls;
 use kube_interop_proxy::{app, tls};
-use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::{EnvFilter, reload};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _, reload};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Bad usage or configuration (EX_USAGE of sysexits.h).
-const USAGE: u8 = 64;
-/// A failure that the command line did not cause.
-const FAILURE: u8 = 1;
+const VERSION: &str = concat!(
+    "kube-interop-proxy ",
+    env!("CARGO_PKG_VERSION"),
+    " (commit ",
+    env!("KUBE_INTEROP_PROXY_COMMIT"),
+    ")\n"
+);
 
 fn main() -> ExitCode {
     tls::store::install_provider();
@@ -34,161 +36,59 @@ fn main() -> ExitCode {
         Err(error) => {
             // Help was requested: no error. A closed stdout is ignored.
             let _ = error.print();
-            return if error.use_stderr() {
-                ExitCode::from(USAGE)
-            } else {
-                ExitCode::SUCCESS
+            return match error.use_stderr() {
+                true => ExitCode::from(USAGE),
+                false => ExitCode::SUCCESS,
             };
         }
     };
     match arguments.command {
-        Command::Run { config, log_format } => run(&config, log_format),
-        Command::Check { config, live: true } => examine(&config),
-        Command::Check {
-            config,
-            live: false,
-        } => check(&config),
+        Command::Run { config, log_format } => {
+            run(&config, log_format).unwrap_or(ExitCode::from(USAGE))
+        }
+        Command::Check { config, live } => cli::check::run(&config, live),
         Command::Status {
             admin,
             peers: Some(peers),
             timeout,
             ..
-        } => code(cli::status::wait::run(&admin, peers, timeout)),
-        Command::Status { admin, output, .. } => code(cli::status::run(&admin, output)),
+        } => exit_code(cli::status::wait::run(&admin, peers, timeout)),
+        Command::Status { admin, output, .. } => exit_code(cli::status::run(&admin, output)),
         Command::Forget {
             server_id,
             config,
             yes,
         } => match problems_printed(config::load(&config)) {
-            Ok(config) => code(cli::forget::run(&server_id, &config, yes)),
+            Ok(config) => cli::forget::run(&server_id, &config, yes),
             Err(()) => ExitCode::from(USAGE),
         },
-        Command::Version => {
-            let text = concat!(
-                "kube-interop-proxy ",
-                env!("CARGO_PKG_VERSION"),
-                " (commit ",
-                env!("KUBE_INTEROP_PROXY_COMMIT"),
-                ")\n"
-            );
-            said(text, ExitCode::SUCCESS)
-        }
+        Command::Version => exit_code(terminal::say(VERSION).map(|()| true)),
     }
 }
 
-fn code(ending: Ending) -> ExitCode {
-    match ending {
-        Ending::Good => ExitCode::SUCCESS,
-        Ending::Bad => ExitCode::from(FAILURE),
-        Ending::Usage => ExitCode::from(USAGE),
-    }
-}
-
-fn check(path: &Path) -> ExitCode {
-    let config = problems_printed(config::check(path));
-    match config.and_then(|config| serving_tls(&config)) {
-        Ok(tls) => {
-            let warning = tls.warning().map(|warning| format!("warning: {warning}\n"));
-            let good = format!("{}: no problems\n", path.display());
-            said(&(warning.unwrap_or_default() + &good), ExitCode::SUCCESS)
-        }
-        Err(()) => ExitCode::from(FAILURE),
-    }
-}
-
-/// Checks everything that the file names, and prints the findings.
-fn examine(path: &Path) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build();
-    let findings = match runtime {
-        Ok(runtime) => {
-            let findings = runtime.block_on(doctor::examine(path));
-            // Drops connections that are not needed any more.
-            runtime.shutdown_background();
-            findings
-        }
-        Err(error) => {
-            terminal::complain(format_args!("cannot start a runtime: {error}"));
-            return ExitCode::from(FAILURE);
-        }
+/// The error, bad usage or configuration, was printed.
+fn run(path: &Path, log_format: LogFormat) -> Result<ExitCode, ()> {
+    // RUST_LOG counts, not the configuration.
+    let wanted = match std::env::var("RUST_LOG").map(EnvFilter::try_new) {
+        Err(_) => None,
+        Ok(Ok(filter)) => Some(filter),
+        Ok(Err(error)) => return Err(terminal::complain(format_args!("RUST_LOG: {error}"))),
     };
-    let lines = findings.iter().map(|finding| format!("{finding}\n"));
-    let text = lines.collect::<String>() + &summary(&findings) + "\n";
-    match findings.iter().any(|it| it.level == Level::Problem) {
-        true => said(&text, ExitCode::from(FAILURE)),
-        false => said(&text, ExitCode::SUCCESS),
-    }
-}
-
-/// Prints text. Returns `code`, or a failure if stdout cannot be written.
-fn said(text: &str, code: ExitCode) -> ExitCode {
-    match terminal::say(text) {
-        Ok(()) => code,
-        Err(why) => {
-            terminal::complain(why);
-            ExitCode::from(FAILURE)
-        }
-    }
-}
-
-/// Prints the problems, if any.
-fn problems_printed<T>(result: Result<T, Vec<Problem>>) -> Result<T, ()> {
-    result.map_err(|problems| {
-        for problem in &problems {
-            terminal::complain(problem);
-        }
-    })
-}
-
-/// What the TLS port would use. Prints why it cannot be used.
-fn serving_tls(config: &Config) -> Result<ServingTls, ()> {
-    rotate::serving_tls(config).map_err(terminal::complain)
-}
-
-fn run(path: &Path, log_format: LogFormat) -> ExitCode {
-    let Ok(wanted) = wanted_filter() else {
-        return ExitCode::from(USAGE);
-    };
-    let loaded = problems_printed(config::load_to_run(path));
-    let usable = |loaded: LoadedConfig| serving_tls(&loaded.config).map(|_| loaded);
-    let Ok(loaded) = loaded.and_then(usable) else {
-        return ExitCode::from(USAGE);
+    let loaded = problems_printed(config::load_to_run(path))?;
+    serving_tls(&loaded.config)?;
+    let lines = match LogQueue::start(std::io::stderr()) {
+        Ok(lines) => lines,
+        Err(error) => return Ok(exit_code(Err(format!("cannot start a thread: {error}")))),
     };
     let file_decides = wanted.is_none();
     let filter = wanted.unwrap_or_else(|| EnvFilter::new(&loaded.config.logging.filter));
-    let lines = match LogQueue::start(std::io::stderr()) {
-        Ok(lines) => lines,
-        Err(error) => {
-            terminal::complain(format_args!("cannot start a thread: {error}"));
-            return ExitCode::from(FAILURE);
-        }
-    };
     let log_filter = start_logging(log_format, filter, lines.clone());
-    let code = match serve(path, loaded, Some(log_filter).filter(|_| file_decides)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!(error = format!("{error:#}"), "failed");
-            ExitCode::from(FAILURE)
-        }
-    };
-    lines.flush();
-    code
-}
-
-/// What RUST_LOG says, if it is set: it counts, not the configuration. `Err`: it cannot be understood.
-fn wanted_filter() -> Result<Option<EnvFilter>, ()> {
-    let Ok(wanted) = std::env::var("RUST_LOG") else {
-        return Ok(None);
-    };
-    match EnvFilter::try_new(wanted) {
-        Ok(filter) => Ok(Some(filter)),
-        Err(error) => {
-            terminal::complain(format_args!("RUST_LOG: {error}"));
-            Err(())
-        }
+    let served = serve(path, loaded, Some(log_filter).filter(|_| file_decides));
+    if let Err(error) = &served {
+        tracing::error!(error = format!("{error:#}"), "failed");
     }
+    lines.flush();
+    Ok(exit_code(Ok(served.is_ok())))
 }
 
 /// Returns what replaces the filter.
@@ -199,28 +99,19 @@ fn start_logging(format: LogFormat, filter: EnvFilter, lines: LogQueue) -> LogFi
         let what = panic.to_string().replace('\n', " ");
         queue.panicked(std::thread::current().name(), &what);
     }));
-    let logs = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    // It would print internal errors to stderr and panic when the log's reader is gone or the disk is full.
+    let layer = tracing_subscriber::fmt::layer()
         .with_writer(move || lines.clone())
-        // Otherwise it would print to stderr and panic when the log's reader is gone or the disk is full.
         .log_internal_errors(false);
-    match format {
-        LogFormat::Text => {
-            let logs = logs.with_ansi(false).with_filter_reloading();
-            let handle = logs.reload_handle();
-            logs.init();
-            replacing(handle)
-        }
-        LogFormat::Json => {
-            let logs = logs.json().with_filter_reloading();
-            let handle = logs.reload_handle();
-            logs.init();
-            replacing(handle)
-        }
-    }
-}
-
-fn replacing<S: 'static>(handle: reload::Handle<EnvFilter, S>) -> LogFilter {
+    let layer = match format {
+        LogFormat::Text => layer.with_ansi(false).boxed(),
+        LogFormat::Json => layer.json().boxed(),
+    };
+    let (filter, handle) = reload::Layer::new(filter);
+    tracing_subscriber::registry()
+        .with(layer)
+        .with(filter)
+        .init();
     // It fails only once the subscriber is gone, and that stays for as long as the process.
     Box::new(move |filter| drop(handle.reload(EnvFilter::new(filter))))
 }
@@ -256,10 +147,7 @@ fn serve(path: &Path, loaded: LoadedConfig, log_filter: Option<LogFilter>) -> an
     result
 }
 
-async fn either(
-    terminate: &mut tokio::signal::unix::Signal,
-    interrupt: &mut tokio::signal::unix::Signal,
-) {
+async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

@@ -1,21 +1,35 @@
-//! Accepts connections of both admin ports.
+//! Connections of both admin ports, and HTTP/1.1 over them.
 //!
 //! Anyone who can reach a port may connect and stay idle; that must not use up the file descriptors that clients and etcd
 //! need. New connections always get a place, so that probes get responses: above the limit the oldest connection is closed.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::fmt::Display;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::{Method, Request, Response, StatusCode, request};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::page;
+use super::pages::{AdminResponse, TEXT};
 use crate::log_throttle::LogRateLimit;
 
+/// For the header of a request. Prometheus comes back on the same connection after its scrape interval.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A port and what its connections may use.
@@ -92,4 +106,42 @@ impl AdminPort {
         open.pop_front();
         place.await
     }
+}
+
+/// Answers the requests of one connection; `answer` is asked for GET and HEAD.
+pub(super) async fn serve_http<A: Future<Output = AdminResponse>>(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    answer: impl Fn(request::Parts) -> A,
+) {
+    let service = service_fn(|request: Request<Incoming>| {
+        let (request, _) = request.into_parts();
+        let wanted = matches!(request.method, Method::GET | Method::HEAD);
+        let answer = wanted.then(|| answer(request));
+        async {
+            let answer = match answer {
+                Some(answer) => answer.await,
+                None => {
+                    let text = "only GET and HEAD\n".to_owned();
+                    (StatusCode::METHOD_NOT_ALLOWED, TEXT, text)
+                }
+            };
+            Ok::<_, Infallible>(response(answer))
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    // Nobody is told of an error: it may have the header in it, with a token.
+    let _ = connection.await;
+}
+
+fn response((status, content_type, body): AdminResponse) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    page::protect(headers);
+    response
 }

@@ -2,7 +2,6 @@
 
 mod accept;
 pub mod document;
-mod lenient;
 pub mod metrics;
 pub mod page;
 pub mod pages;
@@ -10,7 +9,6 @@ pub mod predecessor;
 #[cfg(test)]
 mod reference;
 pub mod secure;
-pub mod serve;
 mod start;
 pub mod status;
 

@@ -1,28 +1,18 @@
 //! The operator's port: `/livez`, `/readyz`, `/metrics`, `/statusz`. Plain HTTP, loopback only.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use async_trait::async_trait;
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
-use http::{Method, Response, StatusCode};
-use pingora_core::apps::http_app::ServeHttp;
-use pingora_core::protocols::http::ServerSession;
-use pingora_http::RequestHeader;
-
+use http::header::ACCEPT;
+use http::{StatusCode, request};
 use prometheus::Registry;
 
 use super::metrics::Gauges;
 use super::page;
-use super::page::accept::{StatusFormat, preferred_format};
 use super::page::host::is_by_address;
 use super::status::StatusReader;
+use crate::kube::media_type;
 use crate::metrics;
-use crate::publish::metrics::LeaseMetrics;
-use crate::relay::shared::Shared;
-use crate::reload::metrics::ReloadMetrics;
 use crate::request::info::query_values;
-use crate::tls::metrics::CertificateMetrics;
 
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
@@ -42,35 +32,27 @@ pub(super) enum Reasons {
 
 /// Responds to requests on the admin port.
 pub struct Pages {
-    shared: Arc<Shared>,
     status: StatusReader,
     registry: Registry,
     gauges: Gauges,
 }
 
 impl Pages {
-    pub fn new(
-        shared: Arc<Shared>,
-        registry: Registry,
-        certificates: Arc<CertificateMetrics>,
-        reload: Arc<ReloadMetrics>,
-        lease: LeaseMetrics,
-    ) -> Result<Self, prometheus::Error> {
+    pub fn new(status: StatusReader, registry: &Registry) -> Result<Self, prometheus::Error> {
         Ok(Self {
-            status: StatusReader::new(shared.clone(), certificates, reload, lease),
-            shared,
-            gauges: Gauges::new(&registry)?,
-            registry,
+            status,
+            gauges: Gauges::new(registry)?,
+            registry: registry.clone(),
         })
     }
 
-    async fn answer(&self, request: &RequestHeader) -> AdminResponse {
+    pub(super) async fn answer(&self, request: request::Parts) -> AdminResponse {
         let query = request.uri.query();
         match request.uri.path() {
             "/livez" => self.livez(),
             "/readyz" => self.readyz(query, Reasons::Told),
             "/metrics" => self.metrics(),
-            "/statusz" => self.statusz(request).await,
+            "/statusz" => self.statusz(&request).await,
             "/" => (
                 StatusCode::OK,
                 TEXT,
@@ -82,33 +64,32 @@ impl Pages {
 
     pub(super) fn metrics(&self) -> AdminResponse {
         let checks = self.status.checks();
-        self.gauges.set(&self.shared, &checks);
+        self.gauges.set(&self.status.shared, &checks);
         match metrics::text(&self.registry) {
             Ok(text) => (StatusCode::OK, PROMETHEUS, text),
             Err(error) => internal_error(error),
         }
     }
 
-    async fn statusz(&self, request: &RequestHeader) -> AdminResponse {
+    async fn statusz(&self, request: &request::Parts) -> AdminResponse {
         if !is_by_address(request) {
             let text = "ask for it by an IP address or as localhost\n";
             return (StatusCode::MISDIRECTED_REQUEST, TEXT, text.to_owned());
         }
         let status = self.status.document().await;
-        let (content_type, text) = match preferred_format(request) {
-            StatusFormat::Json => (JSON, serde_json::to_string_pretty(&status)),
-            StatusFormat::Page => (HTML, page::with(&status)),
+        let (content_type, text) = match prefers_json(request) {
+            true => (JSON, serde_json::to_string_pretty(&status)),
+            false => (HTML, page::with(&status)),
         };
         match text {
-            Ok(text) if content_type == JSON => (StatusCode::OK, JSON, text + "\n"),
-            Ok(text) => (StatusCode::OK, content_type, text),
+            Ok(text) => (StatusCode::OK, content_type, text + "\n"),
             Err(error) => internal_error(error),
         }
     }
 
     /// 500 once a background task has panicked: only a restart helps.
     pub(super) fn livez(&self) -> AdminResponse {
-        match self.shared.control_panicked.load(Ordering::Relaxed) {
+        match self.status.shared.control_panicked.load(Ordering::Relaxed) {
             false => (StatusCode::OK, TEXT, "ok\n".to_owned()),
             true => {
                 let text = "[-]control failed: a task has panicked\nlivez check failed\n";
@@ -125,30 +106,18 @@ impl Pages {
         if ready && !verbose {
             return (StatusCode::OK, TEXT, "ok\n".to_owned());
         }
-        let mut text: String = checks
-            .iter()
-            .map(|check| match &check.missing {
-                None => format!("[+]{} ok\n", check.name),
-                Some(_) if reasons == Reasons::Withheld => {
-                    format!("[-]{} failed: reason withheld\n", check.name)
-                }
-                Some(missing) => format!("[-]{} failed: {missing}\n", check.name),
-            })
-            .collect();
-        text.push_str(if ready {
-            "readyz check passed\n"
-        } else {
-            "readyz check failed\n"
+        let lines = checks.iter().map(|check| match &check.missing {
+            None => format!("[+]{} ok\n", check.name),
+            Some(_) if reasons == Reasons::Withheld => {
+                format!("[-]{} failed: reason withheld\n", check.name)
+            }
+            Some(missing) => format!("[-]{} failed: {missing}\n", check.name),
         });
-        (
-            if ready {
-                StatusCode::OK
-            } else {
-                StatusCode::SERVICE_UNAVAILABLE
-            },
-            TEXT,
-            text,
-        )
+        let (status, end) = match ready {
+            true => (StatusCode::OK, "readyz check passed\n"),
+            false => (StatusCode::SERVICE_UNAVAILABLE, "readyz check failed\n"),
+        };
+        (status, TEXT, lines.collect::<String>() + end)
     }
 }
 
@@ -162,38 +131,58 @@ pub(super) fn not_found() -> AdminResponse {
     (StatusCode::NOT_FOUND, TEXT, text)
 }
 
-/// The whole response to a request with this method; `answer` is asked if it is a GET or HEAD.
-pub(super) async fn respond(
-    method: &Method,
-    answer: impl AsyncFnOnce() -> AdminResponse,
-) -> Response<Vec<u8>> {
-    let (status, content_type, body) = match *method {
-        Method::GET | Method::HEAD => answer().await,
-        _ => (
-            StatusCode::METHOD_NOT_ALLOWED,
-            TEXT,
-            "only GET and HEAD\n".to_owned(),
-        ),
-    };
-    let length = body.len();
-    let body = match *method {
-        Method::HEAD => Vec::new(),
-        _ => body.into_bytes(),
-    };
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    headers.insert(CONTENT_LENGTH, length.into());
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    page::protect(headers);
-    response
+/// `?format=` decides; else `Accept`, and in doubt it is the page.
+fn prefers_json(request: &request::Parts) -> bool {
+    let format = query_values(request.uri.query(), "format").next();
+    match format.as_deref() {
+        Some("json") => return true,
+        Some("html") => return false,
+        _ => {}
+    }
+    let clauses = media_type::accepted(request.headers.get(ACCEPT));
+    let mut preferred = clauses.iter().map(|clause| (clause.kind, clause.sub));
+    let known = preferred.find_map(|media_type| match media_type {
+        ("application", "json" | "*") => Some(true),
+        ("text", "html" | "*") | ("*", "*") => Some(false),
+        _ => None,
+    });
+    known.unwrap_or(false)
 }
 
-#[async_trait]
-impl ServeHttp for Pages {
-    async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
-        let request = session.req_header();
-        respond(&request.method, async || self.answer(request).await).await
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    fn is_json(path: &str, accept: &str) -> bool {
+        let request = Request::get(path).header(ACCEPT, accept).body(()).unwrap();
+        prefers_json(&request.into_parts().0)
+    }
+
+    #[test]
+    fn accept_says_what_is_preferred_and_in_doubt_it_is_the_page() {
+        let browser = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8";
+        for (accept, expected) in [
+            ("", false),
+            ("*/*", false),
+            (browser, false),
+            ("nonsense", false),
+            ("application/json", true),
+            ("application/json, */*", true),
+            ("application/json, text/plain, */*", true),
+            ("application/*", true),
+            ("application/json;q=0.5, text/html;q=0.9", false),
+            ("application/json; q=0.9, text/html; q=0.5", true),
+        ] {
+            assert_eq!(is_json("/statusz", accept), expected, "{accept:?}");
+        }
+    }
+
+    #[test]
+    fn the_query_decides_whatever_is_accepted() {
+        assert!(is_json("/statusz?format=json", "text/html"));
+        assert!(!is_json("/statusz?format=html", "application/json"));
+        assert!(is_json("/statusz?format=xml", "application/json"));
     }
 }

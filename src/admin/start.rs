@@ -1,22 +1,32 @@
 //! Starts the operator's port, and the one for monitoring from other hosts.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use prometheus::Registry;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::accept::{AdminPort, serve_http};
 use super::pages::Pages;
 use super::predecessor::AdminListener;
-use super::secure::{self, SecureInputs};
-use super::serve;
+use super::secure::SecurePort;
+use super::status::StatusReader;
 use crate::client::ClientMaker;
 use crate::publish::metrics::LeaseMetrics;
 use crate::relay::shared::Shared;
 use crate::reload::metrics::ReloadMetrics;
 use crate::tls::metrics::CertificateMetrics;
 use crate::tls::serving::ServingTls;
+
+const PORT: AdminPort = AdminPort {
+    name: "admin port",
+    // Half of the file descriptors that requests leave free (`net::files`).
+    most: 32,
+    grace: Duration::ZERO,
+    may_use: |_| true,
+};
 
 /// What the ports answer with.
 pub struct AdminInputs<'a> {
@@ -39,24 +49,29 @@ pub fn start(
     inputs: AdminInputs<'_>,
     control: &mut JoinSet<()>,
 ) -> Result<watch::Receiver<bool>, prometheus::Error> {
-    let pages = Pages::new(
-        shared.clone(),
-        inputs.registry.clone(),
-        inputs.certificates,
-        inputs.reload,
-        inputs.lease,
-    )?;
-    let pages = Arc::new(pages);
+    let status = StatusReader {
+        shared: shared.clone(),
+        certificates: inputs.certificates,
+        reload: inputs.reload,
+        lease: inputs.lease,
+    };
+    let pages = Arc::new(Pages::new(status, inputs.registry)?);
     let (bound, is_bound) = watch::channel(false);
-    control.spawn(serve::run(inputs.listener, bound, pages.clone()));
+    control.spawn(serve(inputs.listener, bound, pages.clone()));
     if let Some(listener) = inputs.secure {
-        let secure = SecureInputs {
-            pages,
-            shared: shared.clone(),
-            tls: inputs.tls,
-            maker: inputs.maker,
-        };
-        control.spawn(secure::run(listener, secure));
+        let secure = SecurePort::new(pages, shared.clone(), inputs.tls, inputs.maker);
+        control.spawn(secure.run(listener));
     }
     Ok(is_bound)
+}
+
+/// Serves `pages` until dropped. `bound` becomes true when the port is there.
+async fn serve(listener: AdminListener, bound: watch::Sender<bool>, pages: Arc<Pages>) {
+    let listener = listener.bound().await;
+    bound.send_replace(true);
+    let serve = |tcp, _| {
+        let pages = pages.clone();
+        async move { serve_http(tcp, |request| pages.answer(request)).await }
+    };
+    PORT.accept(listener, serve).await;
 }

@@ -12,7 +12,7 @@ use tokio::sync::{oneshot, watch};
 use super::document::{
     AddedGroupVersion, CertificatesStatus, CheckStatus, ConfigStatus, CustomStatus,
     DiscoverySourceStatus, DiscoveryStatus, EtcdStatus, PeerStatus, RecentStatus, ResourceStatus,
-    ServerStatus, StatusDocument, WatchesStatus,
+    ServerStatus, StatusDocument,
 };
 use crate::cluster::catalog::Published;
 use crate::discovery::peer_discovery::SourceStatus;
@@ -27,27 +27,13 @@ use crate::tls::metrics::{CertificateMetrics, rfc3339};
 
 /// Reads what the serving threads share.
 pub struct StatusReader {
-    shared: Arc<Shared>,
-    certificates: Arc<CertificateMetrics>,
-    reload: Arc<ReloadMetrics>,
-    lease: LeaseMetrics,
+    pub shared: Arc<Shared>,
+    pub certificates: Arc<CertificateMetrics>,
+    pub reload: Arc<ReloadMetrics>,
+    pub lease: LeaseMetrics,
 }
 
 impl StatusReader {
-    pub fn new(
-        shared: Arc<Shared>,
-        certificates: Arc<CertificateMetrics>,
-        reload: Arc<ReloadMetrics>,
-        lease: LeaseMetrics,
-    ) -> Self {
-        Self {
-            shared,
-            certificates,
-            reload,
-            lease,
-        }
-    }
-
     /// The proxy is ready while none of these fails.
     pub fn checks(&self) -> [CheckStatus; 7] {
         let shared = &self.shared;
@@ -122,7 +108,6 @@ impl StatusReader {
                 .collect(),
             server: self.server(&snapshot),
             time: rfc3339(unix(SystemTime::now())),
-            watches: watches(shared),
         }
     }
 
@@ -156,25 +141,12 @@ impl StatusReader {
 fn etcd(published: &Published, synced: bool) -> EtcdStatus {
     let counters = &published.counters;
     EtcdStatus {
-        age_seconds: Some(published.freshness.age().as_secs_f64()),
+        age_seconds: published.freshness.age().as_secs_f64(),
         lists: counters.lists.load(Relaxed),
         restores: counters.restores.load(Relaxed),
-        revision: Some(counters.revision.load(Relaxed)),
+        revision: counters.revision.load(Relaxed),
         synced,
         undecodable: counters.undecodable.load(Relaxed),
-    }
-}
-
-fn watches(shared: &Shared) -> WatchesStatus {
-    let metrics = &shared.metrics.watches;
-    let [expired_avoided, expired_passed] = metrics.expired_watches();
-    let (last_bookmarks_given, withheld) = metrics.last_bookmarks();
-    let withheld = withheld.map(|(reason, count)| (reason.to_owned(), count));
-    WatchesStatus {
-        expired_avoided,
-        expired_passed,
-        last_bookmarks_given,
-        last_bookmarks_withheld: withheld.collect(),
     }
 }
 
@@ -236,8 +208,6 @@ fn discovery(shared: &Shared) -> DiscoveryStatus {
     DiscoveryStatus {
         added,
         current: !merges || peer_discovery.is_current_for(&shared.local),
-        generation: peer_discovery.generation,
-        openapi_bytes: peer_discovery.openapi.bytes() as u64,
         sources: sources.iter().map(source).collect(),
     }
 }
@@ -264,7 +234,7 @@ fn peer(server: &Server, health: &Health) -> PeerStatus {
         history_start: server.history_start,
         id: server.id.to_string(),
         initialized: server.initialized,
-        known: Some(server.known),
+        known: server.known,
         live: server.live,
         native: server.kind == ServerKind::Native,
         ready: server.ready,

@@ -9,11 +9,13 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use serde::Deserialize;
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::PATIENCE;
+use crate::admin::document::StatusDocument;
 use crate::config::is_host_and_port;
 
 /// Longest document, in bytes.
@@ -33,12 +35,8 @@ pub(super) enum FetchError {
     Timeout,
     #[error("the answer cannot be read: {0}")]
     Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("this is not kube-interop-proxy's admin port: /statusz is answered with {0}")]
-    Foreign(StatusCode),
-    #[error("this is not kube-interop-proxy's admin port: what /statusz says is something else")]
-    Strange,
-    #[error("this is not kube-interop-proxy's admin port: what /statusz says has no end")]
-    Endless,
+    #[error("this is not kube-interop-proxy's admin port: {0}")]
+    Foreign(String),
 }
 
 /// Checks a `HOST:PORT` of the command line.
@@ -49,22 +47,25 @@ pub fn address(text: &str) -> Result<String, String> {
     }
 }
 
-/// The status document as the proxy wrote it.
-pub(super) async fn status(admin: &str) -> Result<Value, FetchError> {
+/// The status document as the proxy wrote it, and what this version knows of it.
+pub(super) async fn status(admin: &str) -> Result<(Value, StatusDocument), FetchError> {
     let (code, body) = get(admin, "/statusz?format=json").await?;
     match code {
-        StatusCode::OK => read(&body),
-        code => Err(FetchError::Foreign(code)),
+        StatusCode::OK => read(&body).map_err(FetchError::Foreign),
+        code => Err(FetchError::Foreign(format!(
+            "/statusz is answered with {code}"
+        ))),
     }
 }
 
-fn read(body: &[u8]) -> Result<Value, FetchError> {
+fn read(body: &[u8]) -> Result<(Value, StatusDocument), String> {
     if body.iter().filter(|byte| **byte == b',').count() > MAX_VALUES {
-        return Err(FetchError::Endless);
+        return Err("what /statusz says has no end".to_owned());
     }
-    match serde_json::from_slice::<Value>(body) {
-        Ok(status) if status["server"].is_object() => Ok(status),
-        _ => Err(FetchError::Strange),
+    let value: Value = serde_json::from_slice(body).unwrap_or_default();
+    match StatusDocument::deserialize(&value) {
+        Ok(document) if value["server"].is_object() => Ok((value, document)),
+        _ => Err("what /statusz says is something else".to_owned()),
     }
 }
 
@@ -130,10 +131,10 @@ mod tests {
 
     #[test]
     fn what_would_fill_the_memory_is_not_read() {
-        let many = |count| format!("{{\"server\": {{}}, \"peers\": [{}1]}}", "1,".repeat(count));
+        let many = |count| format!("{{\"server\": {{}}, \"x\": [{}1]}}", "1,".repeat(count));
         assert!(read(many(MAX_VALUES - 1).as_bytes()).is_ok());
         let endless = read(many(MAX_VALUES).as_bytes());
-        assert!(matches!(endless, Err(FetchError::Endless)));
+        assert!(endless.unwrap_err().ends_with("has no end"));
     }
 
     #[test]
@@ -147,11 +148,9 @@ mod tests {
             "null",
             "<html></html>",
             "{\"server\": 1}",
+            "{\"server\": {\"ready\": 1}}",
         ] {
-            assert!(
-                matches!(read(other.as_bytes()), Err(FetchError::Strange)),
-                "{other}"
-            );
+            assert!(read(other.as_bytes()).is_err(), "{other}");
         }
     }
 }

@@ -1,22 +1,27 @@
 //! `forget`: deletes the record of a server that will not come back, so that requests for resources that only it served
 //! get 404 at once, and not only after `rerouting.absentServerGrace`.
 //!
-//! `etcd` reads and deletes, `server_keys` decides, `remaining` names what stays. Only the record is deleted, in a
-//! transaction that fails if anything has changed since the record was shown: live keys and claims expire by themselves,
-//! and kube-apiserver's own keys are left alone.
+//! Only the record is deleted, in a transaction that fails if anything has changed since the record was shown: live keys
+//! and claims expire by themselves, and kube-apiserver's own keys are left alone.
 
 mod etcd;
-mod remaining;
-mod server_keys;
 
-use std::time::SystemTime;
+use std::collections::BTreeMap;
+use std::process::ExitCode;
 
 use self::etcd::EtcdAccess;
-use self::server_keys::{Liveness, describe, unknown};
 use super::terminal::say;
-use super::text::plain;
-use super::{Ending, block_on, terminal};
+use super::text::{fields, plain};
+use super::{USAGE, block_on, exit_code, terminal};
+use crate::cluster::json;
+use crate::cluster::record::Record;
 use crate::config::Config;
+
+/// Most servers, or group versions, that are named.
+const MAX_NAMED: usize = 50;
+
+const BECOMES: &str = "is answered 503 now, and 404 once this is forgotten; garbage collectors and namespace controllers \
+                       believe a 404.";
 
 /// Checks a server ID of the command line: it becomes part of etcd's keys.
 pub fn server_id(text: &str) -> Result<String, String> {
@@ -27,37 +32,29 @@ pub fn server_id(text: &str) -> Result<String, String> {
 }
 
 /// `sure`: without asking.
-pub fn run(id: &str, config: &Config, sure: bool) -> Ending {
+pub fn run(id: &str, config: &Config, sure: bool) -> ExitCode {
     if !sure && !terminal::can_ask() {
         terminal::complain("there is no terminal to ask at: --yes forgets without asking");
-        return Ending::Usage;
+        return ExitCode::from(USAGE);
     }
-    Ending::of(block_on(forget(id, config, sure)).map(|()| true))
+    exit_code(block_on(forget(id, config, sure)).map(|()| true))
 }
 
-/// Why the server was not forgotten.
-type Reason = String;
-
-async fn forget(id: &str, config: &Config, sure: bool) -> Result<(), Reason> {
+/// The error says why the server was not forgotten.
+async fn forget(id: &str, config: &Config, sure: bool) -> Result<(), String> {
     let shown = plain(id);
     let etcd = EtcdAccess::new(config);
     let etcd = etcd.map_err(|error| format!("etcd's certificate files: {error}"))?;
     let known = etcd.known(id).await?;
-    let stays = remaining::text(id, &known.remaining, SystemTime::now());
-    let record = match known.keys.liveness() {
-        Liveness::RecordOnly(record) => record,
-        Liveness::Live(why) => {
-            return Err(format!(
-                "{shown} is not forgotten: it lives, or did less than peer.leaseTTL ago: {why}"
-            ));
-        }
-        Liveness::Unknown => {
-            say(&stays)?;
-            return Err(unknown(id, &known.ids));
-        }
+    if let Some(why) = known.alive {
+        return Err(format!(
+            "{shown} is not forgotten: it lives, or did less than peer.leaseTTL ago: {why}"
+        ));
+    }
+    let Some(record) = &known.record else {
+        return Err(unknown(id, &known.ids));
     };
-    say(&describe(id, record, known.left, &known.others))?;
-    say(&stays)?;
+    say(&describe(id, &record.value, &known.others))?;
     if !sure && !terminal::ask(&format!("Forget {shown}?"))? {
         return Err(format!("{shown} is not forgotten: nothing was changed"));
     }
@@ -67,33 +64,87 @@ async fn forget(id: &str, config: &Config, sure: bool) -> Result<(), Reason> {
     let Some(changed) = dropped.map_err(unsure)? else {
         return say(&format!("{shown} is forgotten.\n"));
     };
-    let why = match changed.liveness() {
-        Liveness::Live(why) => format!("it came back meanwhile: {why}"),
-        _ => "its record was written anew meanwhile".to_owned(),
+    let why = match changed.alive {
+        Some(why) => format!("it came back meanwhile: {why}"),
+        None => "its record was written anew meanwhile".to_owned(),
     };
     Err(format!("{shown} is not forgotten: {why}"))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_server_id_is_one_part_of_a_key() {
-        for good in ["cp-3", "apiserver-tqsyvnc7rs47fayzipsuqpfg4m", "CP 3", "é"] {
-            assert_eq!(server_id(good).as_deref(), Ok(good));
+/// Describes a record to the operator who decides. `others`: those of other servers.
+fn describe(id: &str, record: &[u8], others: &[Record]) -> String {
+    let (lines, consequence) = match json::read::<Record>(record) {
+        Ok(record) => {
+            let groups = record.resources.len();
+            let count: usize = record.resources.values().map(Vec::len).sum();
+            let lines = vec![
+                ("  Endpoint", record.endpoint.to_string()),
+                ("  Version", version(&record)),
+                (
+                    "  Lists",
+                    format!("{count} resources in {groups} group versions"),
+                ),
+            ];
+            (lines, consequence(record, others))
         }
-        for bad in [
-            "",
-            "/",
-            "a/b",
-            "../live/a",
-            "a\n",
-            "\u{1b}[2J",
-            "a\0",
-            "\u{9b}",
-        ] {
-            assert!(server_id(bad).is_err(), "{bad:?}");
+        Err(error) => {
+            let error = plain(&error.to_string());
+            let lines = vec![("  Record", format!("cannot be read: {error}"))];
+            (lines, format!("What no other proxy lists {BECOMES}\n"))
+        }
+    };
+    let known = fields(14, &lines);
+    format!("{} is gone. Known of it:\n{known}{consequence}", plain(id))
+}
+
+/// What clients will see.
+fn consequence(record: Record, others: &[Record]) -> String {
+    // Of group versions, what no other server lists.
+    let mut only = record.resources;
+    for other in others {
+        for (group_version, listed) in &other.resources {
+            if let Some(left) = only.get_mut(group_version) {
+                left.retain(|resource| !listed.contains(resource));
+            }
         }
     }
+    only.retain(|_, left| !left.is_empty());
+    if only.is_empty() {
+        return "Other proxies list all of it, too.\n".to_owned();
+    }
+    let groups = some(only.keys().map(|name| plain(name)));
+    let count: usize = only.values().map(Vec::len).sum();
+    format!("No other proxy lists {count} of them ({groups}). What nobody lists {BECOMES}\n")
 }
+
+fn version(record: &Record) -> String {
+    let binary = record.binary_version.as_deref().unwrap_or("unknown");
+    match record.compatibility_version.as_deref() {
+        Some(emulated) => format!("{} ({})", plain(binary), plain(emulated)),
+        None => plain(binary),
+    }
+}
+
+/// For an ID without keys. `ids`: servers that have one, and whether they live.
+fn unknown(id: &str, ids: &BTreeMap<String, bool>) -> String {
+    let names = some(ids.iter().map(|(id, lives)| {
+        let state = if *lives { "lives" } else { "gone" };
+        format!("{} ({state})", plain(id))
+    }));
+    let others = match ids.is_empty() {
+        true => "nor is any other server (is etcd.prefix what the apiserver's --etcd-prefix says?)",
+        false => &format!("known are: {names}"),
+    };
+    format!("{} is not known; {others}", plain(id))
+}
+
+/// Names, and whether there are more.
+fn some(names: impl ExactSizeIterator<Item = String>) -> String {
+    let more = names.len().saturating_sub(MAX_NAMED);
+    let more = (more > 0).then(|| format!("and {more} more"));
+    let names: Vec<_> = names.take(MAX_NAMED).chain(more).collect();
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@
 //! limit of 5 s. Other programs write to etcd too, so values from there are printed through `text::plain` only.
 
 pub mod arguments;
+pub mod check;
 pub mod doctor;
 pub mod forget;
 pub mod status;
@@ -12,31 +13,22 @@ pub mod terminal;
 mod fetch;
 mod text;
 
+use std::process::ExitCode;
 use std::time::Duration;
 
+/// Exit code of bad usage or configuration (EX_USAGE of sysexits.h).
+pub const USAGE: u8 = 64;
 /// Time limit for a response.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How a command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
-    Good,
-    /// The command failed, or what it shows is a failure.
-    Bad,
-    /// Wrong usage.
-    Usage,
-}
-
-impl Ending {
-    /// Of a command that has `ended` well or not, or that says why it failed.
-    fn of(ended: Result<bool, String>) -> Self {
-        match ended {
-            Ok(true) => Self::Good,
-            Ok(false) => Self::Bad,
-            Err(why) => {
-                terminal::complain(why);
-                Self::Bad
-            }
+/// Of a command that has ended well or not, or that says why it failed.
+pub fn exit_code(ended: Result<bool, String>) -> ExitCode {
+    match ended {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            terminal::complain(why);
+            ExitCode::FAILURE
         }
     }
 }

@@ -1,9 +1,8 @@
 //! `status`: shows the status document of a running proxy as tables or as JSON.
 //!
-//! `fetch` gets the document from the admin port, `table` and `json` print it, and [`wait`] asks again and again. The
-//! command succeeds if the proxy is ready: it shows problems of peers, but only with `--wait` do they make it fail.
+//! `fetch` gets the document from the admin port, `table` prints it, and [`wait`] asks again and again. The command
+//! succeeds if the proxy is ready: it shows problems of peers, but only with `--wait` do they make it fail.
 
-mod json;
 mod table;
 pub mod wait;
 
@@ -13,7 +12,7 @@ use clap::ValueEnum;
 use serde_json::Value;
 use time::OffsetDateTime;
 
-use super::{Ending, block_on, terminal};
+use super::{block_on, terminal};
 use crate::admin::document::StatusDocument;
 use crate::config::duration;
 
@@ -32,8 +31,8 @@ pub enum OutputFormat {
     Json,
 }
 
-/// The document as the proxy wrote it, or one line that says why there is none.
-fn fetch(admin: &str) -> Result<Value, String> {
+/// The document as the proxy wrote it and as it is read, or one line that says why there is none.
+fn fetch(admin: &str) -> Result<(Value, StatusDocument), String> {
     let document = async {
         super::fetch::status(admin)
             .await
@@ -42,17 +41,47 @@ fn fetch(admin: &str) -> Result<Value, String> {
     block_on(document).map_err(|error| format!("{admin}: {error}"))
 }
 
-/// Shows the status of the proxy whose admin port is at `admin`, an [`address`].
-pub fn run(admin: &str, format: OutputFormat) -> Ending {
-    let shown = fetch(admin).and_then(|document| {
-        let status = StatusDocument::read(&document);
-        let now = OffsetDateTime::now_utc();
-        let text = match format {
-            OutputFormat::Table => table::page(&status, now, terminal::width()),
-            OutputFormat::Json => json::indented(&document),
-        };
-        terminal::say(&text)?;
-        Ok(status.server.ready)
+/// Shows the status of the proxy whose admin port is at `admin`, an [`address`]. Returns whether it is ready.
+pub fn run(admin: &str, format: OutputFormat) -> Result<bool, String> {
+    let (document, status) = fetch(admin)?;
+    terminal::say(&match format {
+        OutputFormat::Table => table::page(&status, OffsetDateTime::now_utc()),
+        OutputFormat::Json => indented(&document),
+    })?;
+    Ok(status.server.ready)
+}
+
+/// Indented JSON. Everything but ASCII is escaped, which is the same JSON: text may hold what steers a terminal.
+fn indented(status: &Value) -> String {
+    let escaped = |c: char| {
+        let units = c.encode_utf16(&mut [0; 2]).to_vec();
+        let units = units.iter().map(|unit| format!("\\u{unit:04x}"));
+        units.collect::<String>()
+    };
+    let text = format!("{status:#}\n");
+    let chars = text.chars().map(|c| match c.is_ascii() && c != '\u{7f}' {
+        true => c.to_string(),
+        false => escaped(c),
     });
-    Ending::of(shown)
+    chars.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn it_is_the_same_json_and_steers_no_terminal() {
+        let status =
+            json!({"server": {"id": "\u{1b}[2J\u{9b}31m\u{7f}\u{202e}é😀", "ready": true}});
+        let text = indented(&status);
+        assert!(
+            text.chars()
+                .all(|c| c == '\n' || c == ' ' || c.is_ascii_graphic()),
+            "{text}"
+        );
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), status);
+    }
 }

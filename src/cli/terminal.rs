@@ -3,23 +3,8 @@
 use std::fmt::Display;
 use std::io::{self, BufRead, ErrorKind, IsTerminal, Write};
 
-/// Width of a terminal that does not report it.
-const USUAL_WIDTH: usize = 80;
 /// Longest answer that is read, in bytes.
 const ANSWER: u64 = 100;
-
-/// Columns of the terminal; `None`: standard output is no terminal.
-pub(super) fn width() -> Option<usize> {
-    let stdout = io::stdout();
-    if !stdout.is_terminal() {
-        return None;
-    }
-    let configured = std::env::var("COLUMNS").ok();
-    let configured = configured.and_then(|columns| columns.parse().ok());
-    let reported = || rustix::termios::tcgetwinsize(&stdout).map(|size| size.ws_col.into());
-    let width = configured.or_else(|| reported().ok());
-    Some(width.filter(|width| *width > 0).unwrap_or(USUAL_WIDTH))
-}
 
 /// Writes to standard output. A closed pipe (`| head`) is no failure.
 pub fn say(text: &str) -> Result<(), String> {

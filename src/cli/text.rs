@@ -2,11 +2,6 @@
 
 use crate::config::escaped;
 
-/// Between two columns.
-const GAP: &str = "  ";
-/// Smallest width of a shortened column.
-const NARROWEST: usize = 6;
-
 /// Escapes everything but printable ASCII, so that a value can neither control a terminal nor look like another one. Names
 /// of servers, addresses and resources are ASCII.
 pub(super) fn plain(value: &str) -> String {
@@ -38,55 +33,22 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
         self.rows.push(cells);
     }
 
-    /// Whether it has headings only.
-    pub(super) fn is_empty(&self) -> bool {
-        self.rows.len() == 1
-    }
-
-    /// Lines no longer than `width`, if possible.
-    pub(super) fn lines(&self, width: Option<usize>) -> String {
-        let widths = self.widths(width);
-        let rows = self.rows.iter().map(|row| {
-            let cells = row.iter().zip(widths);
-            let cells = cells.map(|(cell, width)| format!("{:<width$}", cut(cell, width)));
-            let line = cells.collect::<Vec<_>>().join(GAP);
-            format!("{}\n", line.trim_end())
-        });
-        rows.collect()
-    }
-
-    /// Makes the widest columns narrower until the lines fit.
-    fn widths(&self, width: Option<usize>) -> [usize; COLUMNS] {
+    /// `None`: it has headings only.
+    pub(super) fn lines(&self) -> Option<String> {
         let mut widths = [0; COLUMNS];
         for row in &self.rows {
             for (widest, cell) in widths.iter_mut().zip(row) {
                 *widest = cell.chars().count().max(*widest);
             }
         }
-        let Some(width) = width else {
-            return widths;
-        };
-        let room = width.saturating_sub(GAP.len() * COLUMNS.saturating_sub(1));
-        for column in &mut widths {
-            *column = room.max(NARROWEST).min(*column);
-        }
-        while widths.iter().sum::<usize>() > room {
-            match widths.iter_mut().max() {
-                Some(widest) if *widest > NARROWEST => *widest -= 1,
-                _ => break,
-            }
-        }
-        widths
+        let rows = self.rows.iter().map(|row| {
+            let cells = row.iter().zip(widths);
+            let cells = cells.map(|(cell, width)| format!("{cell:<width$}"));
+            let line = cells.collect::<Vec<_>>().join("  ");
+            format!("{}\n", line.trim_end())
+        });
+        (self.rows.len() > 1).then(|| rows.collect())
     }
-}
-
-/// Text that is too long ends in `…`.
-fn cut(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
-        return text.to_owned();
-    }
-    let start = text.chars().take(width.saturating_sub(1));
-    start.chain(['…']).collect()
 }
 
 /// A duration in one unit.
@@ -107,13 +69,6 @@ pub(super) fn span(seconds: f64) -> String {
 mod tests {
     use super::*;
 
-    fn table() -> Table<3> {
-        let mut table = Table::new(["ID", "STATE", "NOTE"]);
-        table.row(["a".into(), "ready".into(), "x".repeat(30)]);
-        table.row(["b".repeat(20), "gone".into(), "short".into()]);
-        table
-    }
-
     #[test]
     fn nothing_but_printable_ascii_is_shown() {
         let hostile = "\u{1b}[2J\r\n\u{9b}31m\u{202e}x\u{7f}\0é";
@@ -130,29 +85,12 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_gets_everything() {
-        let lines = table().lines(None);
-        assert!(lines.contains(&"x".repeat(30)), "{lines}");
-        assert!(!lines.contains('…'), "{lines}");
-    }
-
-    #[test]
-    fn a_terminal_gets_no_longer_lines_than_it_has_room_for() {
-        for width in [28, 40, 50] {
-            let lines = table().lines(Some(width));
-            for line in lines.lines() {
-                assert!(line.chars().count() <= width, "{width}: {line}");
-            }
-            assert!(lines.contains('…') && lines.contains("ready"), "{lines}");
-        }
-        let narrow = table().lines(Some(0));
-        assert_eq!(narrow.lines().count(), 3, "{narrow}");
-        assert!(narrow.contains("xxxxx…"), "{narrow}");
-    }
-
-    #[test]
     fn columns_stand_below_each_other() {
-        let lines = table().lines(None);
+        let mut table = Table::new(["ID", "STATE", "NOTE"]);
+        assert_eq!(table.lines(), None);
+        table.row(["a".into(), "ready".into(), "x".repeat(30)]);
+        table.row(["b".repeat(20), "gone".into(), "short".into()]);
+        let lines = table.lines().unwrap();
         let places: Vec<_> = lines.lines().map(|line| line.chars().nth(22)).collect();
         assert_eq!(places, [Some('S'), Some('r'), Some('g')]);
     }

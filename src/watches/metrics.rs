@@ -44,19 +44,6 @@ impl WatchMetrics {
         }
     }
 
-    /// How many watches were answered with 410 and served by another server, and how many were not.
-    pub fn expired_watches(&self) -> [u64; 2] {
-        self.expired.each_ref().map(IntCounter::get)
-    }
-
-    /// How many ended with one, and how many without one, by reason, where there are any.
-    pub fn last_bookmarks(&self) -> (u64, impl Iterator<Item = (&'static str, u64)>) {
-        let counts = self.withheld.each_ref().map(IntCounter::get);
-        let withheld = Withheld::ALL.map(Withheld::name).into_iter().zip(counts);
-        let withheld = withheld.filter(|(_, count)| *count > 0);
-        (self.given.get(), withheld)
-    }
-
     /// A watch ended without one.
     pub fn withheld(&self, withheld: Withheld) {
         if let Some(counter) = self.withheld.get(withheld as usize) {

@@ -249,7 +249,7 @@ async fn whoever_shows_a_sign_of_life_is_refused() {
 }
 
 #[tokio::test]
-async fn what_kube_apiserver_keeps_stays_and_is_named() {
+async fn what_kube_apiserver_keeps_stays() {
     let stage = Stage::new().await;
     let lease = r#"{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"cp-3",
         "labels":{"apiserver.kubernetes.io/identity":"kube-apiserver"}},
@@ -268,13 +268,6 @@ async fn what_kube_apiserver_keeps_stays_and_is_named() {
     let before = stage.all().await;
     let ended = stage.forget("cp-3", &["--yes"]).await;
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    for part in [
-        "Stays: Lease kube-system/cp-3",
-        "kubectl -n kube-system delete lease cp-3",
-        "Stays: 1 StorageVersions",
-    ] {
-        assert!(ended.stdout.contains(part), "{part}: {}", ended.stdout);
-    }
     let left: Vec<_> = before
         .into_iter()
         .filter(|(key, _)| !key.ends_with("/servers/cp-3"))
@@ -282,11 +275,6 @@ async fn what_kube_apiserver_keeps_stays_and_is_named() {
     assert_eq!(stage.all().await, left);
     let again = stage.forget("cp-3", &["--yes"]).await;
     assert_eq!(again.code, Some(1));
-    assert!(
-        again.stdout.contains("Lease kube-system/cp-3"),
-        "{}",
-        again.stdout
-    );
     assert!(
         again.stderr.contains("nor is any other server"),
         "{}",

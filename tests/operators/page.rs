@@ -123,11 +123,6 @@ async fn the_page_shows_what_is_so_and_follows_it_without_being_loaded_again() {
     )
     .await;
     says(&mut chromium, "#differences thead", &["gone"]).await;
-    says(&mut chromium, "#server", &["Watches too old", "none"]).await;
-    cluster.a.set_history_start(1000);
-    admin.get("/api/v1/pods?watch=true&resourceVersion=1").await;
-    let counts = ["0 served by another server, 1 answered 410"];
-    says(&mut chromium, "#server", &counts).await;
     assert_eq!(chromium.complaints().await, [] as [Value; 0]);
     let page = chromium
         .evaluate("document.body.innerText")

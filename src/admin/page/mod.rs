@@ -15,7 +15,6 @@ use http::header::{
 use ring::digest::{SHA256, digest};
 use serde::Serialize;
 
-pub mod accept;
 pub mod host;
 
 const PAGE: &str = include_str!("page.html");

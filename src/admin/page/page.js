@@ -40,7 +40,7 @@ function showAge() {
 }
 
 function showServer() {
-  const { config, server, watches } = latest;
+  const { config, server } = latest;
   const checks = server.checks.map(({ name, missing }) =>
     h("li", null, missing === null ? word("ok", "ok") : word("bad", "failed"), ` ${name}`,
       missing === null ? null : quiet(missing)));
@@ -54,9 +54,6 @@ function showServer() {
     ["Apiserver", latest.facts?.apiserverVersion ?? "version not known"],
     ["Compatible with", server.compatibilityVersion ?? "not known"],
     ["History", server.historyStart === null ? "not known" : `since revision ${number(server.historyStart)}`],
-    ["Watches too old", watches.expiredAvoided + watches.expiredPassed === 0 ? "none"
-      : `${number(watches.expiredAvoided)} served by another server, ${number(watches.expiredPassed)} answered 410`],
-    ["Last bookmarks", lastBookmarks(watches)],
     ["Lease", lease[server.identityLeaseKeptBy] ?? "none kept by the proxy"],
     ["Only here", count(latest.resources.filter((it) => it.local && !it.peers.length).length, "resource")],
     ["Configuration", config.problems.length ? word("bad", "the file cannot be used")
@@ -64,12 +61,6 @@ function showServer() {
       : config.reloaded === null ? "as at the start" : `read again ${time(since(config.reloaded))} ago`,
       [...config.problems, ...config.needsRestart].slice(0, ROWS).map((line) => quiet(clip(line)))],
   ));
-}
-
-// Only a proxy that stops has any.
-function lastBookmarks({ lastBookmarksGiven: given, lastBookmarksWithheld: withheld }) {
-  const reasons = Object.entries(withheld).map(([reason, count]) => `, ${number(count)} without (${reason})`);
-  return given === 0 && reasons.length === 0 ? "none yet" : `${number(given)} given${reasons.join("")}`;
 }
 
 function showEtcd() {

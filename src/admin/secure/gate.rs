@@ -67,7 +67,7 @@ fn user(headers: &UserHeaders) -> Option<User> {
         groups.push(AUTHENTICATED.to_owned());
     }
     Some(User {
-        username: text(&headers.user)?,
+        name: text(&headers.user)?,
         groups,
         ..User::default()
     })
@@ -80,7 +80,7 @@ fn of_token(token: &str) -> Vec<u8> {
 
 fn of_user(user: &User) -> Vec<u8> {
     let groups = user.groups.iter().map(String::as_str);
-    let parts: Vec<&str> = ["user", &user.username].into_iter().chain(groups).collect();
+    let parts: Vec<&str> = ["user", &user.name].into_iter().chain(groups).collect();
     parts.join("\0").into_bytes()
 }
 
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn the_owner_of_a_certificate_is_authenticated() {
         let expected = |groups: &[&str]| User {
-            username: "alice".to_owned(),
+            name: "alice".to_owned(),
             groups: groups.iter().map(|group| (*group).to_owned()).collect(),
             ..User::default()
         };

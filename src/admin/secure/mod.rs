@@ -13,4 +13,4 @@ mod gate;
 mod listen;
 mod review;
 
-pub use self::listen::{SecureInputs, run};
+pub use self::listen::SecurePort;

@@ -1,8 +1,9 @@
 //! Asks the local apiserver who a client is and whether it may read metrics: TokenReview, SubjectAccessReview.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::client::{Client, ClientError, ClientMaker};
 use crate::local::state::LocalState;
-use crate::log_throttle::{LogRateLimit, LogThrottle, chain};
+use crate::log_throttle::LogRateLimit;
 
 const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
@@ -36,7 +37,8 @@ pub(super) enum Subject<'a> {
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct User {
-    pub(super) username: String,
+    #[serde(rename(deserialize = "username", serialize = "user"))]
+    pub(super) name: String,
     pub(super) uid: String,
     pub(super) groups: Vec<String>,
     pub(super) extra: BTreeMap<String, Vec<String>>,
@@ -69,19 +71,16 @@ enum ReviewError {
 }
 
 pub(super) struct Reviewer {
+    /// Of clients for the local apiserver at `address`.
     maker: Arc<ClientMaker>,
     address: SocketAddr,
     local: Arc<LocalState>,
     turns: Semaphore,
-    /// For those who were allowed lately.
+    /// For those who were allowed lately: made-up tokens must not keep them waiting.
     known_turns: Semaphore,
-    /// Clients with a connection.
-    idle: Mutex<Vec<Client>>,
-    throttle: LogThrottle,
 }
 
 impl Reviewer {
-    /// `maker`: of clients for the local apiserver at `address`.
     pub(super) fn new(
         maker: Arc<ClientMaker>,
         address: SocketAddr,
@@ -93,35 +92,28 @@ impl Reviewer {
             local,
             turns: Semaphore::new(MOST_AT_ONCE),
             known_turns: Semaphore::new(MOST_AT_ONCE),
-            idle: Mutex::default(),
-            throttle: LogThrottle::default(),
         }
     }
 
     /// `known`: it was allowed lately.
     pub(super) async fn verdict(&self, subject: Subject<'_>, known: bool) -> Verdict {
-        // Strangers can make reviews fail and succeed in turn.
         static LOG_RATE: LogRateLimit = LogRateLimit::new();
-        match self.review(subject, known).await {
-            Ok(verdict) => {
-                if let Some(after) = self.throttle.recovered(&())
-                    && LOG_RATE.admit().is_some()
-                {
-                    tracing::info!(?after, "the apiserver says again who may read metrics");
-                }
-                verdict
-            }
-            Err(error) => {
-                if matches!(error, ReviewError::Client(ClientError::Refused)) {
-                    self.local.refused();
-                }
-                if self.throttle.should_log((), chain(&error)) && LOG_RATE.admit().is_some() {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "the apiserver does not say who may read metrics");
-                }
-                Verdict::Unavailable(error.to_string())
-            }
+        let error = match self.review(subject, known).await {
+            Ok(verdict) => return verdict,
+            Err(error) => error,
+        };
+        if matches!(error, ReviewError::Client(ClientError::Refused)) {
+            self.local.refused();
         }
+        if let Some(left_out) = LOG_RATE.admit() {
+            let error = &error as &dyn Error;
+            tracing::warn!(
+                error,
+                left_out,
+                "the apiserver does not say who may read metrics"
+            );
+        }
+        Verdict::Unavailable(error.to_string())
     }
 
     async fn review(&self, subject: Subject<'_>, known: bool) -> Result<Verdict, ReviewError> {
@@ -130,19 +122,15 @@ impl Reviewer {
             return Err(ReviewError::NotInitialized);
         }
         let deadline = Instant::now() + DEADLINE;
+        let turns = match known {
+            true => &self.known_turns,
+            false => &self.turns,
+        };
         let reviewed = async {
-            // Made-up tokens must not keep those waiting who were allowed before. A semaphore is never closed.
-            let turns = if known {
-                &self.known_turns
-            } else {
-                &self.turns
-            };
+            // A semaphore is never closed.
             let _turn = turns.acquire().await.ok();
-            let idle = self.idle().pop();
-            let mut client = idle.unwrap_or_else(|| self.maker.client(self.address));
-            let verdict = ask(&mut client, subject, deadline).await?;
-            self.idle().push(client);
-            Ok(verdict)
+            let client = self.maker.client(self.address);
+            ask(client, subject, deadline).await
         };
         match timeout_at(deadline, reviewed).await {
             Ok(Err(ReviewError::Client(ClientError::Timeout(_)))) | Err(_) => {
@@ -151,55 +139,46 @@ impl Reviewer {
             Ok(reviewed) => reviewed,
         }
     }
-
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Client>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 async fn ask(
-    client: &mut Client,
+    mut client: Client,
     subject: Subject<'_>,
     deadline: Instant,
 ) -> Result<Verdict, ReviewError> {
     let user = match subject {
         Subject::User(user) => user,
         Subject::Token(token) => {
-            let answer = post(client, TOKEN_REVIEWS, &token_review(token), deadline).await?;
-            match authenticated(&answer)? {
+            let review = token_review(token);
+            let status = post(&mut client, TOKEN_REVIEWS, &review, deadline).await?;
+            match authenticated(&status) {
                 Some(user) => user,
                 None => return Ok(Verdict::Unknown),
             }
         }
     };
-    let answer = post(client, ACCESS_REVIEWS, &access_review(&user), deadline).await?;
-    Ok(match is_allowed(&answer)? {
+    let review = access_review(&user);
+    let status = post(&mut client, ACCESS_REVIEWS, &review, deadline).await?;
+    Ok(match is_allowed(&status) {
         true => Verdict::Allowed,
-        false => Verdict::Forbidden(user.username),
+        false => Verdict::Forbidden(user.name),
     })
 }
 
+/// Returns the status in the answer.
 async fn post(
     client: &mut Client,
     path: &str,
     review: &Value,
     deadline: Instant,
-) -> Result<Bytes, ReviewError> {
-    let body = Bytes::from(review.to_string());
-    let post = async |client: &mut Client| {
-        let body = Some(body.clone());
-        client.call(Method::POST, path, &[], body, deadline).await
-    };
-    let answer = match post(client).await {
-        // The apiserver may have closed the connection meanwhile. A review changes nothing and can be repeated.
-        Err(ClientError::Exchange(_)) => {
-            client.reset();
-            post(client).await
-        }
-        outcome => outcome,
-    }?;
+) -> Result<Value, ReviewError> {
+    let body = Some(Bytes::from(review.to_string()));
+    let answer = client.call(Method::POST, path, &[], body, deadline).await?;
     match answer.status {
-        StatusCode::CREATED | StatusCode::OK => Ok(answer.body),
+        StatusCode::CREATED | StatusCode::OK => {
+            let review: Value = serde_json::from_slice(&answer.body)?;
+            Ok(review["status"].clone())
+        }
         status => Err(ReviewError::Status(status)),
     }
 }
@@ -213,52 +192,24 @@ fn token_review(token: &str) -> Value {
 }
 
 fn access_review(user: &User) -> Value {
+    let mut spec = json!(user);
+    spec["nonResourceAttributes"] = json!({"path": PATH, "verb": "get"});
     json!({
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",
-        "spec": {
-            "nonResourceAttributes": {"path": PATH, "verb": "get"},
-            "user": user.username,
-            "uid": user.uid,
-            "groups": user.groups,
-            "extra": user.extra,
-        },
+        "spec": spec,
     })
 }
 
-/// The user in the answer to a TokenReview.
-fn authenticated(answer: &[u8]) -> Result<Option<User>, serde_json::Error> {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Status {
-        authenticated: bool,
-        user: User,
-    }
-    #[derive(Deserialize)]
-    struct Review {
-        status: Status,
-    }
-    let Status {
-        authenticated,
-        user,
-    } = serde_json::from_slice::<Review>(answer)?.status;
-    Ok((authenticated && !user.username.is_empty()).then_some(user))
+/// The user of whom a TokenReview says so clearly.
+fn authenticated(status: &Value) -> Option<User> {
+    let user = User::deserialize(&status["user"]).ok()?;
+    (status["authenticated"] == true && !user.name.is_empty()).then_some(user)
 }
 
-/// The answer to a SubjectAccessReview.
-fn is_allowed(answer: &[u8]) -> Result<bool, serde_json::Error> {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Status {
-        allowed: bool,
-        denied: bool,
-    }
-    #[derive(Deserialize)]
-    struct Review {
-        status: Status,
-    }
-    let Status { allowed, denied } = serde_json::from_slice::<Review>(answer)?.status;
-    Ok(allowed && !denied)
+/// Whether a SubjectAccessReview says yes clearly.
+fn is_allowed(status: &Value) -> bool {
+    status["allowed"] == true && matches!(status["denied"], Value::Null | Value::Bool(false))
 }
 
 #[cfg(test)]
@@ -267,14 +218,12 @@ mod tests {
 
     #[test]
     fn a_user_is_who_the_apiserver_authenticated() {
-        let answer = json!({"kind": "TokenReview", "status": {"authenticated": true, "user": {
+        let status = json!({"authenticated": true, "user": {
             "username": "system:serviceaccount:monitoring:prometheus", "uid": "u",
             "groups": ["system:serviceaccounts", "system:authenticated"],
             "extra": {"authentication.kubernetes.io/pod-name": ["p"]},
-        }, "audiences": ["https://kubernetes.default.svc"]}});
-        let user = authenticated(answer.to_string().as_bytes())
-            .unwrap()
-            .unwrap();
+        }, "audiences": ["https://kubernetes.default.svc"]});
+        let user = authenticated(&status).unwrap();
         let review = access_review(&user);
         assert_eq!(
             review["spec"],
@@ -289,36 +238,29 @@ mod tests {
 
     #[test]
     fn anything_but_a_clear_yes_is_a_no() {
-        for answer in [
-            json!({"status": {}}),
-            json!({"status": {"authenticated": false, "error": "expired"}}),
-            json!({"status": {"authenticated": false, "user": {"username": "eve"}}}),
-            json!({"status": {"authenticated": true, "user": {}}}),
+        for status in [
+            json!(null),
+            json!({}),
+            json!({"authenticated": false, "error": "expired"}),
+            json!({"authenticated": false, "user": {"username": "eve"}}),
+            json!({"authenticated": 1, "user": {"username": "eve"}}),
+            json!({"authenticated": true, "user": {}}),
+            json!({"authenticated": true, "user": {"username": 1}}),
         ] {
-            let user = authenticated(answer.to_string().as_bytes()).unwrap();
-            assert_eq!(user, None, "{answer}");
+            assert_eq!(authenticated(&status), None, "{status}");
         }
-        for (answer, expected) in [
-            (json!({"status": {"allowed": true}}), true),
-            (json!({"status": {"allowed": true, "reason": "RBAC"}}), true),
-            (json!({"status": {}}), false),
-            (json!({"status": {"allowed": false}}), false),
-            (json!({"status": {"allowed": true, "denied": true}}), false),
+        for (status, expected) in [
+            (json!({"allowed": true}), true),
+            (json!({"allowed": true, "reason": "RBAC"}), true),
+            (json!({"allowed": true, "denied": false}), true),
+            (json!({}), false),
+            (json!(null), false),
+            (json!({"allowed": false}), false),
+            (json!({"allowed": "true"}), false),
+            (json!({"allowed": true, "denied": true}), false),
+            (json!({"allowed": true, "denied": "no"}), false),
         ] {
-            let allowed = is_allowed(answer.to_string().as_bytes()).unwrap();
-            assert_eq!(allowed, expected, "{answer}");
-        }
-        for answer in [
-            "",
-            "{}",
-            "[]",
-            r#"{"status": null}"#,
-            r#"{"status": {"allowed": "true"}}"#,
-        ] {
-            assert!(is_allowed(answer.as_bytes()).is_err(), "{answer}");
-        }
-        for answer in ["", "{}", r#"{"status": {"authenticated": 1}}"#] {
-            assert!(authenticated(answer.as_bytes()).is_err(), "{answer}");
+            assert_eq!(is_allowed(&status), expected, "{status}");
         }
     }
 }

@@ -1,7 +1,5 @@
-//! Findings about the addresses of this machine: additional ones that it does not have now, and those where clients are
-//! answered today and the proxy will not listen.
-//!
-//! The kernel is asked, without a connection. Packets that a load balancer or NAT leads here are not known.
+//! The addresses of this machine where clients are answered today and the proxy will not listen. The kernel is asked,
+//! without a connection. Packets that a load balancer or NAT leads here are not known.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -14,39 +12,36 @@ use super::told;
 use crate::config::Config;
 use crate::local::process;
 
-/// What this machine has.
-#[derive(Debug, Default)]
-pub struct HostAddresses {
-    /// Its addresses, except loopback and link-local ones.
-    own: BTreeSet<IpAddr>,
-    /// Where something listens on the port of the proxy.
-    listeners: Vec<IpAddr>,
+/// What cannot be read is left out.
+pub fn unserved(config: &Config) -> Option<Finding> {
+    let interfaces = getifaddrs().into_iter().flatten();
+    let own = interfaces.filter_map(|interface| ip(&interface.address?));
+    let listeners = process::listeners(config.serving.bind_address.port());
+    unserved_of(config, own, &listeners)
 }
 
-impl HostAddresses {
-    /// What cannot be read is left out.
-    pub fn read(port: u16) -> Self {
-        let interfaces = getifaddrs().into_iter().flatten();
-        let addresses = interfaces.filter_map(|interface| ip(&interface.address?));
-        Self::new(addresses, process::listeners(port))
-    }
-
-    fn new(addresses: impl Iterator<Item = IpAddr>, listeners: Vec<IpAddr>) -> Self {
-        let own = addresses.filter(|address| is_for_clients(*address));
-        Self {
-            own: own.collect(),
-            listeners,
-        }
-    }
-
-    /// The addresses at which something listens.
-    fn answering(&self) -> impl Iterator<Item = IpAddr> {
-        let answers = |address: &IpAddr| {
-            let mut listeners = self.listeners.iter();
-            listeners.any(|bound| takes(*bound, *address))
-        };
-        self.own.iter().copied().filter(answers)
-    }
+/// `own`: addresses of this machine; `listeners`: where something listens on the port of the proxy.
+fn unserved_of(
+    config: &Config,
+    own: impl Iterator<Item = IpAddr>,
+    listeners: &[IpAddr],
+) -> Option<Finding> {
+    let serving = &config.serving;
+    let port = serving.bind_address.port();
+    let bound = [serving.bind_address, config.api_server.address];
+    let bound: BTreeSet<_> = (bound.iter().chain(&serving.additional_bind_addresses))
+        .filter(|address| address.port() == port)
+        .map(|address| address.ip().to_canonical())
+        .collect();
+    let unserved: BTreeSet<_> = own
+        .filter(|address| is_for_clients(*address) && !bound.contains(address))
+        .filter(|address| listeners.iter().any(|bound| takes(*bound, *address)))
+        .collect();
+    let unserved = unserved
+        .iter()
+        .map(|address| SocketAddr::new(*address, port).to_string());
+    let unserved = unserved.collect::<Vec<_>>().join(", ");
+    (!unserved.is_empty()).then(|| told::unserved(format!("port {port}"), unserved))
 }
 
 /// `None`: it is of neither family.
@@ -72,38 +67,6 @@ fn is_for_clients(address: IpAddr) -> bool {
     !address.is_loopback() && !is_link_local
 }
 
-pub fn findings(config: &Config, host: &HostAddresses) -> Vec<Finding> {
-    let serving = &config.serving;
-    let port = serving.bind_address.port();
-    let additional = &serving.additional_bind_addresses;
-    let bound = [serving.bind_address, config.api_server.address];
-    let bound: BTreeSet<_> = (bound.iter().chain(additional))
-        .filter(|address| address.port() == port)
-        .map(|address| address.ip().to_canonical())
-        .collect();
-    let unserved: Vec<_> = (host.answering())
-        .filter(|address| !bound.contains(address))
-        .map(|address| SocketAddr::new(address, port).to_string())
-        .collect();
-    let additional = additional.iter();
-    let mut findings: Vec<_> = additional
-        .map(|address| additional_finding(*address, host))
-        .collect();
-    if !unserved.is_empty() {
-        findings.push(told::unserved(format!("port {port}"), unserved.join(", ")));
-    }
-    findings
-}
-
-fn additional_finding(address: SocketAddr, host: &HostAddresses) -> Finding {
-    let about = format!("serving.additionalBindAddresses {address}");
-    let ip = address.ip().to_canonical();
-    match host.own.contains(&ip) || !is_for_clients(ip) {
-        true => told::own_address(about),
-        false => told::absent_address(about),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,26 +80,13 @@ mod tests {
         "fe80::fc:ff:fe00:1",
     ];
 
-    fn host(listening: &[&str]) -> HostAddresses {
-        let parsed = |ip: &&str| ip.parse().unwrap();
-        HostAddresses::new(
-            OWN.iter().map(parsed),
-            listening.iter().map(parsed).collect(),
-        )
-    }
-
-    fn said(additional: &str, listening: &[&str]) -> Vec<String> {
+    fn said(additional: &str, listening: &[&str]) -> Option<String> {
         let key = "additionalBindAddresses: ";
         let text = EXAMPLE.replace(&format!("{key}[]"), &format!("{key}{additional}"));
         let config = crate::config::parse(&text).unwrap();
-        let findings = findings(&config, &host(listening));
-        findings.iter().map(ToString::to_string).collect()
-    }
-
-    #[test]
-    fn addresses_that_no_client_of_another_machine_can_use_do_not_count() {
-        let own: Vec<_> = host(&[]).own.iter().map(ToString::to_string).collect();
-        assert_eq!(own, ["10.0.0.11", "10.0.0.100", "2001:db8::11"]);
+        let own = OWN.iter().map(|ip| ip.parse().unwrap());
+        let listening: Vec<_> = listening.iter().map(|ip| ip.parse().unwrap()).collect();
+        unserved_of(&config, own, &listening).map(|finding| finding.to_string())
     }
 
     #[test]
@@ -154,22 +104,13 @@ mod tests {
             (&["0.0.0.0"], Some("10.0.0.100:6443")),
             (&["::"], Some("10.0.0.100:6443, [2001:db8::11]:6443")),
         ] {
-            let expected: Vec<_> = expected.map(warning).into_iter().collect();
-            assert_eq!(said("[]", listening), expected, "{listening:?}");
+            assert_eq!(
+                said("[]", listening),
+                expected.map(warning),
+                "{listening:?}"
+            );
         }
-    }
-
-    #[test]
-    fn additional_addresses_may_be_absent() {
         let additional = "['10.0.0.100:6443', '[2001:db8::12]:6443', '10.0.0.11:7443']";
-        assert_eq!(
-            said(additional, &["0.0.0.0"]),
-            [
-                "ok      serving.additionalBindAddresses 10.0.0.100:6443: an address of this machine",
-                "info    serving.additionalBindAddresses [2001:db8::12]:6443: not an address of this machine now; it is \
-                 served when it is",
-                "ok      serving.additionalBindAddresses 10.0.0.11:7443: an address of this machine",
-            ]
-        );
+        assert_eq!(said(additional, &["0.0.0.0"]), None);
     }
 }

@@ -13,7 +13,6 @@ use rustls::CertificateError;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use x509_parser::certificate::Validity;
 
 use super::finding::Finding;
 use super::told;
@@ -24,7 +23,6 @@ use crate::tls::rotation::stage;
 use crate::tls::serving::{ServingTls, certificate_for};
 use crate::tls::store::provider;
 use crate::tls::verify::ClientCas;
-use crate::x509::PresentedChain;
 use crate::x509::pem;
 
 /// The files, and when they are judged.
@@ -75,16 +73,15 @@ impl Judge<'_> {
         let certificates = self.reading.certificates(&file.path).ok()?;
         let parsed = certificates.iter().filter_map(pem::parsed);
         let times: Vec<_> = parsed.map(|it| it.validity().clone()).collect();
-        let first = times.iter().map(|it| it.not_after).min()?;
+        let now = i64::try_from(self.now.as_secs()).unwrap_or(i64::MAX);
+        let bundle = file.key.to_ascii_lowercase().ends_with("cafile");
+        let ends = times.iter().map(|it| it.not_after);
+        let left = ends.clone().filter(|end| bundle && end.timestamp() >= now);
+        let first = left.min().or(ends.min())?;
         let last = times.iter().map(|it| it.not_before).max()?;
         let about = self.about(&file.path);
-        let now = i64::try_from(self.now.as_secs()).unwrap_or(i64::MAX);
-        let over = |validity: &&Validity| validity.not_after.timestamp() < now;
-        let (count, all) = (times.iter().filter(over).count(), times.len());
-        let bundle = file.key.to_ascii_lowercase().ends_with("cafile");
         Some(match stage(first.timestamp() - now) {
-            _ if count > 0 && bundle && count < all => told::some_expired(about, count, all),
-            _ if count > 0 => told::expired(about, first),
+            _ if first.timestamp() < now => told::expired(about, first),
             _ if last.timestamp() > now => told::not_yet_valid(about, last),
             0 => told::valid(about, first),
             _ => told::expires(about, first),
@@ -95,28 +92,19 @@ impl Judge<'_> {
     fn client_certificate(&self) -> Option<Finding> {
         let path = &self.config.api_server.proxy_client.cert_file;
         let serving = &self.config.serving;
-        let authorities = |file| self.reading.client_authorities(file).ok();
         let chain = self.reading.certificates(path).ok()?;
-        let users = authorities(&serving.client_ca_file)?;
-        let peers = authorities(&serving.request_header_client_ca_file)?;
-        let cas = ClientCas::new(&users, &peers).ok()?;
-        let now = self.nearest_valid_time(&chain)?;
-        let presented = PresentedChain::parse(&chain);
-        let signed = presented.is_some_and(|chain| cas.peers.trust(&chain, now.as_secs()));
+        let ca_file = &serving.request_header_client_ca_file;
+        let peers = self.reading.client_authorities(ca_file).ok()?;
+        let now = SystemTime::UNIX_EPOCH + self.nearest_valid_time(&chain)?;
         let names = &serving.request_header_allowed_names;
         let judge = Authenticator {
             generation: 0,
-            cas,
+            cas: ClientCas::new(&peers, &peers).ok()?,
             allowed_names: names.clone(),
         };
         let connection = ClientConnection::new(Ipv4Addr::LOCALHOST.into(), 0, chain);
-        let about = self.about(path);
-        let caller = judge.caller(&connection, false, SystemTime::UNIX_EPOCH + now);
-        Some(match caller {
-            Caller::Peer => told::peers_believe(about),
-            _ if signed => told::name_not_allowed(about, names.join(", ")),
-            _ => told::not_for_peers(about),
-        })
+        let believed = matches!(judge.caller(&connection, false, now), Caller::Peer);
+        (!believed).then(|| told::peers_reject(self.about(path), names.join(", ")))
     }
 
     /// Whether peers with this configuration accept the serving certificate.
@@ -136,13 +124,13 @@ impl Judge<'_> {
         let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider());
         let verifier = verifier.build().ok()?;
         let verified = verifier.verify_server_cert(leaf, intermediates, &expected, &[], now);
-        Some(match verified {
-            Ok(_) => told::peers_accept(about, name),
+        match verified {
+            Ok(_) => None,
             Err(rustls::Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) => told::lacks_name(about, name),
-            Err(_) => told::peers_refuse(about),
-        })
+            )) => Some(told::lacks_name(about, name)),
+            Err(_) => Some(told::peers_refuse(about)),
+        }
     }
 
     /// Files that are not quite usable together.

@@ -4,10 +4,10 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use etcd_client::{Client, ResponseHeader, WatchOptions, WatchStream};
+use etcd_client::{Client, WatchOptions, WatchStream};
 use futures_util::future::join_all;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -16,11 +16,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::connection_failure::{self, ConfigKeys, ConnectionFailure};
 use super::finding::Finding;
-use super::http_probe::PATIENCE;
-use super::inventory::Inventory;
-use super::stored::{self, UNUSED_NAME};
+use super::probe::{self, ConfigKeys, ConnectionFailure, PATIENCE};
+use super::stored::{self, Inventory, UNUSED_NAME};
 use super::told;
 use crate::cluster::connector::{self, Connector, EtcdTls, within};
 use crate::cluster::etcd::orders_requested_progress;
@@ -29,7 +27,6 @@ use crate::config::{Config, EtcdConfig};
 use crate::tls::error::TlsError;
 use crate::tls::files::FileSnapshot;
 use crate::tls::store;
-use crate::x509::pem;
 
 const KEYS: ConfigKeys = ConfigKeys {
     server: "etcd",
@@ -56,38 +53,18 @@ pub struct EtcdReport {
     pub stored: Option<Inventory>,
 }
 
-/// Status of one endpoint.
-#[derive(Debug, Clone, Default)]
-pub struct EndpointStatus {
-    /// Empty for kine, which reports none.
-    pub version: String,
+/// What one endpoint says of itself. kine says less, and old versions of it nothing.
+#[derive(Debug, Default)]
+struct EndpointStatus {
+    version: String,
     /// Cluster ID; 0: unknown.
-    pub cluster: u64,
-    pub revision: i64,
-    /// Whether the cluster has one.
-    pub leader: bool,
-    /// Alarms and other errors that it reports.
-    pub complaints: Vec<String>,
-    /// Time for connecting and reading the status.
-    pub took: Duration,
-    pub progress: Progress,
+    cluster: u64,
+    has_leader: bool,
+    /// Alarms and other errors.
+    complaints: Vec<String>,
 }
 
-/// How an endpoint notifies watches of its progress while nothing changes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Progress {
-    /// Periodically; the first notification came after this time.
-    Periodic(Duration),
-    /// Only on request.
-    OnRequest,
-    /// Not within the time limit.
-    Missing,
-    /// The watch could not be opened, or broke.
-    #[default]
-    Unknown,
-}
-
-type Answer<T> = Result<T, ConnectionFailure>;
+type Answer = Result<(EndpointStatus, Client), ConnectionFailure>;
 
 pub async fn check(config: &Config, reading: &FileSnapshot<'_>) -> EtcdReport {
     let etcd = &config.etcd;
@@ -101,80 +78,61 @@ pub async fn check(config: &Config, reading: &FileSnapshot<'_>) -> EtcdReport {
     };
     let connector = Connector::new(etcd, library);
     let key = EtcdKeys::new(&etcd.prefix, &[]).of(Topic::Live) + UNUSED_NAME;
-    let probes = etcd.endpoints.iter().enumerate().map(|(number, at)| {
-        let probe = probe(connector.starting_at(number), at, tls.clone(), &key);
-        connection_failure::within(PATIENCE, probe)
+    let asking = etcd.endpoints.iter().enumerate().map(|(number, at)| {
+        let asking = ask(connector.starting_at(number), at, tls.clone(), &key);
+        probe::within(PATIENCE, asking)
     });
-    let answers = join_all(probes).await;
-    let client = answers.iter().flatten().next();
-    report.client = client.map(|(_, client)| client.clone());
+    let answers = join_all(asking).await;
+    report.client = answers.iter().flatten().next().map(|it| it.1.clone());
     let reading_stored = async {
-        let reading = stored::read(config, report.client.as_ref()?);
+        let reading = stored::check(config, report.client.as_ref()?);
         timeout(super::PATIENCE, reading).await.ok()
     };
-    let watched = answers.into_iter().map(async |answer| {
-        let (mut status, client) = answer?;
-        status.progress = progress(client, &key, !status.version.is_empty()).await;
-        Ok(status)
+    let endpoints = etcd.endpoints.iter().zip(&answers);
+    let told = endpoints.map(async |(at, answer)| {
+        let about = format!("etcd {at}");
+        match answer {
+            Ok((status, client)) => {
+                let quiet = is_quiet(client.clone(), &key, &status.version).await;
+                let quiet = quiet.then(|| told::no_progress(&about, PROGRESS_TIMEOUT.as_secs()));
+                of_status(&about, status).into_iter().chain(quiet).collect()
+            }
+            Err(failure) => vec![failure.finding(&about, &KEYS)],
+        }
     });
-    let (statuses, stored) = tokio::join!(join_all(watched), reading_stored);
-    let statuses: Vec<_> = etcd.endpoints.iter().cloned().zip(statuses).collect();
-    report.findings = endpoints(&statuses);
-    report.stored = stored.map(|stored| {
-        let user = user(etcd, reading);
-        let findings = stored::findings(etcd, user.as_deref(), &stored);
+    let (told, stored) = tokio::join!(join_all(told), reading_stored);
+    report.findings = told.concat();
+    report.findings.extend(clusters(etcd, &answers));
+    report.stored = stored.map(|(findings, inventory)| {
         report.findings.extend(findings);
-        stored.values
+        inventory
     });
     report
 }
 
-pub fn endpoints(statuses: &[(String, Answer<EndpointStatus>)]) -> Vec<Finding> {
-    let clusters = statuses.iter().filter_map(|(_, status)| {
-        let cluster = status.as_ref().ok()?.cluster;
-        (cluster != 0).then_some(cluster)
-    });
-    let members = |cluster: &u64| clusters.clone().filter(|other| other == cluster).count();
-    let common = clusters.clone().max_by_key(members);
-    let of_endpoint = |(endpoint, status): &(String, Answer<EndpointStatus>)| {
-        let about = format!("etcd {endpoint}");
-        match status {
-            Ok(status) => of_status(&about, status, common),
-            Err(failure) => vec![failure.finding(&about, &KEYS)],
-        }
-    };
-    statuses.iter().flat_map(of_endpoint).collect()
+/// Whether endpoints are of several clusters.
+fn clusters(etcd: &EtcdConfig, answers: &[Answer]) -> Option<Finding> {
+    let endpoints = etcd.endpoints.iter().zip(answers);
+    let members = endpoints.filter_map(|(at, it)| Some((it.as_ref().ok()?.0.cluster, at)));
+    let members: Vec<_> = members.filter(|(cluster, _)| *cluster != 0).collect();
+    let several = members.iter().any(|(cluster, _)| *cluster != members[0].0);
+    let members = members
+        .iter()
+        .map(|(cluster, at)| format!("{at} of {cluster:x}"));
+    let members = members.collect::<Vec<_>>().join(", ");
+    several.then(|| told::clusters("etcd.endpoints", members))
 }
 
-/// `common`: the cluster of most endpoints.
-fn of_status(about: &str, status: &EndpointStatus, common: Option<u64>) -> Vec<Finding> {
-    let mut findings = vec![match status.version.as_str() {
-        version if !version.is_empty() && !status.leader => told::no_leader(about, version),
-        version => {
-            let none = "no version, as kine says none";
-            let version = if version.is_empty() { none } else { version };
-            told::answers(about, version, status.revision, status.took.as_millis())
-        }
-    }];
-    findings.extend(status.complaints.iter().map(|text| {
-        let no_space = text.contains("NOSPACE").then_some(stored::NO_SPACE);
-        let advice = no_space.unwrap_or("read etcd's log, and its documentation of alarms");
-        told::alarm(about, text, advice)
-    }));
-    if status.cluster != 0 && common.is_some_and(|common| common != status.cluster) {
-        findings.push(told::other_cluster(about));
-    }
-    findings.extend(match status.progress {
-        Progress::Unknown => None,
-        Progress::Periodic(first) => Some(told::periodic_progress(about, first.as_secs_f64())),
-        Progress::OnRequest if orders_requested_progress(&status.version) => {
-            Some(told::requested_progress(about))
-        }
-        Progress::OnRequest | Progress::Missing => {
-            Some(told::no_progress(about, PROGRESS_TIMEOUT.as_secs()))
-        }
-    });
-    findings
+fn of_status(about: &str, status: &EndpointStatus) -> Vec<Finding> {
+    let version = status.version.as_str();
+    let state = match version {
+        "" => told::answers(about, "no version, as kine says none"),
+        _ if status.has_leader => told::answers(about, version),
+        _ => told::no_leader(about, version),
+    };
+    let complaints = status.complaints.iter();
+    let complaints = complaints.map(|text| told::alarm(about, text));
+    [state].into_iter().chain(complaints).collect()
 }
 
 /// TLS of connections to etcd, for its client library and for [`handshake`]; none: plain TCP.
@@ -193,46 +151,29 @@ fn probe_tls(
     Ok((library, Some(Arc::new(config))))
 }
 
-/// The user that etcd takes the proxy for, if it has authentication enabled.
-fn user(etcd: &EtcdConfig, reading: &FileSnapshot<'_>) -> Option<String> {
-    let chain = reading.certificates(&etcd.client.as_ref()?.cert_file);
-    let chain = chain.ok()?;
-    let leaf = pem::parsed(chain.first()?)?;
-    let name = leaf.subject().iter_common_name().last()?.as_str().ok()?;
-    Some(name.to_owned())
-}
-
-/// Reads the status of one endpoint. Returns the connected client too.
-async fn probe(
+/// Connects to one endpoint, and reads its status.
+async fn ask(
     mut connector: Connector,
     at: &str,
     tls: Option<Arc<ClientConfig>>,
     key: &str,
-) -> Answer<(EndpointStatus, Client)> {
-    let started = Instant::now();
+) -> Answer {
     handshake(at, tls).await?;
     let mut client = connector.connect().await?;
-    let revision = |header: Option<&ResponseHeader>| header.map_or(0, ResponseHeader::revision);
-    let mut observed = match within(client.status()).await {
+    let status = match within(client.status()).await {
         Ok(status) => EndpointStatus {
             version: status.version().to_owned(),
-            cluster: status.header().map_or(0, ResponseHeader::cluster_id),
-            revision: revision(status.header()),
-            leader: status.leader() != 0,
+            cluster: status.header().map_or(0, |header| header.cluster_id()),
+            has_leader: status.leader() != 0,
             complaints: status.errors().to_vec(),
-            ..EndpointStatus::default()
         },
         // Older versions of kine have no status request.
         Err(error) => {
-            let answer = within(client.get(key, None)).await.map_err(|_| error)?;
-            EndpointStatus {
-                revision: revision(answer.header()),
-                ..EndpointStatus::default()
-            }
+            within(client.get(key, None)).await.map_err(|_| error)?;
+            EndpointStatus::default()
         }
     };
-    observed.took = started.elapsed();
-    Ok((observed, client))
+    Ok((status, client))
 }
 
 /// Connects with TCP and TLS, and waits for the first byte. `endpoint`: `scheme://host:port`.
@@ -251,113 +192,48 @@ async fn handshake(endpoint: &str, tls: Option<Arc<ClientConfig>>) -> io::Result
     stream.read_u8().await.map(drop)
 }
 
-/// Watches `key`, which nothing writes. `can_request`: whether to request progress if none comes.
-async fn progress(mut client: Client, key: &str, can_request: bool) -> Progress {
+/// Whether a watch of `key`, which nothing writes, is not told its progress, or not in an order that can be believed.
+async fn is_quiet(mut client: Client, key: &str, version: &str) -> bool {
     let options = WatchOptions::new().with_progress_notify();
     let Ok(mut stream) = within(client.watch(key, Some(options))).await else {
-        return Progress::Unknown;
+        return false;
     };
-    let started = Instant::now();
-    match timeout(PROGRESS_TIMEOUT, is_notified(&mut stream)).await {
-        Ok(true) => return Progress::Periodic(started.elapsed()),
-        Ok(false) => return Progress::Unknown,
-        Err(_) => {}
+    if timeout(PROGRESS_TIMEOUT, notified(&mut stream))
+        .await
+        .is_ok()
+    {
+        return false;
     }
-    if !can_request || within(stream.request_progress()).await.is_err() {
-        return Progress::Missing;
+    if !orders_requested_progress(version) || within(stream.request_progress()).await.is_err() {
+        return true;
     }
-    match timeout(REQUESTED_PROGRESS_TIMEOUT, is_notified(&mut stream)).await {
-        Ok(true) => Progress::OnRequest,
-        Ok(false) => Progress::Unknown,
-        Err(_) => Progress::Missing,
-    }
+    let told = timeout(REQUESTED_PROGRESS_TIMEOUT, notified(&mut stream));
+    told.await.is_err()
 }
 
-/// Waits for a progress notification; false: the watch broke.
-async fn is_notified(stream: &mut WatchStream) -> bool {
+/// Waits for a progress notification, or the end of the watch.
+async fn notified(stream: &mut WatchStream) {
     while let Ok(Some(message)) = stream.message().await {
-        if message.canceled() {
-            return false;
-        }
-        if !message.created() && message.events().is_empty() {
-            return true;
+        if message.canceled() || (!message.created() && message.events().is_empty()) {
+            return;
         }
     }
-    false
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn status(cluster: u64) -> EndpointStatus {
-        EndpointStatus {
-            version: "3.4.23".to_owned(),
-            cluster,
-            leader: true,
-            progress: Progress::OnRequest,
-            ..EndpointStatus::default()
-        }
-    }
-
-    fn said(status: Vec<Result<EndpointStatus, ConnectionFailure>>) -> Vec<String> {
-        let named = status.into_iter().enumerate();
-        let named: Vec<_> = named.map(|(n, status)| (format!("e{n}"), status)).collect();
-        endpoints(&named).iter().map(ToString::to_string).collect()
-    }
-
-    #[test]
-    fn the_member_of_another_cluster_is_named_and_a_dead_one_hides_nothing() {
-        let lines = said(vec![
-            Ok(status(1)),
-            Err(ConnectionFailure::Refused),
-            Ok(status(2)),
-            Ok(status(1)),
-        ]);
-        let problems: Vec<_> = lines
-            .iter()
-            .filter(|it| it.starts_with("problem"))
-            .collect();
-        assert_eq!(problems.len(), 2, "{lines:#?}");
-        assert!(problems[0].starts_with("problem etcd e1: connection refused; do: start etcd"));
-        assert!(problems[1].starts_with("problem etcd e2: it is a member of another cluster"));
-    }
-
-    #[test]
-    fn progress_that_cannot_be_believed_is_worth_a_warning() {
-        let with = |version: &str, progress| {
-            let version = version.to_owned();
-            let status = EndpointStatus {
-                version,
-                progress,
-                ..status(1)
-            };
-            said(vec![Ok(status)]).remove(1)
-        };
-        let timed = Progress::Periodic(Duration::from_millis(5100));
-        assert!(with("3.4.23", timed).starts_with("ok      etcd e0: tells its progress by itself"));
-        assert!(with("3.5.13", Progress::OnRequest).starts_with("ok "));
-        for (version, progress) in [
-            ("3.4.23", Progress::OnRequest),
-            ("3.5.13", Progress::Missing),
-        ] {
-            let line = with(version, progress);
-            assert!(
-                line.starts_with("warning etcd e0: did not tell its progress within 6 s"),
-                "{line}"
-            );
-        }
-    }
-
     #[test]
     fn an_alarm_and_a_missing_leader_are_problems() {
         let alarmed = EndpointStatus {
+            version: "3.4.23".to_owned(),
             complaints: vec!["memberID:1 alarm:NOSPACE ".to_owned()],
-            leader: false,
-            ..status(1)
+            ..EndpointStatus::default()
         };
-        let lines = said(vec![Ok(alarmed)]);
+        let lines = of_status("etcd e0", &alarmed);
+        let lines: Vec<_> = lines.iter().map(ToString::to_string).collect();
         assert!(lines[0].contains("without a leader"), "{lines:?}");
-        assert!(lines[1].contains("NOSPACE ; do: compact"), "{lines:?}");
+        assert!(lines[1].contains("NOSPACE ; do: "), "{lines:?}");
     }
 }

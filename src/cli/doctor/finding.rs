@@ -21,13 +21,8 @@ pub enum Level {
 }
 
 impl Level {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Info => "info",
-            Self::Warning => "warning",
-            Self::Problem => "problem",
-        }
+    fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
     }
 }
 
@@ -39,23 +34,6 @@ pub struct Finding {
     pub about: String,
     pub what: String,
     pub advice: Option<String>,
-}
-
-impl Finding {
-    pub fn new(level: Level, about: impl Display, what: impl Display) -> Self {
-        Self {
-            level,
-            about: about.to_string(),
-            what: what.to_string(),
-            advice: None,
-        }
-    }
-
-    /// Adds advice.
-    pub fn advised(mut self, advice: impl Display) -> Self {
-        self.advice = Some(advice.to_string());
-        self
-    }
 }
 
 impl Display for Finding {
@@ -98,50 +76,49 @@ fn is_plain(c: char) -> bool {
 mod tests {
     use super::*;
 
+    fn finding(level: Level, about: &str, what: &str, advice: Option<&str>) -> Finding {
+        Finding {
+            level,
+            about: about.to_owned(),
+            what: what.to_owned(),
+            advice: advice.map(str::to_owned),
+        }
+    }
+
     #[test]
     fn a_finding_is_one_line_of_a_fixed_form() {
-        let ok = Finding::new(
-            Level::Ok,
-            "etcd https://10.0.0.11:2379",
-            "3.5.16, revision 48211, 4 ms",
-        );
-        assert_eq!(
-            ok.to_string(),
-            "ok      etcd https://10.0.0.11:2379: 3.5.16, revision 48211, 4 ms"
-        );
-        let problem =
-            Finding::new(Level::Problem, "peer cp-2", "connection refused").advised("start it");
-        assert_eq!(
-            problem.to_string(),
-            "problem peer cp-2: connection refused; do: start it"
-        );
-        let info = Finding::new(Level::Info, "peer cp-3", "not alive").advised("forget it");
-        assert_eq!(
-            info.to_string(),
-            "info    peer cp-3: not alive; do: forget it"
-        );
+        for (finding, line) in [
+            (
+                finding(Level::Ok, "etcd https://10.0.0.11:2379", "3.5.16", None),
+                "ok      etcd https://10.0.0.11:2379: 3.5.16",
+            ),
+            (
+                finding(Level::Problem, "peer cp-2", "refused", Some("start it")),
+                "problem peer cp-2: refused; do: start it",
+            ),
+            (
+                finding(Level::Info, "peer cp-3", "not alive", Some("forget it")),
+                "info    peer cp-3: not alive; do: forget it",
+            ),
+        ] {
+            assert_eq!(finding.to_string(), line);
+        }
     }
 
     #[test]
     fn nothing_of_others_reaches_the_terminal_as_a_command() {
         let hostile = "a\u{1b}[2J\r\nok all\u{7}\u{9b}\u{202e}\u{2028}";
-        let line = Finding::new(Level::Problem, hostile, hostile)
-            .advised(hostile)
-            .to_string();
+        let line = finding(Level::Problem, hostile, hostile, Some(hostile)).to_string();
         assert!(line.chars().all(is_plain), "{line:?}");
         assert!(line.contains("a\\u{1b}[2J\\r\\nok all\\u{7}"), "{line}");
-        let long = Finding::new(Level::Ok, "x", "y".repeat(1 << 20)).to_string();
+        let long = finding(Level::Ok, "x", &"y".repeat(1 << 20), None).to_string();
         assert!(long.len() < 1100);
     }
 
     #[test]
     fn the_summary_counts_what_matters() {
-        let findings = [
-            Finding::new(Level::Ok, "a", "b"),
-            Finding::new(Level::Info, "a", "b"),
-            Finding::new(Level::Ok, "a", "b"),
-            Finding::new(Level::Warning, "a", "b").advised("c"),
-        ];
+        let levels = [Level::Ok, Level::Info, Level::Ok, Level::Warning];
+        let findings = levels.map(|level| finding(level, "a", "b", None));
         assert_eq!(summary(&findings), "2 ok, 1 warning, 0 problems");
     }
 }

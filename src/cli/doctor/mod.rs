@@ -1,21 +1,17 @@
 //! `check --live`: checks that the servers and files of the configuration exist, are the expected ones, and agree.
 //!
-//! Each subject has a part that observes and a pure part, which turns observations into the findings of [`told`]. Probes run
-//! concurrently and each has a time limit, so that one dead server hides no other finding. Nothing is changed: servers get
+//! Each subject is probed in a module of its own; all findings are in [`told`]. Probes run concurrently and each has a time
+//! limit, so that one dead server hides no other finding. Nothing is changed: servers get
 //! GETs only; etcd gets reads, and transactions whose condition never holds.
 
 pub mod addresses;
 pub mod apiserver;
 pub mod certificates;
-pub mod clock;
-pub mod connection_failure;
 pub mod etcd;
 pub mod finding;
-pub mod http_probe;
-pub mod identity;
-pub mod inventory;
 pub mod local_proxy;
 pub mod peers;
+pub mod probe;
 pub mod storage;
 pub mod stored;
 pub mod told;
@@ -27,17 +23,14 @@ use std::time::{Duration, SystemTime};
 use arc_swap::ArcSwap;
 use http::HeaderMap;
 
-use self::addresses::HostAddresses;
-use self::clock::Skew;
 use self::finding::{Finding, Level};
-use self::inventory::Inventory;
-use self::local_proxy::LocalObservations;
-use crate::client::ClientMaker;
+use self::local_proxy::LocalProxy;
+use self::stored::Inventory;
+use crate::client::{ClientMaker, MakerError};
 use crate::cluster::connector;
 use crate::cluster::state::canonical;
 use crate::config::{self, Config};
 use crate::local;
-use crate::publish::identity::host_name;
 use crate::server::rotate;
 use crate::tls::credentials::{Credentials, Current, Trust};
 use crate::tls::files::FileSnapshot;
@@ -71,11 +64,11 @@ async fn live(config: &Config, file: &Path) -> Vec<Finding> {
     named.extend(connector::files(&config.etcd));
     let reading = FileSnapshot::read(&named);
     let mut findings = certificates::findings(config, &named, &reading, SystemTime::now());
-    let local = Clients::trusting(config, &config.api_server.ca_file, &reading);
-    let peers = Clients::trusting(config, &config.peer.ca_file, &reading);
-    let ((apiserver, skew), here, etcd) = tokio::join!(
+    let local = Clients::new(config, &config.api_server.ca_file, &reading, local::maker);
+    let peers = Clients::new(config, &config.peer.ca_file, &reading, peers_maker);
+    let (apiserver, here, etcd) = tokio::join!(
         apiserver::check(config, &local, &reading),
-        local_proxy::probe(config, peers.as_ref().ok()),
+        LocalProxy::check(config, peers.as_ref().ok().map(|clients| &clients.maker)),
         etcd::check(config, &reading),
     );
     findings.extend(etcd.findings);
@@ -84,57 +77,54 @@ async fn live(config: &Config, file: &Path) -> Vec<Finding> {
     if let (true, Ok(clients), Some(client)) = (answers, &local, etcd.client) {
         findings.extend(storage::check(config, clients, &client).await);
     }
-    findings.extend(local_proxy::findings(config, &here));
-    let host = HostAddresses::read(config.serving.bind_address.port());
-    findings.extend(addresses::findings(config, &host));
-    let (servers, skews) = match &etcd.stored {
+    let servers = match &etcd.stored {
         Some(stored) => cluster(config, file, &peers, &here, stored).await,
         None => {
             let why = "no endpoint of etcd tells of them";
-            (vec![told::skipped("server ID and peers", why)], Vec::new())
+            vec![told::skipped("server ID and peers", why)]
         }
     };
+    findings.extend(here.findings);
+    findings.extend(addresses::unserved(config));
     findings.extend(servers);
-    let skews: Vec<_> = skew.into_iter().chain(skews).collect();
-    findings.extend(clock::findings(&skews, config.identity.lease_duration));
     findings
 }
 
-/// This server and its peers, as etcd has them. Returns the differences of peers' clocks too.
+/// This server and its peers, as etcd has them.
 async fn cluster(
     config: &Config,
     file: &Path,
     clients: &anyhow::Result<Clients>,
-    here: &LocalObservations,
+    here: &LocalProxy,
     stored: &Inventory,
-) -> (Vec<Finding>, Vec<(String, Skew)>) {
+) -> Vec<Finding> {
     let configured = canonical(config.peer.advertise_address);
-    let mine: Vec<_> = [configured].into_iter().chain(here.advertised()).collect();
+    let mine: Vec<_> = [configured].into_iter().chain(here.advertised).collect();
     let runs_as = here.running().and_then(|running| running.id.as_deref());
-    let mut findings = identity::findings(config, &host_name(), &mine, runs_as, stored);
+    let id = config.identity.server_id.as_deref().or(runs_as);
+    let mut findings = peers::server_ids(id, &mine, stored);
     let names = &config.serving.request_headers;
-    let (peers, skews) = match clients {
-        Ok(clients) => peers::check(&clients.peers, names, &mine, stored).await,
-        Err(why) => (vec![told::skipped("peers", why)], Vec::new()),
-    };
-    findings.extend(peers);
+    findings.extend(match clients {
+        Ok(clients) => peers::check(&clients.maker, names, &mine, stored).await,
+        Err(why) => vec![told::skipped("peers", why)],
+    });
     findings.extend(peers::absent(stored, &mine, file));
-    (findings, skews)
+    findings
 }
 
 /// Clients of the apiserver, or of peers, that connect as the proxy does.
 pub struct Clients {
     credentials: Current,
-    apiserver: Arc<ClientMaker>,
-    peers: Arc<ClientMaker>,
+    maker: Arc<ClientMaker>,
 }
 
 impl Clients {
     /// They trust `ca_file` only: what is wrong with the other one hides nothing.
-    fn trusting(
+    fn new(
         config: &Config,
         ca_file: &Path,
         reading: &FileSnapshot<'_>,
+        maker: impl Fn(&Config, Current) -> Result<ClientMaker, MakerError>,
     ) -> anyhow::Result<Self> {
         let identity = &config.api_server.proxy_client;
         let trust = Arc::new(Trust::read(ca_file, identity, reading)?);
@@ -142,17 +132,19 @@ impl Clients {
             local: trust.clone(),
             peers: trust,
         }));
-        let peers = ClientMaker::new(
-            &config.peer.server_name,
-            credentials.clone(),
-            |credentials| &credentials.peers,
-            HeaderMap::new(),
-            http_probe::PATIENCE,
-        );
         Ok(Self {
-            apiserver: Arc::new(local::maker(config, credentials.clone())?),
-            peers: Arc::new(peers?),
+            maker: Arc::new(maker(config, credentials.clone())?),
             credentials,
         })
     }
+}
+
+fn peers_maker(config: &Config, credentials: Current) -> Result<ClientMaker, MakerError> {
+    ClientMaker::new(
+        &config.peer.server_name,
+        credentials,
+        |credentials| &credentials.peers,
+        HeaderMap::new(),
+        probe::PATIENCE,
+    )
 }

@@ -4,6 +4,7 @@
 //! To find out whether a peer trusts this proxy, the probe asserts an invented user in a request that is marked as
 //! rerouted: a peer that trusts the proxy names that user in its 403.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,13 +14,12 @@ use futures_util::future::join_all;
 use http::StatusCode;
 use http::header::{HeaderName, HeaderValue};
 
-use super::clock::Skew;
-use super::connection_failure::{self, ConfigKeys, ConnectionFailure};
 use super::finding::Finding;
-use super::http_probe::{self, Observations, Readiness};
-use super::inventory::Inventory;
+use super::probe::{self, ConfigKeys, ConnectionFailure, Observations};
+use super::stored::Inventory;
 use super::told;
 use crate::client::{self, ClientMaker};
+use crate::cluster::keys::claims_an_id;
 use crate::cluster::state::canonical;
 use crate::config::RequestHeaders;
 use crate::local::requestheader::check::PATH;
@@ -43,76 +43,53 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const ANONYMOUS: &str = "system:anonymous";
 
 /// A server that is live according to etcd.
-#[derive(Debug, Clone)]
-pub struct PeerServer {
-    pub id: String,
-    pub address: SocketAddr,
-    pub kind: ServerKind,
-    /// `gitVersion` of its apiserver, if known.
-    pub version: Option<String>,
+#[derive(Debug)]
+struct PeerServer<'i> {
+    id: &'i str,
+    address: SocketAddr,
+    kind: ServerKind,
 }
 
 /// Whether it recognises a user whom this proxy names; or why that is unknown.
 type Trust = Result<UserRecognition, String>;
 type Observed = Result<Observations<Trust>, ConnectionFailure>;
 
-/// Asks all live servers at addresses other than `mine`. Returns the clock differences too.
+/// Asks all live servers at addresses other than `mine`.
 pub async fn check(
     maker: &Arc<ClientMaker>,
     names: &RequestHeaders,
     mine: &[SocketAddr],
     inventory: &Inventory,
-) -> (Vec<Finding>, Vec<(String, Skew)>) {
+) -> Vec<Finding> {
     let mut live = live_peers(inventory, mine);
     let left = live.split_off(live.len().min(MAX_PEERS)).len();
-    let probes = live.into_iter().map(async |peer| {
+    let probes = live.iter().map(async |peer| {
+        let about = format!("peer {} {}", peer.id, peer.address);
         let trust = trust(maker, names, peer.address);
-        let observed = http_probe::observe(maker, peer.address, trust);
-        let observed = connection_failure::within(PATIENCE, observed).await;
-        (peer, observed)
+        let observed = probe::observe(&about, maker, peer.address, trust);
+        let observed = probe::within(PATIENCE, observed).await;
+        findings(&about, peer.kind, observed)
     });
-    let observed = join_all(probes).await;
-    let skews = observed.iter().filter_map(|(peer, observed)| {
-        let skew = observed.as_ref().ok()?.ready.skew?;
-        Some((peer.about(), skew))
-    });
-    let mut findings = findings(&observed);
+    let mut findings = join_all(probes).await.concat();
     findings.extend((left > 0).then(|| told::left_out("peers", left)));
-    (findings, skews.collect())
-}
-
-impl PeerServer {
-    /// Subject of its findings.
-    pub fn about(&self) -> String {
-        format!("peer {} {}", self.id, self.address)
-    }
+    findings
 }
 
 /// Live servers at addresses other than `mine`, of which the first is the configured one.
-pub fn live_peers(inventory: &Inventory, mine: &[SocketAddr]) -> Vec<PeerServer> {
-    let record = |id: &str| inventory.records.iter().find(|(known, _)| known == id);
-    let proxied = inventory.lives.iter().map(|(id, live)| PeerServer {
-        id: id.clone(),
-        address: live.endpoint,
-        kind: ServerKind::Proxied,
-        version: record(id).and_then(|(_, record)| record.binary_version.clone()),
-    });
-    let without_proxy = |id: &str, address: SocketAddr, kind: ServerKind| PeerServer {
-        id: id.to_owned(),
-        address,
-        kind,
-        version: None,
-    };
-    let native = inventory.entries.iter().filter(|(id, entry)| {
-        let recorded = record(id).is_some();
+fn live_peers<'i>(inventory: &'i Inventory, mine: &[SocketAddr]) -> Vec<PeerServer<'i>> {
+    let server = |id, address, kind| PeerServer { id, address, kind };
+    let lives = inventory.lives.iter();
+    let proxied = lives.map(|(id, live)| server(id, live.endpoint, ServerKind::Proxied));
+    let entries = inventory.entries.iter().filter(|(id, entry)| {
+        let recorded = inventory.records.iter().any(|(known, _)| known == id);
         !recorded && !is_alive(inventory, id, entry.address)
     });
-    let native = native.map(|(id, entry)| without_proxy(id, entry.address, ServerKind::Native));
-    let elsewhere = |peer: &PeerServer| !mine.contains(&canonical(peer.address));
+    let native = entries.map(|(id, entry)| server(id, entry.address, ServerKind::Native));
+    let elsewhere = |peer: &PeerServer<'_>| !mine.contains(&canonical(peer.address));
     let mut peers: Vec<_> = proxied.chain(native).filter(elsewhere).collect();
     let known: Vec<_> = peers.iter().map(|peer| canonical(peer.address)).collect();
     let bare = advertised(inventory, mine).filter(|address| !known.contains(address));
-    peers.extend(bare.map(|address| without_proxy("bare", address, ServerKind::Bare)));
+    peers.extend(bare.map(|address| server("bare", address, ServerKind::Bare)));
     peers
 }
 
@@ -132,6 +109,32 @@ fn is_alive(inventory: &Inventory, id: &str, address: SocketAddr) -> bool {
     lives.any(|(live_id, live)| live_id == id || same(live.endpoint))
 }
 
+/// Server IDs and addresses that two proxies share. `own`: that of this proxy, if it is known.
+pub fn server_ids(own: Option<&str>, mine: &[SocketAddr], inventory: &Inventory) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut at: BTreeMap<SocketAddr, Vec<&str>> = BTreeMap::new();
+    for (id, live) in &inventory.lives {
+        let address = canonical(live.endpoint);
+        at.entry(address).or_default().push(id);
+        if own == Some(id) {
+            let about = format!("server ID {id}");
+            findings.push(match mine.contains(&address) {
+                true => told::own_id(about),
+                false => told::used_id(about, address),
+            });
+        }
+    }
+    findings.extend(inventory.claims.iter().filter_map(|key| {
+        let (id, address) = key.rsplit_once('/').filter(|_| claims_an_id(key))?;
+        Some(told::claimed_id(format!("server ID {id}"), address))
+    }));
+    let shared = at.iter().filter(|(_, ids)| ids.len() > 1);
+    findings.extend(shared.map(|(address, ids)| {
+        told::shared_address(format!("servers {}", ids.join(", ")), address)
+    }));
+    findings
+}
+
 /// Servers that have a record and are not live: requests for resources that only they served get 503 until they are
 /// forgotten.
 pub fn absent(inventory: &Inventory, mine: &[SocketAddr], file: &Path) -> Vec<Finding> {
@@ -145,55 +148,38 @@ pub fn absent(inventory: &Inventory, mine: &[SocketAddr], file: &Path) -> Vec<Fi
     told.collect()
 }
 
-pub fn findings(observed: &[(PeerServer, Observed)]) -> Vec<Finding> {
-    match observed {
-        [] => vec![told::alone("peers")],
-        each => each.iter().map(|(peer, it)| finding(peer, it)).collect(),
-    }
-}
-
-fn finding(peer: &PeerServer, observed: &Observed) -> Finding {
+fn findings(about: &str, kind: ServerKind, observed: Observed) -> Vec<Finding> {
     use UserRecognition::{No, Unnamed, Yes};
-    let about = peer.about();
-    let bare = peer.kind == ServerKind::Bare;
+    let bare = kind == ServerKind::Bare;
     let observed = match observed {
         Ok(observed) => observed,
         Err(failure) if bare => {
-            return told::bare_unreachable(about, failure.description(&KEYS));
+            return vec![told::bare_unreachable(about, failure.description(&KEYS))];
         }
-        Err(failure) => return failure.finding(&about, &KEYS),
+        Err(failure) => return vec![failure.finding(about, &KEYS)],
     };
-    let unready = observed.ready.status == StatusCode::SERVICE_UNAVAILABLE;
-    match (&observed.proxy, &observed.asked) {
-        (Ok(true), _) if bare => told::advertised_by_proxy(about),
-        (Ok(false), _) if peer.kind.has_proxy() => told::peer_is_no_proxy(about),
-        (_, Ok(Yes)) => readiness(peer, &observed.ready),
-        (_, Ok(No(TrustProblem::NotBelieved(_)))) => told::peer_rejects(about),
+    // An apiserver may answer 401 or 403 to a request without a user.
+    let unready = observed.status == StatusCode::SERVICE_UNAVAILABLE;
+    let state = match observed.asked {
+        // A load balancer before proxies, which the apiservers behind them advertise.
+        _ if observed.is_proxy && bare => return Vec::new(),
+        _ if !observed.is_proxy && kind.has_proxy() => told::peer_is_no_proxy(about),
+        Ok(No(TrustProblem::NotBelieved(_))) => told::peer_rejects(about, "answers 401"),
         // A server that does not take the certificate for a peer's answers 401, and never as anonymous.
-        (_, Ok(No(TrustProblem::TakenFor { header, user }))) if user == ANONYMOUS => {
+        Ok(No(TrustProblem::TakenFor { header, user })) if user == ANONYMOUS => {
             told::peer_reads_other_headers(about, header)
         }
-        (_, Ok(No(TrustProblem::TakenFor { user, .. }))) => told::peer_takes_for_user(about, user),
+        Ok(No(TrustProblem::TakenFor { user, .. })) => {
+            told::peer_rejects(about, format!("takes it for user {user}"))
+        }
         // A server that is not ready need not tell whom it believes.
-        _ if unready => readiness(peer, &observed.ready),
-        (_, Ok(No(other))) => told::peer_belief_unknown(about, other),
-        (_, Ok(Unnamed)) => told::peer_belief_unknown(about, "everybody may read everything there"),
-        (_, Err(why)) => told::peer_belief_unknown(about, why),
-    }
-}
-
-/// Only 503 means not ready: an apiserver may answer 401 or 403 to a request without a user.
-fn readiness(peer: &PeerServer, ready: &Readiness) -> Finding {
-    let kind = match peer.kind {
-        ServerKind::Local | ServerKind::Proxied => "behind its proxy",
-        ServerKind::Native => "without a proxy",
-        ServerKind::Bare => "without a proxy, bare",
+        _ if unready => told::peer_not_ready(about),
+        Ok(Yes) => told::peer_answers(about),
+        Ok(No(other)) => told::peer_belief_unknown(about, other),
+        Ok(Unnamed) => told::peer_belief_unknown(about, "everybody may read everything there"),
+        Err(why) => told::peer_belief_unknown(about, why),
     };
-    let version = peer.version.as_deref().unwrap_or("of unknown version");
-    match ready.status == StatusCode::SERVICE_UNAVAILABLE {
-        true => told::peer_not_ready(peer.about(), version, kind),
-        false => told::peer_answers(peer.about(), version, kind, ready.elapsed.as_millis()),
-    }
+    [state].into_iter().chain(observed.clock).collect()
 }
 
 async fn trust(maker: &Arc<ClientMaker>, names: &RequestHeaders, address: SocketAddr) -> Trust {
@@ -215,9 +201,6 @@ async fn trust(maker: &Arc<ClientMaker>, names: &RequestHeaders, address: Socket
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-    use std::time::Duration;
-
     use super::*;
     use crate::cluster::codec::PeerEndpoint;
     use crate::cluster::record::{LiveKey, Record};
@@ -269,15 +252,59 @@ mod tests {
 
     #[test]
     fn those_are_looked_at_who_live_elsewhere() {
-        let live_peers = live_peers(&inventory(), &[address(1)]);
-        let live_peers: Vec<_> = live_peers.iter().map(|it| (it.about(), it.kind)).collect();
+        let inventory = inventory();
+        let live_peers = live_peers(&inventory, &[address(1)]);
+        let live_peers = live_peers.iter().map(|it| (it.id, it.address, it.kind));
         assert_eq!(
-            live_peers,
+            live_peers.collect::<Vec<_>>(),
             [
-                ("peer b 10.0.0.2:6443".to_owned(), ServerKind::Proxied),
-                ("peer native 10.0.0.4:6443".to_owned(), ServerKind::Native),
-                ("peer bare 10.0.0.5:6443".to_owned(), ServerKind::Bare)
+                ("b", address(2), ServerKind::Proxied),
+                ("native", address(4), ServerKind::Native),
+                ("bare", address(5), ServerKind::Bare)
             ]
+        );
+    }
+
+    #[test]
+    fn an_id_is_this_proxys_or_somebody_elses() {
+        let said = |own: &str, mine: u8, claims: &[&str]| {
+            let inventory = Inventory {
+                claims: claims.iter().map(ToString::to_string).collect(),
+                ..inventory()
+            };
+            let findings = server_ids(Some(own), &[address(mine)], &inventory);
+            let lines: Vec<_> = findings.iter().map(ToString::to_string).collect();
+            lines
+        };
+        assert_eq!(said("new", 1, &[]), [""; 0]);
+        assert_eq!(
+            said("us", 1, &[]),
+            ["ok      server ID us: this proxy's alone"]
+        );
+        let line = said("us", 9, &[]).remove(0);
+        assert!(
+            line.starts_with("problem server ID us: the proxy at 10.0.0.1:6443 lives"),
+            "{line}"
+        );
+        // A proxy without an ID wants nobody's.
+        let lines = said("new", 1, &["-/10.0.0.13:6443", "b/10.0.0.12:6443"]);
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(
+            lines[0].starts_with("problem server ID b: the proxy at 10.0.0.12:6443 wants it"),
+            "{lines:?}"
+        );
+    }
+
+    #[test]
+    fn no_two_servers_have_one_address() {
+        let mut inventory = inventory();
+        let twin = inventory.lives[1].1.clone();
+        inventory.lives.push(("c".to_owned(), twin));
+        let findings = server_ids(None, &[address(1)], &inventory);
+        let line = findings[0].to_string();
+        assert!(
+            line.starts_with("problem servers b, c: all are said to live at 10.0.0.2:6443"),
+            "{line}"
         );
     }
 
@@ -292,46 +319,26 @@ mod tests {
         );
     }
 
-    fn said(status: u16, trust: UserRecognition) -> Vec<String> {
-        let peer = PeerServer {
-            id: "b".to_owned(),
-            address: address(2),
-            kind: ServerKind::Proxied,
-            version: None,
-        };
-        let observed = Observations {
-            proxy: Ok(true),
-            ready: Readiness {
-                status: StatusCode::from_u16(status).unwrap(),
-                missing: Vec::new(),
-                skew: None,
-                elapsed: Duration::ZERO,
-            },
-            asked: Ok(trust),
-        };
-        let findings = findings(&[(peer, Ok(observed))]);
-        findings.iter().map(ToString::to_string).collect()
-    }
-
     #[test]
     fn one_cause_is_one_line() {
+        let unbelieved = UserRecognition::No(TrustProblem::NotBelieved(String::new()));
         let cases = [
-            (200, UserRecognition::Yes, "ok      peer b"),
-            (401, UserRecognition::Yes, "ok      peer b"),
-            (503, UserRecognition::Yes, "warning peer b"),
-            (
-                401,
-                UserRecognition::No(TrustProblem::NotBelieved(String::new())),
-                "problem peer b 10.0.0.2:6443: it does not believe",
-            ),
-            (
-                503,
-                UserRecognition::Unnamed,
-                "warning peer b 10.0.0.2:6443: kube-apiserver of unknown version behind its proxy, not ready",
-            ),
+            (200, UserRecognition::Yes, "ok      peer b: answers"),
+            (401, UserRecognition::Yes, "ok      peer b: answers"),
+            (503, UserRecognition::Yes, "warning peer b: not ready"),
+            (401, unbelieved, "problem peer b: it does not believe"),
+            (503, UserRecognition::Unnamed, "warning peer b: not ready"),
         ];
         for (status, trust, start) in cases {
-            let lines = said(status, trust);
+            let observed = Observations {
+                is_proxy: true,
+                status: StatusCode::from_u16(status).unwrap(),
+                missing: String::new(),
+                clock: None,
+                asked: Ok(trust),
+            };
+            let findings = findings("peer b", ServerKind::Proxied, Ok(observed));
+            let lines: Vec<_> = findings.iter().map(ToString::to_string).collect();
             assert_eq!(lines.len(), 1, "{lines:?}");
             assert!(lines[0].starts_with(start), "{lines:?}");
         }

@@ -6,11 +6,9 @@ use std::collections::BTreeSet;
 
 use tokio::time::timeout;
 
-use super::apiserver;
 use super::finding::Finding;
-use super::http_probe::body;
-use super::told;
-use super::{Clients, PATIENCE};
+use super::probe::body;
+use super::{Clients, PATIENCE, apiserver, told};
 use crate::client::Client;
 use crate::config::Config;
 use crate::kube::discovery::documents;
@@ -20,31 +18,26 @@ use crate::watches::prover::Prover;
 use crate::watches::sample::WatchedResource;
 use crate::watches::storage;
 
-/// Names, as `etcd.otherResources` has them.
-#[derive(Debug, Default)]
-struct Stored {
-    here: BTreeSet<String>,
-    elsewhere: BTreeSet<String>,
-    unknown: BTreeSet<String>,
-}
-
-/// `None`: the apiserver does not tell what it serves.
+/// Nothing is said if the apiserver is too slow.
 pub async fn check(
     config: &Config,
     clients: &Clients,
     etcd: &etcd_client::Client,
 ) -> Option<Finding> {
-    let stored = timeout(PATIENCE, probe(config, clients, etcd)).await;
-    Some(finding(config, &stored.ok()??))
+    let probing = timeout(PATIENCE, probe(config, clients, etcd)).await;
+    probing.ok()?
 }
 
 /// Asks the apiserver for one object of each resource that it lists in built-in groups, and etcd for the same.
-async fn probe(config: &Config, clients: &Clients, etcd: &etcd_client::Client) -> Option<Stored> {
+async fn probe(config: &Config, clients: &Clients, etcd: &etcd_client::Client) -> Option<Finding> {
+    let about = apiserver::about(config);
     let server = config.api_server.address;
-    let maker = &clients.apiserver;
-    let listed = listed(&mut maker.client(server)).await?;
+    let maker = &clients.maker;
+    let Some(listed) = listed(&mut maker.client(server)).await else {
+        return Some(told::no_discovery(about));
+    };
     let prover = Prover(ApiServers::new(config, &clients.credentials, maker.clone()).ok()?);
-    let (mut stored, mut asked) = (Stored::default(), BTreeSet::new());
+    let (mut here, mut elsewhere, mut asked) = (false, BTreeSet::new(), BTreeSet::new());
     for resource in listed {
         // Else the resource is not among those that kube-apiserver has built in, or is in `etcd.otherResources`.
         let root = storage::root(&config.etcd, ResourceKind::BuiltIn, &resource.request(""));
@@ -53,32 +46,22 @@ async fn probe(config: &Config, clients: &Clients, etcd: &etcd_client::Client) -
             continue;
         };
         let asking = prover.is_stored(etcd.clone(), server, &root, &resource);
-        let names = match asking.await {
-            Ok(Some(true)) => &mut stored.here,
-            Ok(Some(false)) => &mut stored.elsewhere,
-            Ok(None) | Err(_) => &mut stored.unknown,
-        };
-        names.insert(name(&resource));
+        match asking.await {
+            Ok(Some(true)) => here = true,
+            Ok(Some(false)) => drop(elsewhere.insert(name(&resource))),
+            // It does not tell, or nothing is stored.
+            Ok(None) | Err(_) => {}
+        }
     }
-    Some(stored)
-}
-
-fn finding(config: &Config, stored: &Stored) -> Finding {
-    let about = apiserver::about(config);
-    let names = |names: &BTreeSet<String>| Vec::from_iter(names.iter().cloned()).join(", ");
-    let Stored {
-        here,
-        elsewhere,
-        unknown,
-    } = stored;
-    match (here.is_empty(), elsewhere.is_empty(), unknown.is_empty()) {
-        (true, false, _) => told::stores_nothing_here(about),
-        (false, false, _) => told::stores_elsewhere(about, names(elsewhere)),
-        (_, true, true) => told::stores_here(about),
-        (_, true, false) => told::storage_unknown(about, names(unknown)),
+    let names = Vec::from_iter(elsewhere).join(", ");
+    match here {
+        _ if names.is_empty() => None,
+        true => Some(told::stores_elsewhere(about, names)),
+        false => Some(told::stores_nothing_here(about)),
     }
 }
 
+/// As `etcd.otherResources` has it.
 fn name(resource: &WatchedResource) -> String {
     match &*resource.group {
         "" => resource.resource.to_string(),
@@ -86,7 +69,7 @@ fn name(resource: &WatchedResource) -> String {
     }
 }
 
-/// What can be watched.
+/// What can be watched; `None`: it does not say which groups it has.
 async fn listed(client: &mut Client) -> Option<Vec<WatchedResource>> {
     let groups = body(client, "/apis").await?;
     let mut versions = vec![GroupVersion {
@@ -107,34 +90,4 @@ async fn listed(client: &mut Client) -> Option<Vec<WatchedResource>> {
         }));
     }
     Some(found)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn said(here: usize, elsewhere: &[&str], unknown: &[&str]) -> String {
-        let config = crate::config::parse(include_str!("../../../config.example.yaml")).unwrap();
-        let set = |names: &[&str]| names.iter().map(ToString::to_string).collect();
-        let here = (0..here).map(|number| number.to_string()).collect();
-        let (elsewhere, unknown) = (set(elsewhere), set(unknown));
-        let stored = Stored {
-            here,
-            elsewhere,
-            unknown,
-        };
-        finding(&config, &stored).to_string()
-    }
-
-    #[test]
-    fn what_is_elsewhere_is_named() {
-        assert!(said(5, &[], &[]).starts_with("ok"));
-        let line = said(5, &["events", "leases.coordination.k8s.io"], &["pods"]);
-        assert!(
-            line.contains("in another etcd: events, leases.coordination.k8s.io; do: name them in"),
-            "{line}"
-        );
-        assert!(said(0, &["events"], &[]).contains("stores nothing in the etcd"));
-        assert!(said(5, &[], &["pods"]).contains("does not tell where it stores pods"));
-    }
 }

@@ -1,26 +1,31 @@
 //! What is stored in etcd, and what this proxy may do there. Nothing is written: write permission is tested with
 //! transactions whose condition never holds; etcd checks permissions before conditions.
+//!
+//! Each prefix is read on its own: etcd refuses a whole transaction if one of its ranges may not be read, and what could be
+//! read of the others is shown all the same.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::net::IpAddr;
+use std::time::Duration;
 
-use etcd_client::{Client, Compare, CompareOp, GetOptions, Txn, TxnOp};
+use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
 use super::finding::{Finding, Level};
-use super::inventory::Inventory;
 use super::told;
+use crate::cluster::bare::usable_address;
+use crate::cluster::codec::{self, PeerEndpoint};
 use crate::cluster::connector::within;
 use crate::cluster::etcd;
+use crate::cluster::json;
 use crate::cluster::keys::{EtcdKeys, Topic};
+use crate::cluster::record::{LiveKey, Record};
 use crate::cluster::source::{EtcdItem, SourceError};
-use crate::config::{BareServersMode, Config, EtcdConfig};
+use crate::config::{BareServersMode, Config};
 
 /// A key name below each prefix that nothing writes: neither a server ID nor a Lease can have it.
 pub const UNUSED_NAME: &str = ".check";
-pub const NO_SPACE: &str =
-    "compact and defragment etcd, or raise its --quota-backend-bytes, then etcdctl alarm disarm";
 const PERMISSIONS: &str = "etcd permissions";
 /// What proxies write.
 const OURS: [Topic; 4] = [
@@ -29,33 +34,27 @@ const OURS: [Topic; 4] = [
     Topic::Claims,
     Topic::PeerEndpoints,
 ];
-/// Most other prefixes that are named.
-const MAX_OTHER_PREFIXES: usize = 4;
 /// For everything below one prefix.
 const LISTING_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What could be read and decoded.
 #[derive(Debug, Default)]
-pub struct Stored {
-    /// Requests that failed, and below which prefixes.
-    failed: BTreeMap<FailedRequest, Vec<String>>,
-    /// Other prefixes that have keys, if kube-apiservers store nothing below `etcd.prefix`.
-    other_prefixes: Vec<String>,
-    /// What could be read.
-    pub values: Inventory,
+pub struct Inventory {
+    /// Records of servers, by server ID.
+    pub records: Vec<(String, Record)>,
+    /// Live keys of proxies, by server ID.
+    pub lives: Vec<(String, LiveKey)>,
+    /// Entries below `peerserverleases`, by server ID.
+    pub entries: Vec<(String, PeerEndpoint)>,
+    /// `<server ID>/<address>` of proxies that may not use their ID.
+    pub claims: Vec<String>,
+    /// Addresses of living apiservers, as keys below `masterleases/` name them.
+    pub advertised: Vec<IpAddr>,
+    /// Whether kube-apiservers store something below `etcd.prefix`; `None`: unknown.
+    pub has_apiserver_keys: Option<bool>,
 }
 
-/// Requests of which the same is to be said.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct FailedRequest {
-    /// `read` or `write`.
-    to: &'static str,
-    denied: bool,
-    /// What the proxy works without, and may not read.
-    optional: Option<Topic>,
-    why: String,
-}
-
-pub async fn read(config: &Config, client: &Client) -> Stored {
+pub async fn check(config: &Config, client: &Client) -> (Vec<Finding>, Inventory) {
     let keys = EtcdKeys::new(&config.etcd.prefix, &config.identity.lease_namespaces);
     let ignored = config.rerouting.bare_servers == BareServersMode::Ignore;
     let topics = keys.topics();
@@ -63,79 +62,47 @@ pub async fn read(config: &Config, client: &Client) -> Stored {
     let lists = topics.map(async |topic| (topic, list(client, topic, &keys.of(topic)).await));
     let writes = OURS.map(async |topic| (topic, try_to_write(client, &keys.of(topic)).await));
     let (lists, writes) = tokio::join!(join_all(lists), join_all(writes));
-    let mut stored = Stored::default();
+    let mut inventory = Inventory::default();
+    let mut failed = Vec::new();
     for (topic, listing) in lists {
-        let below = keys.of(topic);
         match listing {
-            Ok(items) => stored.values.take(topic, &below, &items),
-            Err(error) => stored.failed("read", topic, below, &error),
+            Ok(items) => inventory.take(topic, &items),
+            Err(error) => failed.push(("read", topic, error)),
         }
     }
     for (topic, written) in writes {
-        if let Err(error) = written {
-            stored.failed("write", topic, keys.of(topic), &error);
+        failed.extend(written.err().map(|error| ("write", topic, error)));
+    }
+    let mut findings = requests(&keys, &failed);
+    let prefix = &config.etcd.prefix;
+    if inventory.has_apiserver_keys == Some(false) {
+        findings.push(told::other_prefix("etcd.prefix", prefix));
+    }
+    (findings, inventory)
+}
+
+/// One finding for all prefixes of which the same is to be said.
+fn requests(keys: &EtcdKeys, failed: &[(&'static str, Topic, SourceError)]) -> Vec<Finding> {
+    let mut alike: BTreeMap<_, Vec<String>> = BTreeMap::new();
+    for (to, topic, error) in failed {
+        let why = (!error.is_denied()).then(|| error.said());
+        let optional = why.is_none() && topic.is_optional();
+        let below = alike.entry((*to, optional, why)).or_default();
+        below.push(keys.of(*topic));
+    }
+    let told = alike.into_iter().map(|((to, optional, why), below)| {
+        let below = below.join(", ");
+        match why {
+            Some(why) => told::failed_request("etcd requests", to, below, why),
+            None if optional => told::optional_denied(PERMISSIONS, below),
+            None => told::denied(PERMISSIONS, to, below),
         }
-    }
-    if stored.values.has_apiserver_keys == Some(false) {
-        stored.other_prefixes = other_prefixes(client.clone()).await;
-    }
-    stored
-}
-
-impl Stored {
-    fn failed(&mut self, to: &'static str, topic: Topic, below: String, error: &SourceError) {
-        let denied = error.is_denied();
-        let request = FailedRequest {
-            to,
-            denied,
-            optional: (denied && topic.is_optional()).then_some(topic),
-            why: error.said(),
-        };
-        self.failed.entry(request).or_default().push(below);
-    }
-}
-
-/// `user`: common name of the client certificate.
-pub fn findings(config: &EtcdConfig, user: Option<&str>, stored: &Stored) -> Vec<Finding> {
-    let user = match user {
-        Some(user) => format!("user {user} (etcd.certFile)"),
-        None => "this proxy".to_owned(),
-    };
-    let failed = stored.failed.iter();
-    let mut findings: Vec<_> = failed
-        .map(|(request, below)| request.told(&user, &below.join(", ")))
-        .collect();
+    });
+    let mut findings: Vec<_> = told.collect();
     if findings.iter().all(|it| it.level < Level::Problem) {
-        findings.push(told::permitted(PERMISSIONS, user));
+        findings.push(told::permitted(PERMISSIONS));
     }
-    let hint = || match stored.other_prefixes.as_slice() {
-        [] => "there is nothing else in this etcd either".to_owned(),
-        places => format!("there are keys below {}", places.join(", ")),
-    };
-    let prefix = &config.prefix;
-    findings.extend(stored.values.has_apiserver_keys.map(|some| match some {
-        true => told::prefix("etcd.prefix", prefix),
-        false => told::other_prefix("etcd.prefix", prefix, hint()),
-    }));
-    let undecodable = stored.values.undecodable.iter();
     findings
-        .extend(undecodable.map(|(key, why)| told::undecodable(format!("etcd key {key}"), why)));
-    findings
-}
-
-impl FailedRequest {
-    fn told(&self, user: &str, below: &str) -> Finding {
-        match self.optional {
-            Some(Topic::MasterLeases) => told::bare_servers_denied(PERMISSIONS, user, below),
-            Some(_) => told::header_names_denied(PERMISSIONS, user, below),
-            None if self.denied => told::denied(PERMISSIONS, user, self.to, below),
-            None => {
-                let no_space = self.why.contains("space exceeded").then_some(NO_SPACE);
-                let advice = no_space.unwrap_or("look again in a while, and read etcd's log");
-                told::failed_request("etcd requests", self.to, below, &self.why, advice)
-            }
-        }
-    }
 }
 
 async fn list(client: &Client, topic: Topic, below: &str) -> Result<Vec<EtcdItem>, SourceError> {
@@ -159,24 +126,31 @@ async fn try_to_write(client: &Client, below: &str) -> Result<(), SourceError> {
     within(client.kv_client().txn(txn)).await.map(drop)
 }
 
-/// First path segments of some keys that are not the proxy's; empty without permission.
-async fn other_prefixes(mut client: Client) -> Vec<String> {
-    let end = Instant::now() + Duration::from_secs(2);
-    let mut prefixes: Vec<String> = Vec::new();
-    let mut from = vec![0];
-    while prefixes.len() < MAX_OTHER_PREFIXES && Instant::now() < end {
-        let options = GetOptions::new().with_from_key().with_limit(1);
-        let answer = within(client.get(from, Some(options.with_keys_only()))).await;
-        let Some(key) = answer.ok().and_then(|mut answer| answer.take_kvs().pop()) else {
-            break;
-        };
-        let slash = key.key().iter().skip(1).position(|byte| *byte == b'/');
-        let prefix = &key.key()[..slash.map_or(key.key().len(), |at| at + 1)];
-        if !prefix.starts_with(b"/kube-interop-proxy") {
-            prefixes.push(String::from_utf8_lossy(prefix).into_owned());
+impl Inventory {
+    /// `items`: everything below the prefix of the topic.
+    fn take(&mut self, topic: Topic, items: &[EtcdItem]) {
+        match topic {
+            Topic::Servers => self.records = decoded(items, json::read),
+            Topic::Live => self.lives = decoded(items, json::read),
+            Topic::PeerEndpoints => self.entries = decoded(items, codec::endpoints),
+            Topic::Claims => self.claims = items.iter().map(|item| item.key.clone()).collect(),
+            // Every kube-apiserver writes APIServices, and nothing else does.
+            Topic::ApiServices => self.has_apiserver_keys = Some(!items.is_empty()),
+            Topic::MasterLeases => {
+                let addresses = items.iter().map(|item| usable_address(&item.key, true));
+                self.advertised = addresses.flatten().collect();
+            }
+            // Only whether they may be read counts.
+            Topic::HeaderNames | Topic::Leases(_) | Topic::StorageVersions | Topic::Definitions => {
+            }
         }
-        // After every key that begins with this segment and a slash.
-        from = [prefix, b"0"].concat();
     }
-    prefixes
+}
+
+/// Without what cannot be decoded: the proxy names it on its status page.
+fn decoded<T, E>(items: &[EtcdItem], decode: impl Fn(&[u8]) -> Result<T, E>) -> Vec<(String, T)> {
+    let decoded = items
+        .iter()
+        .filter_map(|item| Some((item.key.clone(), decode(&item.value).ok()?)));
+    decoded.collect()
 }

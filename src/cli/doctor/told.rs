@@ -8,9 +8,12 @@ use super::finding::{Finding, Level};
 macro_rules! findings {
     ($($level:ident $name:ident($($word:ident),*) $what:literal $(=> $advice:literal)?;)*) => {$(
         pub fn $name(about: impl Display, $($word: impl Display),*) -> Finding {
-            let finding = Finding::new(Level::$level, about, format_args!($what));
-            $(let finding = finding.advised(format_args!($advice));)?
-            finding
+            Finding {
+                level: Level::$level,
+                about: about.to_string(),
+                what: format!($what),
+                advice: [$(format!($advice))?].into_iter().next(),
+            }
         }
     )*};
 }
@@ -19,28 +22,24 @@ findings! {
     // Connections. `server` is etcd, for example; the others are keys of the configuration, or say where a server has its own.
     Problem refused(server, address) "connection refused" => "start {server} there, or correct {address}";
     Problem timed_out(server) "no answer in time" => "see whether {server} there hangs, or a firewall is in between";
-    Problem unreachable(why, address) "cannot be reached: {why}" => "correct {address}, or the way there";
     Problem no_use(why, address, server) "{why}" => "see that {address} leads to {server}, and read its log";
     Problem certificate_refused(certificate, alert, server) "it does not take {certificate} ({alert})"
         => "make {certificate} one that is valid, and signed by a CA which {server} trusts for clients";
     Problem unknown_authority(authority, serving) "its certificate is signed by no CA of {authority}"
         => "put the CA that signed {serving} into {authority}";
-    Problem wrong_name(names, expected, serving, key) "its certificate is for {names}, not {expected}"
-        => "add the name to {serving}, or make {key} one that it has";
-    Problem server_expired(serving) "its certificate has expired" => "renew {serving}";
-    Problem server_not_yet_valid(serving) "its certificate is not valid yet"
-        => "set the clock here or there right, or renew {serving}";
-    Problem bad_certificate(why, serving) "its certificate cannot be used: {why}" => "replace {serving}";
+    Problem wrong_name(why, serving, key) "{why}" => "add the name to {serving}, or make {key} one that it has";
+    Problem bad_certificate(why, serving) "its certificate cannot be used: {why}"
+        => "renew {serving}, or set the clock here or there right";
 
     // Endpoints of etcd.
-    Ok answers(version, revision, took) "{version}, revision {revision}, {took} ms";
+    Ok answers(version) "{version}";
     Problem no_leader(version) "{version}, without a leader: most members are not there"
         => "start the other members, and see that they reach each other";
-    Problem alarm(text, advice) "it says of itself: {text}" => "{advice}";
-    Problem other_cluster() "it is a member of another cluster than the others"
-        => "name only members of the etcd that the kube-apiservers use in etcd.endpoints";
-    Ok periodic_progress(seconds) "tells its progress by itself, after {seconds:.1} s";
-    Ok requested_progress() "tells its progress when asked, which this version does in order";
+    Problem alarm(text) "it says of itself: {text}"
+        => "without space: compact and defragment etcd, or raise its --quota-backend-bytes, then etcdctl alarm disarm; \
+            else read its log";
+    Problem clusters(members) "these are members of several clusters: {members}"
+        => "name only members of the etcd that the kube-apiservers use";
     Warning no_progress(seconds)
         "did not tell its progress within {seconds} s: last bookmarks will be missing, and watches that broke resume from \
          further back"
@@ -48,55 +47,46 @@ findings! {
             as kubeadm does from 1.25 on";
 
     // What is stored in etcd. `below` names prefixes.
-    Ok permitted(user) "{user} may read and write all that it needs";
-    Problem denied(user, to, below) "{user} may not {to} below {below}"
+    Ok permitted() "the user of etcd.certFile may read and write all that it needs";
+    Problem denied(to, below) "the user of etcd.certFile may not {to} below {below}"
         => "grant it a role that may {to} there: etcdctl role grant-permission --prefix";
-    Warning bare_servers_denied(user, below) "{user} may not read below {below}: apiservers without a proxy are not seen"
-        => "grant it a role that may read there (deploy/etcd-role.sh), or set rerouting.bareServers: Ignore";
-    Warning header_names_denied(user, below)
-        "{user} may not read below {below}: the header names of other apiservers are known later"
+    Warning optional_denied(below)
+        "the user of etcd.certFile may not read below {below}: apiservers without a proxy are not seen (masterleases), and header names of \
+         other apiservers are known later (configmaps)"
         => "grant it a role that may read there (deploy/etcd-role.sh)";
-    Problem failed_request(to, below, why, advice) "cannot {to} below {below}: {why}" => "{advice}";
-    Ok prefix(prefix) "kube-apiservers store below {prefix}/";
-    Problem other_prefix(prefix, hint) "no kube-apiserver stores anything below {prefix}/; {hint}"
+    Problem failed_request(to, below, why) "cannot {to} below {below}: {why}"
+        => "look again in a while, and read etcd's log; without space: compact and defragment etcd";
+    Problem other_prefix(prefix) "no kube-apiserver stores anything below {prefix}/"
         => "make it what the kube-apiserver's --etcd-prefix says, and see that these endpoints are its --etcd-servers";
-    Warning undecodable(why) "cannot be understood: {why}"
-        => "see who wrote it; what was known of it before stays in use";
 
     // The local apiserver.
     Problem circle() "a kube-interop-proxy listens there, no kube-apiserver: requests would go in a circle"
         => "make apiServer.address the kube-apiserver's own (--bind-address and --secure-port)";
-    Ok ready(version, took) "{version}, {took} ms";
+    Ok ready(version) "{version}";
     Problem not_ready(version, status) "{version}, not ready: /readyz says {status}"
         => "wait for its start, and read its log if that takes long";
-    Ok believes(same) "takes this proxy's word about users{same}";
+    Ok believes() "takes this proxy's word about users, and has the same header names";
+    Problem disbelieves(what, advice) "{what}" => "{advice}";
+    Warning differs(what, advice) "{what}" => "{advice}";
     Problem belief_unknown(why) "could not be asked whether it believes this proxy: {why}" => "read its log";
-    Problem no_discovery(paths) "its discovery cannot be read: {paths}"
+    Problem no_discovery() "its discovery cannot be read"
         => "let apiServer.internalUser in group system:masters read it, and read the apiserver's log";
     Warning bypassed() "the Service kubernetes leads in-cluster clients to it, past this proxy"
         => "start it with --advertise-address and --secure-port as in peer.advertiseAddress";
-    Info reachable() "not on a loopback address: whoever can reach it goes past this proxy";
-    Info not_in_service(ours) "does not lead to {ours}, so in-cluster clients use other servers";
     Problem other_authorities(whose, flag, key) "none of its authorities for {whose} (--{flag}) is in {key}"
         => "put what --{flag} names into {key}";
     Problem stores_nothing_here() "it stores nothing in the etcd of etcd.endpoints below etcd.prefix"
         => "name there the etcd and the prefix that it uses (--etcd-servers, --etcd-prefix)";
     Problem stores_elsewhere(names) "it stores in another etcd: {names}" => "name them in etcd.otherResources";
-    Info storage_unknown(names) "does not tell where it stores {names}";
-    Ok stores_here() "stores what it has built in in this etcd";
 
     // Peers.
     Info not_alive(id, file) "does not live, and is remembered until rerouting.absentServerGrace is over"
         => "if it will not come back: kube-interop-proxy forget {id} --config {file}";
-    Info advertised_by_proxy() "an apiserver advertises this address, and it leads to a proxy";
     Problem peer_is_no_proxy() "what listens there is no kube-interop-proxy"
         => "correct its peer.advertiseAddress, or what leads from there to its serving.bindAddress";
-    Problem peer_rejects() "it does not believe this proxy, and answers 401"
-        => "have apiServer.proxyClientCertFile signed by its serving.requestHeaderClientCAFile, with a CN of its \
-            serving.requestHeaderAllowedNames, and see that its own kube-apiserver believes it";
-    Problem peer_takes_for_user(user) "it takes this proxy for user {user}, and not for a peer"
-        => "have apiServer.proxyClientCertFile signed by its serving.requestHeaderClientCAFile, and not by its clientCAFile \
-            only";
+    Problem peer_rejects(how) "it does not believe this proxy, but {how}"
+        => "have apiServer.proxyClientCertFile signed by its serving.requestHeaderClientCAFile, not by its clientCAFile \
+            only, with a CN of its serving.requestHeaderAllowedNames, and see that its own kube-apiserver believes it";
     Problem peer_reads_other_headers(ours) "it believes this proxy, and does not read users from {ours}"
         => "make serving.requestHeaderUsernameHeaders the same on all servers";
     Warning peer_belief_unknown(why) "whether it believes this proxy could not be found out: {why}"
@@ -104,8 +94,8 @@ findings! {
     Warning bare_unreachable(why)
         "an apiserver without a proxy lives, and nobody can ask it at the address that it advertises: {why}"
         => "start its proxy; or let it listen there, and let control plane nodes reach each other's port";
-    Ok peer_answers(version, kind, took) "kube-apiserver {version} {kind}, {took} ms";
-    Warning peer_not_ready(version, kind) "kube-apiserver {version} {kind}, not ready" => "run check --live there";
+    Ok peer_answers() "answers, and believes this proxy";
+    Warning peer_not_ready() "not ready" => "run check --live there";
 
     // The proxy of this machine, and its addresses.
     Info none_runs(admin) "none runs: nobody listens at admin.bindAddress {admin}";
@@ -117,39 +107,25 @@ findings! {
     Warning proxy_not_ready(id, at, missing) "{id} at {at}, not ready: {missing}" => "see the other lines, and its log";
     Ok leads_here() "leads to the proxy that runs here";
     Problem foreign_address() "this machine does not have this address" => "make it an address of this machine";
-    Ok free() "free";
-    Info nobody_yet() "nobody listens there, as no proxy runs here";
     Problem nobody(key) "nobody listens there: peers cannot reach this proxy"
         => "correct {key}, or what leads from there to serving.bindAddress";
-    Problem port_taken() "taken by something that is no kube-interop-proxy"
-        => "end it; a kube-apiserver is to be started with --bind-address=127.0.0.1";
-    Problem leads_to_no_proxy(key) "leads to something that is no kube-interop-proxy" => "correct {key}";
-    Info leads_to_some_proxy() "leads to a proxy; nothing tells whether it is this one";
-    Problem leads_to_another_proxy(key) "leads to another proxy than the one that runs here"
+    Problem no_proxy(key) "taken by something that is no kube-interop-proxy"
+        => "end it, or correct {key}; a kube-apiserver is to be started with --bind-address=127.0.0.1";
+    Problem leads_to_another_proxy(key) "leads to another proxy than one that runs here"
         => "correct {key}: no two proxies can have one address";
-    Problem leads_away(key) "leads to a proxy, and none runs here"
-        => "correct {key}: no two proxies can have one address";
-    Ok own_address() "an address of this machine";
-    Info absent_address() "not an address of this machine now; it is served when it is";
     Warning unserved(addresses) "something listens at {addresses} now, and this proxy will not"
         => "add those that clients use to serving.additionalBindAddresses";
 
     // Server IDs.
-    Info no_id() "neither configured nor told by a Lease: the proxy makes up one of its own";
-    Ok unused_id() "nobody lives under it";
     Ok own_id() "this proxy's alone";
     Problem used_id(at) "the proxy at {at} lives under it: this one could not tell its peers anything"
         => "give one of the two another identity.serverID, or another host name";
     Problem claimed_id(at) "the proxy at {at} wants it, and another one lives under it"
         => "give one of the two another identity.serverID, or another host name";
-    Problem address_of_another(id) "it is the address of server {id}"
-        => "make it the address at which peers reach this proxy";
     Problem shared_address(address) "all are said to live at {address}"
         => "correct peer.advertiseAddress of all but one of them";
 
     // Clocks.
-    Ok clocks_agree(count) "within a second of all others that told the time ({count})";
-    Info no_clock() "nobody told the time";
     Warning clock_off(by) "{by} this machine's"
         => "have both machines' clocks set by one time service (chrony, ntpd)";
     Problem clock_wrong(by) "{by} this machine's"
@@ -159,25 +135,19 @@ findings! {
     Ok no_problems() "no problems";
     Problem misconfigured(problem) "{problem}" => "correct it there";
     Info skipped(why) "not looked at: {why}";
-    Info alone() "no other server lives";
     Info left_out(count) "{count} more were not looked at";
 
     // Certificates.
-    Info some_expired(count, all) "{count} of {all} authorities have expired";
     Problem expired(end) "expired on {end}" => "renew it";
     Problem not_yet_valid(begin) "not valid before {begin}" => "see whether this machine's clock is right";
     Ok valid(end) "valid until {end}";
     Warning expires(end) "about to expire, valid until {end} only" => "renew it";
-    Ok peers_believe() "peers will take it for a proxy's";
-    Problem name_not_allowed(names)
-        "its CN is none of serving.requestHeaderAllowedNames [{names}]: no peer will believe this proxy"
-        => "use a certificate with such a CN, or add its CN there and to the apiservers' --requestheader-allowed-names";
-    Problem not_for_peers()
-        "it is not signed for clients by a CA of serving.requestHeaderClientCAFile: no peer will believe this proxy"
-        => "use a client certificate of that CA (--proxy-client-cert-file of the kube-apiserver)";
+    Problem peers_reject(names)
+        "no peer will believe this proxy: it is not signed for clients by a CA of serving.requestHeaderClientCAFile, or its \
+         CN is none of serving.requestHeaderAllowedNames [{names}]"
+        => "use a client certificate of that CA with such a CN (--proxy-client-cert-file of the kube-apiserver), or add its CN";
     Warning lacks_name(name) "it lacks the name {name}, which peers verify that have this file's peer.serverName"
         => "have it issued with the name {name} too";
-    Ok peers_accept(name) "peers will take it for {name}";
     Warning peers_refuse() "it is not signed for servers by a CA of peer.caFile: peers that have the same one refuse it"
         => "put the CA that signed it into every proxy's peer.caFile";
     Warning many_authorities(why) "{why}" => "remove CAs that sign no clients";

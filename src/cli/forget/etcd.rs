@@ -2,23 +2,22 @@
 //!
 //! Endpoints are tried one after the other, all of them within [`PATIENCE`].
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
 use tokio::time::timeout;
 
-use super::super::PATIENCE;
-use super::super::text::plain;
-use super::Reason;
-use super::remaining::{self, RemainingReferences};
-use super::server_keys::{Liveness, ServerKeys, ServerLivenessById};
+use crate::cli::PATIENCE;
+use crate::cli::text::plain;
+use crate::cluster::codec;
 use crate::cluster::connector::{self, Connector, failed};
 use crate::cluster::etcd;
 use crate::cluster::json;
 use crate::cluster::keys::{EtcdKeys, Topic};
-use crate::cluster::record::Record;
+use crate::cluster::record::{LiveKey, Record};
 use crate::cluster::source::{EtcdItem, SourceError};
 use crate::config::Config;
 use crate::tls::error::TlsError;
@@ -32,15 +31,14 @@ pub(super) struct EtcdAccess<'c> {
 
 /// What etcd knows of servers.
 pub(super) struct KnownServers {
-    /// All of the server that is asked for.
-    pub(super) keys: ServerKeys,
-    /// Time until its record expires, if etcd tells.
-    pub(super) left: Option<Duration>,
+    /// Of the server that is asked for.
+    pub(super) record: Option<EtcdItem>,
+    /// Why it is not gone. The keys of a dead server expire after `peer.leaseTTL`.
+    pub(super) alive: Option<String>,
     /// Records of other servers that can be read.
     pub(super) others: Vec<Record>,
-    /// All servers.
-    pub(super) ids: ServerLivenessById,
-    pub(super) remaining: RemainingReferences,
+    /// All servers, and whether they live.
+    pub(super) ids: BTreeMap<String, bool>,
 }
 
 impl<'c> EtcdAccess<'c> {
@@ -57,61 +55,42 @@ impl<'c> EtcdAccess<'c> {
         })
     }
 
-    pub(super) async fn known(&self, id: &str) -> Result<KnownServers, Reason> {
+    pub(super) async fn known(&self, id: &str) -> Result<KnownServers, String> {
         self.ask(async |client: Client| self.read(id, client).await)
             .await
     }
 
     async fn read(&self, id: &str, client: Client) -> Result<KnownServers, SourceError> {
-        let list = async |below: String, keys_only: bool| {
+        let list = async |topic: Topic, keys_only: bool| {
+            let below = self.keys.of(topic);
             let listing = etcd::list(client.kv_client(), &below, keys_only).await?;
             Ok::<_, SourceError>(listing.items)
         };
-        let all = |topic: Topic| list(self.keys.of(topic), false);
         // What announces life is read last: who comes back meanwhile is seen.
-        let records = all(Topic::Servers).await?;
-        let versions = all(Topic::StorageVersions).await?;
-        let mut leases = Vec::new();
-        for (number, namespace) in (0..).zip(&self.config.identity.lease_namespaces) {
-            let found = list(self.key(Topic::Leases(number), id), false).await?;
-            let lease = found.first();
-            let lease = lease.and_then(|item| remaining::identity(&item.value));
-            leases.extend(lease.map(|lease| (namespace.clone(), lease)));
-        }
-        let left = self.time_left(id, client.clone()).await;
-        let claims = list(self.keys.of(Topic::Claims), true).await?;
-        let lives = all(Topic::Live).await?;
-        let entries = all(Topic::PeerEndpoints).await?;
+        let records = list(Topic::Servers, false).await?;
+        let claims = list(Topic::Claims, true).await?;
+        let lives = list(Topic::Live, false).await?;
+        let entries = list(Topic::PeerEndpoints, false).await?;
         let of = |items: &[EtcdItem]| items.iter().find(|item| item.key == id).cloned();
-        let claims = claims.iter().filter_map(|claim| claim.key.split_once('/'));
-        let claims = claims.filter(|(claimed, _)| *claimed == id);
-        let gone = records.iter().map(|item| (item.key.clone(), false));
-        let alive = lives.iter().chain(&entries);
         let others = records.iter().filter(|other| other.key != id);
         let others = others.filter_map(|other| json::read(&other.value).ok());
-        let naming = versions.iter();
-        let naming = naming.filter(|item| remaining::names(&item.value, id));
+        let gone = records.iter().map(|item| (item.key.clone(), false));
+        let alive = lives.iter().chain(&entries);
+        let alive = alive.map(|item| (item.key.clone(), true));
         Ok(KnownServers {
-            keys: ServerKeys {
-                record: of(&records),
-                live: of(&lives),
-                entry: of(&entries),
-                claims: claims.map(|(_, address)| address.to_owned()).collect(),
-            },
-            left,
+            record: of(&records),
+            alive: sign_of_life(id, of(&lives), of(&entries), &claims),
             others: others.collect(),
-            ids: gone
-                .chain(alive.map(|item| (item.key.clone(), true)))
-                .collect(),
-            remaining: RemainingReferences {
-                leases,
-                storage_versions: naming.count(),
-            },
+            ids: gone.chain(alive).collect(),
         })
     }
 
     /// Deletes the record if nothing has changed since its `revision`. Otherwise returns what is known now.
-    pub(super) async fn drop(&self, id: &str, revision: i64) -> Result<Option<ServerKeys>, Reason> {
+    pub(super) async fn drop(
+        &self,
+        id: &str,
+        revision: i64,
+    ) -> Result<Option<KnownServers>, String> {
         let absent = |key: String| Compare::version(key, CompareOp::Equal, 0);
         let own = self.key(Topic::Servers, id);
         let txn = Txn::new()
@@ -126,28 +105,21 @@ impl<'c> EtcdAccess<'c> {
         if self.ask(request).await?.succeeded() {
             return Ok(None);
         }
-        let keys = self.known(id).await?.keys;
+        let known = self.known(id).await?;
         // An earlier attempt whose response was lost may have deleted it.
-        Ok(Some(keys).filter(|keys| keys.liveness() != Liveness::Unknown))
+        let is_gone = known.record.is_none() && known.alive.is_none();
+        Ok((!is_gone).then_some(known))
     }
 
     fn key(&self, topic: Topic, id: &str) -> String {
         self.keys.of(topic) + id
     }
 
-    /// Time until the record expires. Not every etcd tells (kine).
-    async fn time_left(&self, id: &str, mut client: Client) -> Option<Duration> {
-        let answer = client.get(self.key(Topic::Servers, id), None).await.ok()?;
-        let lease = answer.kvs().first()?.lease();
-        let answer = client.lease_time_to_live(lease, None).await.ok()?;
-        u64::try_from(answer.ttl()).map(Duration::from_secs).ok()
-    }
-
     /// Tries one endpoint after the other until one answers. The error is one line.
     async fn ask<T>(
         &self,
         request: impl AsyncFn(Client) -> Result<T, SourceError>,
-    ) -> Result<T, Reason> {
+    ) -> Result<T, String> {
         let endpoints = &self.config.etcd.endpoints;
         let count = u32::try_from(endpoints.len()).unwrap_or(u32::MAX);
         let share = PATIENCE / count.max(1);
@@ -165,6 +137,36 @@ impl<'c> EtcdAccess<'c> {
     }
 }
 
+/// `live`: exists while its proxy lives; `entry`: below `peerserverleases` while its apiserver lives, written by a proxy
+/// too; `claims`: of proxies that may not use their ID.
+fn sign_of_life(
+    id: &str,
+    live: Option<EtcdItem>,
+    entry: Option<EtcdItem>,
+    claims: &[EtcdItem],
+) -> Option<String> {
+    let shown = |address: Option<SocketAddr>| {
+        address.map_or_else(|| "an unknown address".to_owned(), |at| at.to_string())
+    };
+    if let Some(live) = live {
+        let at = json::read::<LiveKey>(&live.value).map(|key| key.endpoint);
+        return Some(format!("its proxy at {} has a live key", shown(at.ok())));
+    }
+    if let Some(entry) = entry {
+        let at = codec::endpoints(&entry.value).map(|value| value.address);
+        let at = shown(at.ok());
+        return Some(format!(
+            "the apiserver at {at} has an entry below peerserverleases"
+        ));
+    }
+    let mut claims = claims.iter().filter_map(|claim| claim.key.split_once('/'));
+    let (_, at) = claims.find(|(claimed, _)| *claimed == id)?;
+    Some(format!(
+        "a proxy at {} takes this ID for its own",
+        plain(at)
+    ))
+}
+
 /// The error, with a hint if the client certificate may be the cause.
 fn reason(error: &SourceError) -> String {
     let message = error.said();
@@ -177,3 +179,6 @@ fn reason(error: &SourceError) -> String {
         false => message,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,23 +1,27 @@
 //! The status document as tables for a terminal. Pure.
-//!
-//! A proxy of another version may not have written some fields: an empty text or list is shown as unknown.
 
-mod certificates;
-mod differences;
+use std::collections::{BTreeMap, BTreeSet};
 
 use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
-use super::super::text::{Table, fields, plain, span};
 use super::wait;
-use crate::admin::document::{EtcdStatus, PeerStatus, ServerStatus, StatusDocument};
+use crate::admin::document::{
+    CertificatesStatus, EtcdStatus, PeerStatus, ServerStatus, StatusDocument,
+};
+use crate::cli::text::{Table, fields, plain, span};
+use crate::kube::gvr::api_version;
 
-/// This server, its peers, where they differ, and certificates that need attention. `width`: of the terminal, if it is one.
-pub(super) fn page(status: &StatusDocument, now: OffsetDateTime, width: Option<usize>) -> String {
+/// A certificate that expires sooner is shown: the log warns at the same time.
+const DAYS: i64 = 30;
+
+/// This server, its peers, where they differ, and certificates that need attention.
+pub(super) fn page(status: &StatusDocument, now: OffsetDateTime) -> String {
     let mut page = this_server(status);
     let sections = [
-        peers(status, width),
-        differences::section(status, width),
-        certificates::section(&status.certificates, now, width),
+        Some(peers(status)),
+        differences(status),
+        certificates(&status.certificates, now),
     ];
     for section in sections.into_iter().flatten() {
         page.push('\n');
@@ -28,71 +32,69 @@ pub(super) fn page(status: &StatusDocument, now: OffsetDateTime, width: Option<u
 
 fn this_server(status: &StatusDocument) -> String {
     let server = &status.server;
-    let id = server.id.as_deref().unwrap_or_default();
+    let id = server.id.as_deref().unwrap_or("has no ID yet");
     let state = if server.ready { "ready" } else { "NOT READY" };
     let mut lines = vec![
-        ("Server", text(id, "has no ID yet")),
-        ("Endpoint", text(&server.endpoint, "-")),
+        ("Server", plain(id)),
+        ("Endpoint", plain(&server.endpoint)),
         ("Version", versions(server)),
         ("State", state.to_owned()),
     ];
     if !server.ready {
-        lines.extend(server.missing.iter().map(|it| ("", text(it, "?"))));
+        lines.extend(server.missing.iter().map(|it| ("", plain(it))));
     }
     lines.push(("etcd", etcd(&status.etcd)));
     let not_followed = status.not_followed();
     if !not_followed.is_empty() {
-        let forbidden = format!("etcd's role does not permit to read {not_followed}");
+        let forbidden = format!(
+            "etcd's role does not permit to read {}",
+            plain(&not_followed)
+        );
         lines.push(("Forbidden", forbidden));
     }
     if let Some(what) = wait::only_here(status) {
         let refused = format!("{what}: would be answered 503 if this server stopped");
         lines.push(("Only here", refused));
     }
-    let problems = status.config.problems.iter().map(|it| text(it, "?"));
+    let problems = status.config.problems.iter().map(|it| plain(it));
     lines.extend(problems.map(|it| ("Config", format!("the file cannot be used: {it}"))));
-    let changes = status.config.needs_restart.iter().map(|it| text(it, "?"));
+    let changes = status.config.needs_restart.iter().map(|it| plain(it));
     lines.extend(changes.map(|it| ("Config", format!("at the next start, {it}"))));
-    let twice = |it| format!("{}: a second proxy claims this server ID", text(it, "?"));
+    let twice = |it| format!("{}: a second proxy claims this server ID", plain(it));
     lines.extend(status.claims().map(|it| ("Duplicate", twice(it))));
     fields(10, &lines)
 }
 
 fn versions(server: &ServerStatus) -> String {
-    let proxy = text(&server.version, "unknown");
     let apiserver = server.compatibility_version.as_deref();
-    let apiserver = apiserver.map_or_else(|| "unknown".to_owned(), plain);
-    format!("{proxy}, apiserver {apiserver}")
+    let apiserver = plain(apiserver.unwrap_or("unknown"));
+    format!("{}, apiserver {apiserver}", plain(&server.version))
 }
 
 fn etcd(etcd: &EtcdStatus) -> String {
     if !etcd.synced {
         return "was never read completely since start".to_owned();
     }
-    let mut parts = vec!["read".to_owned()];
-    parts.extend(etcd.revision.map(|it| format!("revision {it}")));
-    let heard = |age| format!("last heard of {} ago", span(age));
-    parts.extend(etcd.age_seconds.map(heard));
+    let (revision, age) = (etcd.revision, span(etcd.age_seconds));
+    let mut text = format!("read, revision {revision}, last heard of {age} ago");
     if etcd.undecodable > 0 {
-        parts.push(format!("values that cannot be read: {}", etcd.undecodable));
+        text += &format!(", values that cannot be read: {}", etcd.undecodable);
     }
-    parts.join(", ")
+    text
 }
 
-fn peers(status: &StatusDocument, width: Option<usize>) -> Option<String> {
+fn peers(status: &StatusDocument) -> String {
     let mut table = Table::new(["PEER", "ENDPOINT", "VERSION", "STATE"]);
     for peer in &status.peers {
         table.row([
-            text(&peer.id, "?"),
-            text(&peer.endpoint, "-"),
+            plain(&peer.id),
+            plain(&peer.endpoint),
             peer_version(peer),
             state(peer),
         ]);
     }
-    Some(match table.is_empty() {
-        true => "No other server is known.\n".to_owned(),
-        false => table.lines(width),
-    })
+    let alone = || "No other server is known.\n".to_owned();
+    table.lines().unwrap_or_else(alone)
 }
 
 /// The version of the binary, and the one that it emulates if they differ.
@@ -125,7 +127,7 @@ fn state(peer: &PeerStatus) -> String {
     } else {
         "serving"
     }];
-    if peer.live && peer.known == Some(false) {
+    if peer.live && !peer.known {
         words.push("what it serves is not known");
     }
     if peer.native {
@@ -137,11 +139,68 @@ fn state(peer: &PeerStatus) -> String {
     words.join(", ")
 }
 
-/// `unknown` where the proxy did not write the text.
-fn text(text: &str, unknown: &str) -> String {
-    match text {
-        "" => unknown.to_owned(),
-        text => plain(text),
+/// Resources that some servers serve and others do not: one line for each group version and each set of servers that serve
+/// something of it. Only servers whose resources are known are compared.
+fn differences(status: &StatusDocument) -> Option<String> {
+    let server = &status.server;
+    let own_id = server.id.as_deref().unwrap_or("this");
+    let own = Some(own_id).filter(|_| server.discovery_known);
+    let compared = |peer: &&PeerStatus| peer.target && peer.known;
+    let peers = status.peers.iter().filter(compared);
+    let peers = peers.map(|peer| peer.id.as_str());
+    let servers: BTreeSet<_> = peers.chain(own).collect();
+    let mut counts: BTreeMap<_, usize> = BTreeMap::new();
+    for resource in &status.resources {
+        let with = resource.peers.iter().map(String::as_str);
+        let with: BTreeSet<_> = with.chain(own.filter(|_| resource.local)).collect();
+        let without: BTreeSet<_> = servers.difference(&with).copied().collect();
+        if with.is_empty() || !without.is_empty() {
+            let group_version = api_version(&plain(&resource.group), &plain(&resource.version));
+            *counts.entry((group_version, with, without)).or_default() += 1;
+        }
+    }
+    let mut table = Table::new(["DIFFERENCE", "RESOURCES", "SERVED BY", "NOT BY"]);
+    for ((group_version, with, without), count) in counts {
+        let with = match with.is_empty() {
+            true => "none that can be asked".to_owned(),
+            false => names(&with),
+        };
+        table.row([group_version, count.to_string(), with, names(&without)]);
+    }
+    // Without another server there is nothing to compare.
+    let compared = own.is_some() && servers.len() > 1;
+    let same = || compared.then(|| "All servers that can be asked serve the same.\n".to_owned());
+    table.lines().or_else(same)
+}
+
+fn names(ids: &BTreeSet<&str>) -> String {
+    let names: Vec<_> = ids.iter().map(|id| plain(id)).collect();
+    names.join(", ")
+}
+
+/// Certificates that expire soon or have expired, and new files that cannot be used.
+fn certificates(certificates: &CertificatesStatus, now: OffsetDateTime) -> Option<String> {
+    let mut table = Table::new(["CERTIFICATE", "STATE"]);
+    for files in &certificates.broken {
+        let state = "its new files cannot be used, those before stay in use";
+        table.row([plain(files), state.to_owned()]);
+    }
+    for (file, end) in &certificates.expire {
+        if let Some(state) = end.as_deref().and_then(|end| expiry(end, now)) {
+            table.row([plain(file), state]);
+        }
+    }
+    table.lines()
+}
+
+/// `None` if it expires late enough.
+fn expiry(end: &str, now: OffsetDateTime) -> Option<String> {
+    let left = OffsetDateTime::parse(end, &Rfc3339).ok()? - now;
+    let distance = span(left.unsigned_abs().as_secs_f64());
+    match left.is_positive() {
+        true if left.whole_days() >= DAYS => None,
+        true => Some(format!("expires in {distance}, {end}")),
+        false => Some(format!("EXPIRED {distance} ago, {end}")),
     }
 }
 

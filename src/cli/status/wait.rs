@@ -5,27 +5,26 @@ use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::super::text::plain;
-use super::super::{Ending, terminal};
 use super::fetch;
 use crate::admin::document::{ResourceStatus, StatusDocument};
+use crate::cli::terminal;
+use crate::cli::text::plain;
 use crate::kube::gvr::api_version;
 
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Asks the proxy at `admin` until nothing is lacking, at most for `timeout`. What is lacking goes to standard error
 /// whenever it changes.
-pub fn run(admin: &str, peers: usize, timeout: Duration) -> Ending {
+pub fn run(admin: &str, peers: usize, timeout: Duration) -> Result<bool, String> {
     let deadline = Instant::now() + timeout;
     let mut said = Vec::new();
     loop {
         let lacking = match fetch(admin) {
-            Ok(document) => lacking(&StatusDocument::read(&document), peers),
+            Ok((_, document)) => lacking(&document, peers),
             Err(error) => vec![error],
         };
         if lacking.is_empty() {
-            let said = terminal::say("nothing is lacking\n");
-            return Ending::of(said.map(|()| true));
+            return terminal::say("nothing is lacking\n").map(|()| true);
         }
         if lacking != said {
             for line in &lacking {
@@ -35,7 +34,7 @@ pub fn run(admin: &str, peers: usize, timeout: Duration) -> Ending {
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Ending::of(Err(format!("not within {timeout:?}")));
+            return Err(format!("not within {timeout:?}"));
         }
         sleep(left.min(PAUSE));
     }
@@ -54,11 +53,8 @@ fn lacking(status: &StatusDocument, peers: usize) -> Vec<String> {
     if serving < peers {
         lacking.push(format!("other servers that serve: {serving} of {peers}"));
     }
-    for peer in &status.peers {
-        if peer.live && peer.known != Some(true) {
-            lacking.push(format!("it is not known what {} serves", plain(&peer.id)));
-        }
-    }
+    let unknown = status.peers.iter().filter(|peer| peer.live && !peer.known);
+    lacking.extend(unknown.map(|peer| format!("it is not known what {} serves", plain(&peer.id))));
     if !status.discovery.current {
         lacking.push("the discovery of the apiserver was not read yet".to_owned());
     }
@@ -117,7 +113,7 @@ mod tests {
             "resources": [resource("deployments", true, &["b", "c"]), resource("hpas", false, &["b"])],
         });
         change(&mut status);
-        StatusDocument::read(&status)
+        serde_json::from_value(status).unwrap()
     }
 
     #[test]

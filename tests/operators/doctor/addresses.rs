@@ -30,12 +30,6 @@ async fn an_address_where_the_port_is_answered_and_the_proxy_does_not_listen_is_
         &[("serving.additionalBindAddresses", additional)],
     )
     .await;
-    for line in [
-        "ok      serving.additionalBindAddresses 10.9.0.5:6443: an address of this machine",
-        "info    serving.additionalBindAddresses 10.9.0.7:6443: not an address of this machine now",
-    ] {
-        assert!(said.all().contains(line), "{}", said.all());
-    }
     assert!(!said.all().contains("something listens"), "{}", said.all());
 }
 
@@ -58,7 +52,7 @@ async fn an_address_of_another_node_and_a_family_without_a_route_are_named() {
         (
             "peer.advertiseAddress",
             "'[2001:db8::5]:6443'",
-            "peer.advertiseAddress [2001:db8::5]:6443: cannot be reached: Network is unreachable",
+            "peer.advertiseAddress [2001:db8::5]:6443: cannot connect: Network is unreachable",
         ),
     ] {
         let said = doctor(&dir, &file, &[(key, address.to_owned())]).await;

@@ -33,9 +33,10 @@ async fn peers_that_cannot_be_reached_or_are_not_who_they_should_be_are_told_by_
     };
     eventually("B has the other certificate", LONG, named("cp-2.example")).await;
     let said = doctor(&dir, &config, &[]).await;
-    let about = format!("peer b {b}: its certificate is for cp-2.example, not {SERVER_NAME}");
+    let about = format!("peer b {b}: certificate not valid for name \"{SERVER_NAME}\"");
     let case = "a peer's certificate lacks the verified name";
-    said.is(case, &[&[&about, "(serving.certFile there)"]], &[]);
+    let words = [&about, "cp-2.example", "(serving.certFile there)"];
+    said.is(case, &[&words], &[]);
     pki.leaf("b-serving", "ca", &serving(&[SERVER_NAME]));
     eventually("B has its own again", LONG, named(SERVER_NAME)).await;
 
@@ -43,7 +44,7 @@ async fn peers_that_cannot_be_reached_or_are_not_who_they_should_be_are_told_by_
     let not_ready = async || !cluster.proxy_b.is_ready().await;
     eventually("B's proxy knows that it is not ready", LONG, not_ready).await;
     let said = doctor(&dir, &config, &[]).await;
-    let about = format!("peer b {b}: kube-apiserver v1.20.2 behind its proxy, not ready");
+    let about = format!("peer b {b}: not ready");
     said.is("a peer is not ready", &[], &[&[&about]]);
     cluster.b.set_ready(true);
     let ready = async || cluster.proxy_b.is_ready().await;
@@ -100,7 +101,7 @@ async fn clocks_that_are_off_are_told_with_whose_and_by_how_much() {
     let said = doctor(dir, &config, &[]).await;
     said.is_healthy();
     let about = format!("peer native {}: ", native.addr());
-    let without = format!("ok      {about}kube-apiserver of unknown version without a proxy");
+    let without = format!("ok      {about}answers, and believes this proxy");
     assert!(said.all().contains(&without), "{}", said.all());
     native.set_fault("/readyz", at(20));
     let said = doctor(dir, &config, &[]).await;
@@ -135,7 +136,7 @@ async fn apiservers_without_a_proxy_are_named_with_whether_they_can_be_reached()
     let said = doctor(dir, &config, &[]).await;
     said.is_healthy();
     let about = format!("peer bare {}: ", bare.addr());
-    let reached = format!("ok      {about}kube-apiserver of unknown version without a proxy, bare");
+    let reached = format!("ok      {about}answers, and believes this proxy");
     assert!(said.all().contains(&reached), "{}", said.all());
     assert_eq!(said.all().matches("peer bare").count(), 1, "{}", said.all());
 
@@ -161,8 +162,7 @@ async fn apiservers_without_a_proxy_are_named_with_whether_they_can_be_reached()
     registry.advertise(balancer.addr()).await;
     let said = doctor(dir, &config, &[]).await;
     said.is_healthy();
-    let about = format!("peer bare {}: an apiserver advertises", balancer.addr());
-    assert!(said.all().contains(&about), "{}", said.all());
+    assert!(!said.all().contains("peer bare"), "{}", said.all());
 }
 
 #[tokio::test]
@@ -235,14 +235,13 @@ async fn two_live_proxies_with_one_id_and_hostile_values_are_told() {
     etcd.put(format!("{live}torn"), "{", None).await.unwrap();
     eventually("the twin's claim is over", LONG, async || !claimed().await).await;
     let said = doctor(dir, &config, &[]).await;
-    let torn = format!("etcd key {live}torn: cannot be understood");
     said.is(
         "hostile keys",
         &[&[
             "peer evil\\u{1b}[2J\\nok      all is well ",
             "connection refused",
         ]],
-        &[&[&torn]],
+        &[],
     );
     let text = said.all();
     assert!(

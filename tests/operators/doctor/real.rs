@@ -31,7 +31,7 @@ async fn a_real_apiserver_is_healthy_and_other_header_names_are_told() {
     let about = format!("apiserver {}: ", apiserver.addr());
     let version = &apiserver.abilities().version;
     assert!(
-        said.all().contains(&format!("ok      {about}{version}, ")),
+        said.all().contains(&format!("ok      {about}{version}\n")),
         "{}",
         said.all()
     );

@@ -1,0 +1,46 @@
+//! `check`: every problem of a configuration file and, with `--live`, of what the file names.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use super::doctor::{examine, finding};
+use super::{block_on, exit_code, terminal};
+use crate::config::{self, Config, Problem};
+use crate::server::rotate;
+use crate::tls::serving::ServingTls;
+
+pub fn run(path: &Path, live: bool) -> ExitCode {
+    exit_code(match live {
+        true => look(path),
+        false => read(path),
+    })
+}
+
+fn read(path: &Path) -> Result<bool, String> {
+    let config = problems_printed(config::check(path));
+    let Ok(tls) = config.and_then(|config| serving_tls(&config)) else {
+        return Ok(false);
+    };
+    let warning = tls.warning().map(|warning| format!("warning: {warning}\n"));
+    let good = format!("{}: no problems\n", path.display());
+    terminal::say(&(warning.unwrap_or_default() + &good)).map(|()| true)
+}
+
+fn look(path: &Path) -> Result<bool, String> {
+    let findings = block_on(async { Ok(examine(path).await) })?;
+    let lines = findings.iter().map(|finding| format!("{finding}\n"));
+    let text = lines.collect::<String>() + &finding::summary(&findings) + "\n";
+    terminal::say(&text)?;
+    let is_problem = |it: &finding::Finding| it.level == finding::Level::Problem;
+    Ok(!findings.iter().any(is_problem))
+}
+
+/// Prints the problems, if any.
+pub fn problems_printed<T>(result: Result<T, Vec<Problem>>) -> Result<T, ()> {
+    result.map_err(|problems| problems.iter().for_each(terminal::complain))
+}
+
+/// What the TLS port would use. Prints why it cannot be used.
+pub fn serving_tls(config: &Config) -> Result<ServingTls, ()> {
+    rotate::serving_tls(config).map_err(terminal::complain)
+}
