@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt::Display;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,9 +19,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
-use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::page;
 use super::pages::{AdminResponse, TEXT};
@@ -56,8 +54,7 @@ impl AdminPort {
             Ok(listener) => listener,
             Err(error) => return tracing::error!(%error, "{name} cannot be used"),
         };
-        let room = Arc::new(Semaphore::new(self.most));
-        let mut open = VecDeque::new();
+        let mut open: VecDeque<(Instant, JoinHandle<()>)> = VecDeque::new();
         let log_rate = LogRateLimit::new();
         let refused = |problem: &dyn Display| {
             if let Some(left_out) = log_rate.admit() {
@@ -67,14 +64,16 @@ impl AdminPort {
         loop {
             match listener.accept().await {
                 Ok((tcp, from)) if (self.may_use)(&tcp) => {
-                    // Only now that somebody wants it.
-                    let permit = self.place(&room, &mut open).await;
-                    let serving = serve(tcp, from);
-                    let serving = tokio::spawn(async move {
-                        serving.await;
-                        drop(permit);
-                    });
-                    open.push_back((Instant::now(), serving.abort_handle()));
+                    open.retain(|(_, connection)| !connection.is_finished());
+                    if open.len() >= self.most
+                        && let Some((since, mut oldest)) = open.pop_front()
+                        && timeout_at(since + self.grace, &mut oldest).await.is_err()
+                    {
+                        oldest.abort();
+                        // Its files are closed by then.
+                        let _ = oldest.await;
+                    }
+                    open.push_back((Instant::now(), tokio::spawn(serve(tcp, from))));
                 }
                 Ok(_) => refused(&"too many files are open"),
                 Err(error) => {
@@ -83,28 +82,6 @@ impl AdminPort {
                 }
             }
         }
-    }
-
-    /// Waits for a place for another connection. The oldest of `open` come first. An error cannot happen: nobody closes
-    /// `room`.
-    async fn place(
-        &self,
-        room: &Arc<Semaphore>,
-        open: &mut VecDeque<(Instant, AbortHandle)>,
-    ) -> Result<OwnedSemaphorePermit, AcquireError> {
-        open.retain(|(_, connection)| !connection.is_finished());
-        let place = room.clone().acquire_owned();
-        let Some((since, oldest)) = open.front() else {
-            return place.await;
-        };
-        tokio::pin!(place);
-        tokio::select! {
-            biased;
-            place = &mut place => return place,
-            () = sleep_until(*since + self.grace) => oldest.abort(),
-        }
-        open.pop_front();
-        place.await
     }
 }
 

@@ -25,6 +25,7 @@ const KEYS: ConfigKeys = ConfigKeys {
     certificate: "apiServer.proxyClientCertFile",
     serving: "the kube-apiserver's serving certificate (its --tls-cert-file)",
 };
+const PEERS_CA: &str = "serving.requestHeaderClientCAFile";
 const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints/kubernetes";
 
 /// What it says besides; null what it does not.
@@ -161,24 +162,14 @@ fn authorities(
     published: &Value,
 ) -> Vec<Finding> {
     let serving = &config.serving;
-    let users = (
-        "users' certificates",
-        "client-ca-file",
-        "serving.clientCAFile",
-        &serving.client_ca_file,
-    );
-    let proxies = (
-        "certificates of proxies",
-        "requestheader-client-ca-file",
-        "serving.requestHeaderClientCAFile",
-        &serving.request_header_client_ca_file,
-    );
-    let told = [users, proxies].map(|(whose, flag, key, file)| {
+    let users = ("client-ca-file", &serving.client_ca_file);
+    let proxies = &serving.request_header_client_ca_file;
+    let proxies = ("requestheader-client-ca-file", proxies);
+    let told = [(users, "serving.clientCAFile"), (proxies, PEERS_CA)].map(|((flag, file), key)| {
         let theirs = published[flag].as_str().unwrap_or_default();
         let theirs = pem::parse_certs(theirs.as_bytes()).ok()?;
         let ours = reading.client_authorities(file).ok()?;
-        (!have_common_authority(&ours, &theirs))
-            .then(|| told::other_authorities(about, whose, flag, key))
+        (!have_common_authority(&ours, &theirs)).then(|| told::other_authorities(about, flag, key))
     });
     told.into_iter().flatten().collect()
 }

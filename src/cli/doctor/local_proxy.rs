@@ -29,16 +29,11 @@ const KEYS: ConfigKeys = ConfigKeys {
     ..peers::KEYS
 };
 
-/// What listens at `admin.bindAddress`.
-pub enum AdminPort {
-    Proxy(ServerStatus),
-    Nobody,
-    /// Something else, and how that showed.
-    Taken(String),
-}
-
+#[derive(Default)]
 pub struct LocalProxy {
-    admin: AdminPort,
+    pub running: Option<ServerStatus>,
+    /// Nobody listens at `admin.bindAddress`.
+    none_runs: bool,
     /// `peer.advertiseAddress`, as the running proxy has it.
     pub advertised: Option<SocketAddr>,
     pub findings: Vec<Finding>,
@@ -47,21 +42,23 @@ pub struct LocalProxy {
 impl LocalProxy {
     /// `maker`: of clients for peers; without it nothing is said of the addresses.
     pub async fn check(config: &Config, maker: Option<&Arc<ClientMaker>>) -> Self {
-        let admin = match fetch::status(&config.admin.bind_address.to_string()).await {
-            Ok((_, status)) => AdminPort::Proxy(status.server),
-            Err(FetchError::Connect(error)) if error.kind() == ErrorKind::ConnectionRefused => {
-                AdminPort::Nobody
+        let mut here = Self::default();
+        let port = config.admin.bind_address;
+        match fetch::status(&port.to_string()).await {
+            Ok((_, status)) => {
+                here.advertised = status.server.endpoint.parse().ok().map(canonical);
+                here.findings = running(config, &status.server, here.advertised);
+                here.running = Some(status.server);
             }
-            Err(error) => AdminPort::Taken(error.to_string()),
-        };
-        let mut here = Self {
-            advertised: None,
-            findings: Vec::new(),
-            admin,
-        };
-        let endpoint = here.running().map(|running| running.endpoint.parse());
-        here.advertised = endpoint.and_then(Result::ok).map(canonical);
-        here.findings = here.admin_findings(config);
+            Err(FetchError::Connect(error)) if error.kind() == ErrorKind::ConnectionRefused => {
+                here.none_runs = true;
+                here.findings.push(told::none_runs(ABOUT, port));
+            }
+            Err(error) => {
+                let about = format!("admin.bindAddress {port}");
+                here.findings.push(told::admin_port_taken(about, error));
+            }
+        }
         let (bound, advertised) = (config.serving.bind_address, config.peer.advertise_address);
         let other = (advertised != bound).then_some((ADVERTISE_KEY, advertised));
         for (key, address) in [(BIND_KEY, bound)].into_iter().chain(other) {
@@ -72,44 +69,6 @@ impl LocalProxy {
             }
         }
         here
-    }
-
-    pub fn running(&self) -> Option<&ServerStatus> {
-        match &self.admin {
-            AdminPort::Proxy(running) => Some(running),
-            AdminPort::Nobody | AdminPort::Taken(_) => None,
-        }
-    }
-
-    fn admin_findings(&self, config: &Config) -> Vec<Finding> {
-        let port = config.admin.bind_address;
-        let running = match &self.admin {
-            AdminPort::Proxy(running) => running,
-            AdminPort::Nobody => return vec![told::none_runs(ABOUT, port)],
-            AdminPort::Taken(how) => {
-                let about = format!("admin.bindAddress {port}");
-                return vec![told::admin_port_taken(about, how)];
-            }
-        };
-        let (endpoint, id) = (&running.endpoint, running.id.as_deref());
-        let shown = id.unwrap_or("no server ID yet");
-        let advertised = config.peer.advertise_address;
-        let configured = config.identity.server_id.as_deref();
-        let differs = if advertised.port() != 0 && self.advertised != Some(canonical(advertised)) {
-            Some(format!(
-                "it advertises {endpoint}, the file says {advertised}"
-            ))
-        } else {
-            let other = configured.filter(|_| configured != id);
-            other.map(|other| format!("its server ID is {shown}, the file says {other}"))
-        };
-        let differs = differs.map(|how| told::runs_otherwise(ABOUT, how));
-        let missing = running.missing.join("; ");
-        let state = match missing.is_empty() {
-            true => told::proxy_ready(ABOUT, shown, endpoint, &running.version),
-            false => told::proxy_not_ready(ABOUT, shown, endpoint, missing),
-        };
-        differs.into_iter().chain([state]).collect()
     }
 
     /// Whether the address that `key` names leads here, or can; `None`: as long as no proxy runs, nobody has to be there.
@@ -129,30 +88,52 @@ impl LocalProxy {
         let before = self.refusals(config).await;
         let is_proxy = probe::within(PATIENCE, probe::is_proxy(maker, address)).await;
         let after = self.refusals(config).await;
-        match (is_proxy, &self.admin) {
-            (Ok(true), AdminPort::Nobody) => Some(told::leads_to_another_proxy(about, key)),
-            (Ok(true), _) => Some(match after? > before? {
+        match is_proxy {
+            Ok(true) if self.none_runs => Some(told::leads_to_another_proxy(about, key)),
+            Ok(true) => Some(match after? > before? {
                 true => told::leads_here(about),
                 false => told::leads_to_another_proxy(about, key),
             }),
-            (Ok(false) | Err(ConnectionFailure::NotTls), _) => Some(told::no_proxy(about, key)),
-            (Err(ConnectionFailure::Refused), AdminPort::Proxy(_)) => {
+            Ok(false) | Err(ConnectionFailure::NotTls) => Some(told::no_proxy(about, key)),
+            Err(ConnectionFailure::Refused) => {
+                self.running.as_ref()?;
                 // Else the proxy that runs has another address than this one, which is free.
                 let same = self.advertised == Some(canonical(config.peer.advertise_address));
                 (same || !binds).then(|| told::nobody(about, key))
             }
-            (Err(ConnectionFailure::Refused), _) => None,
-            (Err(failure), _) => Some(failure.finding(&about, &KEYS)),
+            Err(failure) => Some(failure.finding(&about, &KEYS)),
         }
     }
 
     /// How many malformed requests the proxy that runs has refused.
     async fn refusals(&self, config: &Config) -> Option<f64> {
-        self.running()?;
+        self.running.as_ref()?;
         let admin = config.admin.bind_address.to_string();
         let (_, body) = fetch::get(&admin, "/metrics").await.ok()?;
         let text = std::str::from_utf8(&body).ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix(COUNTER));
         line.map_or(Some(0.0), |count| count.trim().parse().ok())
     }
+}
+
+/// `at`: what it advertises.
+fn running(config: &Config, running: &ServerStatus, at: Option<SocketAddr>) -> Vec<Finding> {
+    let (endpoint, id) = (&running.endpoint, running.id.as_deref());
+    let shown = id.unwrap_or("no server ID yet");
+    let advertised = config.peer.advertise_address;
+    let configured = config.identity.server_id.as_deref();
+    let other = configured.filter(|_| configured != id);
+    let differs = match advertised.port() != 0 && at != Some(canonical(advertised)) {
+        true => Some(format!(
+            "it advertises {endpoint}, the file says {advertised}"
+        )),
+        false => other.map(|other| format!("its server ID is {shown}, the file says {other}")),
+    };
+    let differs = differs.map(|how| told::runs_otherwise(ABOUT, how));
+    let missing = running.missing.join("; ");
+    let state = match missing.is_empty() {
+        true => told::proxy_ready(ABOUT, shown, endpoint, &running.version),
+        false => told::proxy_not_ready(ABOUT, shown, endpoint, missing),
+    };
+    differs.into_iter().chain([state]).collect()
 }

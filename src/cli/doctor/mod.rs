@@ -100,7 +100,10 @@ async fn cluster(
 ) -> Vec<Finding> {
     let configured = canonical(config.peer.advertise_address);
     let mine: Vec<_> = [configured].into_iter().chain(here.advertised).collect();
-    let runs_as = here.running().and_then(|running| running.id.as_deref());
+    let runs_as = here
+        .running
+        .as_ref()
+        .and_then(|running| running.id.as_deref());
     let id = config.identity.server_id.as_deref().or(runs_as);
     let mut findings = peers::server_ids(id, &mine, stored);
     let names = &config.serving.request_headers;

@@ -73,7 +73,7 @@ findings! {
         => "let apiServer.internalUser in group system:masters read it, and read the apiserver's log";
     Warning bypassed() "the Service kubernetes leads in-cluster clients to it, past this proxy"
         => "start it with --advertise-address and --secure-port as in peer.advertiseAddress";
-    Problem other_authorities(whose, flag, key) "none of its authorities for {whose} (--{flag}) is in {key}"
+    Problem other_authorities(flag, key) "none of its authorities of --{flag} is in {key}"
         => "put what --{flag} names into {key}";
     Problem stores_nothing_here() "it stores nothing in the etcd of etcd.endpoints below etcd.prefix"
         => "name there the etcd and the prefix that it uses (--etcd-servers, --etcd-prefix)";

@@ -299,7 +299,7 @@ async fn wrong_certificates_are_told_by_their_cause() {
             vec![("serving.clientCAFile", pki.file("etcd-ca.crt"))],
             vec![vec![
                 &authorities,
-                "its authorities for users' certificates (--client-ca-file) is in serving.clientCAFile",
+                "its authorities of --client-ca-file is in serving.clientCAFile",
             ]],
             vec![],
         ),
