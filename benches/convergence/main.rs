@@ -12,8 +12,9 @@
 
 mod content;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -22,9 +23,13 @@ use http::Method;
 use kube_interop_proxy::app::{self, Bound};
 use kube_interop_proxy::cluster::keys::EtcdKeys;
 use kube_interop_proxy::config;
-use kube_interop_proxy::relay::plan::{Action, RouteRequest, plan};
+use kube_interop_proxy::relay::client::Downstream;
+use kube_interop_proxy::relay::context::RequestContext;
+use kube_interop_proxy::relay::observe::{RequestMeter, VerbClass};
+use kube_interop_proxy::relay::plan::plan;
 use kube_interop_proxy::relay::shared::Shared;
-use kube_interop_proxy::request::caller::Caller;
+use kube_interop_proxy::relay::upstream::{RequestKind, Tokens, Upstreams};
+use kube_interop_proxy::request::caller::{Caller, ClientConnection};
 use kube_interop_proxy::request::info;
 use kube_interop_proxy::routing::decide::NoSuchResource;
 use kube_interop_proxy::routing::table::ServerKind;
@@ -315,26 +320,30 @@ async fn keep_writing(mut peers: Vec<Peer>, mut client: Client, keys: EtcdKeys) 
 /// Where a request goes now, planned by what plans all requests: to a peer, or (`Some(None)`) to the apiserver beside
 /// us, whose 404 is believed. `None`: anything else.
 fn goes(shared: &Shared, path: &str) -> Option<Option<SocketAddr>> {
-    let settings = shared.settings.load();
-    let request = RouteRequest {
-        settings: &settings,
-        method: &Method::GET,
+    let credentials = shared.credentials.load_full();
+    let client = ClientConnection::new(Ipv4Addr::LOCALHOST.into(), 0, Vec::new());
+    let (requests, class) = (&shared.metrics.requests, VerbClass::Read);
+    let context = RequestContext {
+        shared,
+        upstreams: Arc::new(Upstreams::new(&shared.config, credentials)),
+        tokens: &Tokens::default(),
+        downstream: Arc::new(Downstream::new(client)),
+        settings: shared.settings.load(),
+        caller: Caller::Anonymous,
+        method: Method::GET,
         path,
-        info: &info::read(&Method::GET, path, None),
-        well_formed: true,
-        caller: &Caller::Anonymous,
+        info: info::read(&Method::GET, path, None),
+        kind: RequestKind::Short,
         rerouted: false,
         resume: None,
         version: Ok(None),
         if_ready: false,
         accept: None,
-        seed: 0,
+        meter: RequestMeter::new(requests, Instant::now(), None, class, None),
     };
-    match plan(shared, &request).action {
-        Action::Forward(route) if route.server_kind == ServerKind::Proxied => {
-            Some(Some(route.address))
-        }
-        Action::Forward(route) if route.no_such_resource == NoSuchResource::Pass => Some(None),
+    match plan(&context, &[], None).1 {
+        Ok(route) if route.server_kind == ServerKind::Proxied => Some(Some(route.address)),
+        Ok(route) if route.no_such_resource == NoSuchResource::Pass => Some(None),
         _ => None,
     }
 }

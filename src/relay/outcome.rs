@@ -142,15 +142,7 @@ impl ExchangeFailure {
             ExchangeFailure::Unsent(error)
             | ExchangeFailure::Unprocessed(error)
             | ExchangeFailure::BrokeOff { error, .. } => Some(error),
-            ExchangeFailure::NotExecuted { .. }
-            | ExchangeFailure::Terminating(_)
-            | ExchangeFailure::Unavailable(_)
-            | ExchangeFailure::NoSuchResource(_)
-            | ExchangeFailure::DoubtfulNotFound(_)
-            | ExchangeFailure::Frozen
-            | ExchangeFailure::Unmerged
-            | ExchangeFailure::Expired(_)
-            | ExchangeFailure::NotContinued => None,
+            _ => None,
         }
     }
 }

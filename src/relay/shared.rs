@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
-use http::{HeaderValue, Method};
-use rand::Rng;
+use http::{HeaderMap, HeaderValue, Method};
 use tokio::sync::{Semaphore, watch};
 
 use crate::cluster::catalog::{OwnServer, Published};
+use crate::config::Config;
 use crate::config::settings::SharedSettings;
-use crate::config::{Config, IfReadyConfig};
 use crate::discovery::peer_discovery::SharedPeerDiscovery;
 use crate::local::state::LocalState;
 use crate::otlp::Tracer;
@@ -24,7 +23,7 @@ use crate::relay::observe::{Metrics, RecentEvents, RequestEvent};
 use crate::relay::shutdown::Shutdown;
 use crate::relay::upstream::frozen::FrozenServers;
 use crate::relay::upstream::health::Health;
-use crate::request::caller::Authenticator;
+use crate::request::caller::{Authenticator, Caller};
 use crate::request::headers::PrivilegedHeaders;
 use crate::request::info::RequestInfo;
 use crate::tls::credentials::Current;
@@ -69,6 +68,17 @@ pub struct Callers {
     pub privileged: PrivilegedHeaders,
     /// Notified when the authenticator or the credentials were replaced, and when the shutdown has begun.
     pub revalidations: watch::Sender<()>,
+}
+
+impl Callers {
+    /// The user that the proxy vouches for. Only an apiserver knows the user of a token.
+    pub fn user<'h>(&self, caller: &'h Caller, headers: &'h HeaderMap) -> Option<&'h HeaderValue> {
+        match caller {
+            Caller::User(user) => Some(&user.user),
+            Caller::Peer => self.privileged.named_user(headers),
+            Caller::Bearer | Caller::Anonymous | Caller::Unverifiable => None,
+        }
+    }
 }
 
 /// What requests have found of servers.
@@ -164,10 +174,4 @@ impl Shared {
         id.and_then(Result::ok)
             .unwrap_or(HeaderValue::from_static(""))
     }
-}
-
-/// Seconds for `Retry-After`, with new jitter for each answer.
-pub fn retry_after(config: &IfReadyConfig) -> u32 {
-    let jitter = rand::thread_rng().gen_range(0..=config.retry_after_jitter_seconds);
-    config.retry_after_seconds + jitter
 }

@@ -15,7 +15,6 @@ use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
 
 use super::expired::Expiry;
-use crate::config::settings::Settings;
 use crate::net::Destination;
 use crate::relay::client::unread::AnswerWriter;
 use crate::relay::client::{ClientSession, VerificationPermit};
@@ -30,7 +29,7 @@ use crate::relay::upstream::{
     ConnectionChoice, PoolChoice, RequestKind, Token, UpstreamGroup, UpstreamSession,
 };
 use crate::relay::watch::Revalidation;
-use crate::request::caller::{Caller, ClientConnection};
+use crate::request::caller::Caller;
 use crate::request::headers::{
     FORWARDED_FOR, IF_READY, KEEP_ALIVE, NOT_EXECUTED, OF_RESOURCE, PEER_PROXIED, PROXY_CONNECTION,
     READY, REROUTED, SERVER_ID, set, stamp_address, strip_hop_by_hop,
@@ -79,18 +78,17 @@ impl Leaving<'_> {
     fn is_possible(&self, context: &RequestContext<'_>, at: SocketAddr, sent: bool) -> bool {
         (self.reads || !sent)
             && (self.has_answer
-                || plan::can_leave(context.shared, context.request, at, self.tried)
-                    && (!sent || self.budget.take()))
+                || plan::can_leave(context, at, self.tried) && (!sent || self.budget.take()))
     }
 }
 
 impl Exchange<'_> {
     /// What the meaning of the answer depends on.
     pub(super) fn asking(&self) -> Asking<'_> {
-        let request = self.context.request;
+        let context = self.context;
         Asking {
-            method: request.method,
-            info: request.info,
+            method: &context.method,
+            info: &context.info,
             server_kind: self.route.server_kind,
             no_such_resource: self.route.no_such_resource,
             for_peer: self.is_for_peer(),
@@ -107,7 +105,7 @@ impl Exchange<'_> {
         Revalidation {
             shared: self.context.shared,
             connection: &self.context.downstream.client,
-            caller: self.context.request.caller,
+            caller: &self.context.caller,
             trust: self.group.trust(),
             presented: self.presents_certificate(),
             server_kind: self.route.server_kind,
@@ -163,13 +161,10 @@ impl Exchange<'_> {
 
 /// Writes the headers that are the same for every server. Returns whether the proxy client certificate is presented.
 pub fn for_any_server(
-    shared: &Shared,
+    context: &RequestContext<'_>,
     header: &mut Parts,
-    connection: &ClientConnection,
-    caller: &Caller,
-    kind: RequestKind,
-    settings: &Settings,
 ) -> pingora_core::Result<bool> {
+    let (shared, caller) = (context.shared, &context.caller);
     let headers = &mut header.headers;
     if *caller != Caller::Peer {
         let forged = shared.callers.privileged.strip(headers);
@@ -177,23 +172,23 @@ pub fn for_any_server(
             shared.metrics.rejected_headers.inc_by(forged as u64);
         }
     }
-    if settings.if_ready.enabled {
+    if context.settings.if_ready.enabled {
         headers.remove(IF_READY);
     }
     // Over HTTP/2 pingora drops the apiserver's own 100, and curl would wait a second for it: the proxy sends it.
     headers.remove(EXPECT);
-    strip_hop_by_hop(headers, header.version, kind == RequestKind::Upgrade)?;
+    strip_hop_by_hop(
+        headers,
+        header.version,
+        context.kind == RequestKind::Upgrade,
+    )?;
     // The identity comes last, so that `ClientConnection` cannot remove it.
-    let certificate = match caller {
-        Caller::User(user) => {
-            shared.callers.privileged.stamp(headers, user)?;
-            true
-        }
-        Caller::Peer => shared.callers.privileged.named_user(headers).is_some(),
-        Caller::Bearer | Caller::Anonymous | Caller::Unverifiable => false,
-    };
+    if let Caller::User(user) = caller {
+        shared.callers.privileged.stamp(headers, user)?;
+    }
+    let certificate = shared.callers.user(caller, headers).is_some();
     if *caller != Caller::Peer || !headers.contains_key(FORWARDED_FOR) {
-        stamp_address(headers, &connection.address)?;
+        stamp_address(headers, &context.downstream.client.address)?;
     }
     Ok(certificate)
 }
@@ -201,13 +196,12 @@ pub fn for_any_server(
 /// Removes headers that the server may believe and the configuration does not name, and writes the marks that limit a
 /// request to one reroute.
 pub fn for_server_kind(
-    shared: &Shared,
+    context: &RequestContext<'_>,
     headers: &mut HeaderMap,
-    caller: &Caller,
     server_kind: ServerKind,
 ) -> pingora_core::Result<()> {
-    if *caller != Caller::Peer {
-        remove_surplus(shared, headers, caller, server_kind);
+    if context.caller != Caller::Peer {
+        remove_surplus(context.shared, headers, &context.caller, server_kind);
     }
     match server_kind {
         ServerKind::Proxied | ServerKind::Native | ServerKind::Bare => {
@@ -287,9 +281,9 @@ pub(super) async fn pass_header(
 ) -> pingora_core::Result<Instant> {
     let RequestContext {
         shared,
-        request,
         downstream,
         kind,
+        method,
         meter,
         ..
     } = exchange.context;
@@ -315,7 +309,7 @@ pub(super) async fn pass_header(
             if *kind != RequestKind::Upgrade && shared.shutdown.is_leaving() {
                 session.set_keepalive(None);
             }
-            frame_for_http1(session.req_header().version, &mut response, request.method)?;
+            frame_for_http1(session.req_header().version, &mut response, method)?;
         }
     }
     down.write_header(response, end).await?;
@@ -324,7 +318,7 @@ pub(super) async fn pass_header(
 
 /// Writes what this proxy says of an answer, and removes what only it may say.
 fn write_marks(exchange: &Exchange<'_>, response: &mut ResponseHeader) -> pingora_core::Result<()> {
-    let (shared, request) = (exchange.context.shared, exchange.context.request);
+    let (context, shared) = (exchange.context, exchange.context.shared);
     // Only for peers' proxies: an apiserver must not forge it.
     if matches!(
         response.status,
@@ -339,11 +333,11 @@ fn write_marks(exchange: &Exchange<'_>, response: &mut ResponseHeader) -> pingor
     if response.headers.contains_key(SERVER_ID) {
         response.remove_header(&SERVER_ID);
     }
-    if request.may_seek_a_proxy() {
+    if context.may_seek_a_proxy() {
         response.insert_header(SERVER_ID, shared.server_id_header())?;
     }
     // Only this proxy sets it: the value of another proxy is about another apiserver.
-    if request.settings.if_ready.enabled && response.headers.contains_key(READY) {
+    if context.settings.if_ready.enabled && response.headers.contains_key(READY) {
         response.remove_header(&READY);
     }
     if let Some(ready) = exchange.ready {
@@ -360,9 +354,9 @@ fn write_marks(exchange: &Exchange<'_>, response: &mut ResponseHeader) -> pingor
 /// over an HTTP/1.1 connection for this client alone, the apiserver closes it. An answer from a pod behind `proxy`
 /// does not count.
 fn ends_connection(exchange: &Exchange<'_>, response: &ResponseHeader) -> bool {
-    let request = exchange.context.request;
-    let refused = response.status == StatusCode::UNAUTHORIZED && !request.info.is_proxied();
-    match request.caller {
+    let context = exchange.context;
+    let refused = response.status == StatusCode::UNAUTHORIZED && !context.info.is_proxied();
+    match context.caller {
         Caller::Peer => false,
         Caller::Anonymous if exchange.route.details.ends_anonymous => true,
         _ => refused || says_close(&response.headers),

@@ -28,7 +28,7 @@ pub(super) async fn send_merged(
     upload: &mut Upload,
 ) -> Result<Delivered, ExchangeFailure> {
     let shared = exchange.context.shared;
-    let head = *exchange.context.request.method == Method::HEAD;
+    let head = exchange.context.method == Method::HEAD;
     let delivered = if head && response.status == StatusCode::OK {
         // HEAD has no document to merge, and headers about the apiserver's own document would be wrong.
         let form = merge_request.form_of(&response);
@@ -119,7 +119,7 @@ async fn deliver(
     });
     response.set_status(StatusCode::OK)?;
     let body = entity.write(&mut response, merge_request.gzip)?;
-    let end = *exchange.context.request.method == Method::HEAD || body.is_empty();
+    let end = exchange.context.method == Method::HEAD || body.is_empty();
     pass_header(exchange, down, response, end).await?;
     if !end {
         // The body is shared, so it costs no memory for each client.

@@ -469,7 +469,7 @@ pub(super) async fn stream(
     }
     let mut answer = Answer {
         final_bookmark,
-        caller: exchange.context.request.caller,
+        caller: &exchange.context.caller,
         server: exchange.destination.address,
         writer: &mut writer,
         duplex: match down {

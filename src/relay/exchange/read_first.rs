@@ -146,7 +146,7 @@ fn after_404(
     response: &ResponseHeader,
     BodyPrefix { body, complete }: &BodyPrefix,
 ) -> Result<Option<Failure>, ExchangeFailure> {
-    let method = exchange.context.request.method;
+    let method = &exchange.context.method;
     match not_found::conclude(method, &response.headers, body, *complete) {
         NotFound::Unread => Err(ExchangeFailure::DoubtfulNotFound(None)),
         NotFound::Object => Ok(None),
@@ -164,12 +164,12 @@ async fn pass_proved(
     down: &mut ClientSession,
     upload: &Upload,
 ) -> Result<Delivered, ExchangeFailure> {
-    let (shared, request) = (exchange.context.shared, exchange.context.request);
+    let (context, shared) = (exchange.context, exchange.context.shared);
     let known = tokio::select! {
         known = shared.published.absence.is_nobody_missing() => known,
         () = down.gone() => return Ok(Outcome::Broken.into()),
     };
-    match known && plan::is_nobodys(shared, request) {
+    match known && plan::is_nobodys(context) {
         true => Ok(pass_kept(exchange, &answer, down, upload).await.into()),
         false => Err(ExchangeFailure::DoubtfulNotFound(Some(answer))),
     }

@@ -88,11 +88,11 @@ pub async fn run(
 
 /// How a long-running request ends before its server ends it.
 fn final_bookmark<'e>(exchange: &Exchange<'e>, header: &Parts) -> FinalBookmark<'e> {
-    let (shared, request) = (exchange.context.shared, exchange.context.request);
+    let (context, shared) = (exchange.context, exchange.context.shared);
     let server = exchange.destination.address;
-    match exchange.context.kind {
+    match context.kind {
         RequestKind::Long => {
-            FinalBookmark::of(shared, request.settings, request.info, header, server)
+            FinalBookmark::of(shared, &context.settings, &context.info, header, server)
         }
         _ => FinalBookmark::none(shared),
     }
@@ -188,7 +188,7 @@ fn note_answer(exchange: &Exchange<'_>, response: &ResponseHeader) {
     let server = exchange.destination.address;
     context.shared.servers.frozen.heard(server);
     if let Some(token) = exchange.token {
-        let (method, code) = (context.request.method, response.status.as_u16());
+        let (method, code) = (&context.method, response.status.as_u16());
         if context.tokens.answered(token, method, code) {
             context.downstream.verified();
         }
@@ -231,7 +231,7 @@ fn look<'a>(
     }
     if response.status == StatusCode::NOT_FOUND
         && exchange.route.no_such_resource != NoSuchResource::Pass
-        && !denials::is_no_path_of_it(&snapshot(), exchange.context.request.info)
+        && !denials::is_no_path_of_it(&snapshot(), &exchange.context.info)
     {
         return Ok(Some(Look::First(ReadKind::NotFound)));
     }

@@ -67,7 +67,7 @@ impl WatchRest {
             up,
             server_kind: exchange.route.server_kind,
             code,
-            caller: exchange.context.request.caller.clone(),
+            caller: exchange.context.caller.clone(),
             trust: exchange.group.trust().clone(),
             presented: exchange.presents_certificate(),
             watch,

@@ -1,59 +1,103 @@
 //! The servers that were tried for one request: which of them failed, what they answered, and which is tried next.
+//!
+//! Answers are kept while other servers are tried, and passed on if none of them answers otherwise. An apiserver that is
+//! shutting down turns requests away ([`crate::relay::inspect::turned_away`]). An apiserver may learn of a
+//! CustomResourceDefinition, or of a version of one, later than others: its "no such resource" counts when every target has
+//! answered the same. Neither request was executed, so any verb may be sent again.
+//!
+//! A watch that is too old for one apiserver goes on at another one (KEP-1904). An apiserver answers a watch from a
+//! revision before its watch cache begins with 410, as HTTP status or as the first event. Its client would list everything
+//! again. Where the caches begin is not always known: those of custom resources begin at their first use, and a cache may
+//! have lost old events. So the 410 is kept, and the other servers that may have the history are asked, each once
+//! ([`crate::routing::decide::after_expiry`]). If the 410 is an event, the client already has a header, because the header
+//! of a quiet watch must not wait. Then the answer that goes on must have the same format, and only its body is passed.
+//! Whatever else another server answers, the next one is asked. If none serves the watch, its client gets the 410; as an
+//! event, if it has a header by then. The proxy that a peer has rerouted a watch to passes a 410: the peer asks the others.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use pingora_core::{Error, ErrorType};
 use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
 
-use super::expired_watch::ExpiredWatch;
-use super::kept_answers::{AnswerOf, KeptAnswers};
-use super::report::report;
-use super::request::{FailedReroute, ForwardedRequest};
+use crate::log_throttle::LogRateLimit;
+use crate::net::RedactedError;
 use crate::relay::answer::Refusal;
 use crate::relay::context::RequestContext;
 use crate::relay::exchange::{ResumedWatch, Upload};
 use crate::relay::inspect::denials::{self, LocalServer};
-use crate::relay::outcome::{ExchangeFailure, KeptAnswer};
-use crate::relay::plan::{self, Action, Plan, Route};
+use crate::relay::inspect::expired;
+use crate::relay::outcome::{ExchangeFailure, Expired, KeptAnswer};
+use crate::relay::plan::{self, Route};
 use crate::relay::shared::Shared;
 use crate::routing::table::ServerKind;
+use crate::watches::metrics::ExpiredResult;
 
 /// How long a request waits until it may ask other servers whether they know a custom resource.
 const NOT_FOUND_RETRY_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a watch waits until it may ask other servers.
+const EXPIRED_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why no other server is tried.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum RouteEnd {
-    /// No other server is left.
-    Exhausted(Refusal),
-    /// The request cannot be sent again, or may not pass now.
-    Refused(Refusal),
+/// An answer that was kept, and the route to the server that gave it.
+type AnswerOf = Option<Box<(Route, Arc<KeptAnswer>)>>;
+
+/// What the client gets when no other server is tried.
+pub(super) enum Kept {
+    Answer(Arc<KeptAnswer>),
+    /// A 410, below a header that the client has.
+    Event(Bytes),
 }
 
-impl RouteEnd {
-    pub(super) fn refusal(self) -> Refusal {
-        match self {
-            RouteEnd::Exhausted(refusal) | RouteEnd::Refused(refusal) => refusal,
-        }
-    }
+/// A watch that one server has answered with 410. Only servers that may have its history are tried since.
+struct ExpiredWatch {
+    /// The 410 that the client gets if no server serves its watch.
+    expired: Expired,
+    /// The server that it came from.
+    from: Route,
+    may_ask: bool,
+    watch: ResumedWatch,
 }
 
 /// What is known of the servers that were tried for one request.
 #[derive(Default)]
-pub(super) struct Tries {
+pub(super) struct Tries<'a> {
     /// The servers that have failed.
     tried: Vec<SocketAddr>,
-    kept: KeptAnswers,
-    /// A server has answered a watch with 410. Only servers that may have its history are tried since.
+    /// The next attempt has a connection of its own.
+    pub(super) exclusive: bool,
+    /// Held while the next server is asked.
+    pub(super) permit: Option<Box<SemaphorePermit<'a>>>,
+    /// The last peer that could not answer.
+    pub(super) failed_peer: Option<Box<Route>>,
+    /// Of a server that turned the request away.
+    turned_away: AnswerOf,
+    /// "No such resource", of the local apiserver.
+    no_such_resource: AnswerOf,
+    /// "No such resource" that counts ([`denials`]), the first one, and all servers that it came from.
+    denial: AnswerOf,
+    denying: Vec<SocketAddr>,
+    /// A server failed for another reason, so it may serve the resource.
+    contradicted: bool,
     expired: Option<Box<ExpiredWatch>>,
     /// A frozen server that this read has left. It is asked again if no other can answer.
-    left: Option<Route>,
+    left: Option<Box<Route>>,
     /// It is asked again.
     has_returned: bool,
+    /// No other server is left.
+    exhausted: bool,
 }
 
-impl Tries {
+impl<'a> Tries<'a> {
+    pub(super) fn new(exclusive: bool) -> Self {
+        Self {
+            exclusive,
+            ..Self::default()
+        }
+    }
+
     /// The servers that have failed, if the request may leave the next one too. It may not if it is back at the frozen
     /// server that it had left.
     pub(super) fn may_leave(&self) -> Option<&[SocketAddr]> {
@@ -65,17 +109,52 @@ impl Tries {
         Some(&self.expired.as_ref()?.watch)
     }
 
-    /// Notes that `route` has failed: that it was tried, what its server answered, and what that says of the server.
-    /// `again`: the same server is asked again, on a connection of its own.
-    pub(super) async fn failed(
+    /// The next route after the server of `route` has failed; or the refusal, if the request is not sent again.
+    pub(super) async fn next(
         &mut self,
-        request: &mut ForwardedRequest<'_>,
+        context: &'a RequestContext<'a>,
+        route: &Route,
+        failure: ExchangeFailure,
+        upload: &Upload,
+    ) -> Result<Box<Route>, Refusal> {
+        if let ExchangeFailure::Unsent(error) = &failure
+            && *error.etype() == ErrorType::InvalidHTTPHeader
+        {
+            return Err(unwritable(error));
+        }
+        context.meter.attempt_failed(&failure);
+        // A server may close a connection that was used before at any time: it is asked again, on another one.
+        self.exclusive = failure.is_of_the_connection() && !self.exclusive;
+        self.failed(context, route, &failure, upload).await;
+        let next = match &self.expired {
+            Some(_) if self.exclusive => Box::new(route.clone()),
+            Some(watch) if watch.may_ask => {
+                let next = plan::after_expiry(context, &self.tried);
+                let ready = route.ready;
+                Box::new(Route {
+                    ready,
+                    ..next.ok_or(Refusal::Unreachable)?
+                })
+            }
+            Some(_) => return Err(Refusal::Unreachable),
+            None => self.planned(context, &failure, upload).await?,
+        };
+        if next.address != route.address && self.may_leave().is_some() {
+            let metrics = &context.shared.metrics;
+            metrics.failed_over(&failure, context.is_custom());
+        }
+        Ok(next)
+    }
+
+    /// Notes that `route` has failed: that it was tried, what its server answered, and what that says of the server.
+    async fn failed(
+        &mut self,
+        context: &RequestContext<'_>,
         route: &Route,
         failure: &ExchangeFailure,
-        again: bool,
         upload: &Upload,
     ) {
-        let context = request.context;
+        let kept = |answer: &Arc<KeptAnswer>| Some(Box::new((route.clone(), answer.clone())));
         let denial = match failure {
             ExchangeFailure::DoubtfulNotFound(Some(answer)) => {
                 Some(answer).filter(|answer| denial_counts(context, route, answer))
@@ -84,11 +163,19 @@ impl Tries {
         };
         if let Some(answer) = denial {
             self.tried.push(route.address);
-            self.kept.add_denial(route, answer);
-        } else if !again {
-            report(context.shared, route, failure, request.is_custom());
+            self.denying.push(route.address);
+            self.denial = self.denial.take().or_else(|| kept(answer));
+        } else if !self.exclusive {
+            report(context, route, failure);
             self.tried.push(route.address);
-            self.kept.add(route, failure);
+            self.contradicted |= !failure.is_no_such_resource();
+            match failure {
+                ExchangeFailure::Terminating(answer) | ExchangeFailure::Unavailable(answer) => {
+                    self.turned_away = kept(answer);
+                }
+                ExchangeFailure::NoSuchResource(answer) => self.no_such_resource = kept(answer),
+                _ => {}
+            }
         }
         match (&mut self.expired, failure) {
             (Some(watch), failure) => watch.failed(route, failure),
@@ -97,140 +184,168 @@ impl Tries {
                 *expired = Some(Box::new(begun));
             }
             _ if route.server_kind != ServerKind::Local && denial.is_none() => {
-                request.failed_reroute = Some(FailedReroute(route.rerouted_as.clone()));
+                self.failed_peer = Some(Box::new(route.clone()));
             }
             _ => {}
         }
-        if matches!(failure, ExchangeFailure::Frozen)
-            && !context.request.rerouted
-            && !self.kept.may_be_known_elsewhere()
-        {
-            self.left = Some(route.clone());
+        let is_frozen = matches!(failure, ExchangeFailure::Frozen);
+        if is_frozen && !context.rerouted && self.no_such_resource.is_none() {
+            self.left = Some(Box::new(route.clone()));
         }
     }
 
-    /// The next route after `failure`, and what is held while its server is asked. `again`: as for [`Tries::failed`].
-    pub(super) async fn next<'s>(
+    /// The next route as it is planned.
+    async fn planned(
         &mut self,
-        request: &mut ForwardedRequest<'s>,
-        route: &Route,
+        context: &'a RequestContext<'a>,
         failure: &ExchangeFailure,
-        again: bool,
         upload: &Upload,
-    ) -> Result<(Route, Option<Box<SemaphorePermit<'s>>>), RouteEnd> {
-        if let Some(watch) = &self.expired {
-            let again = again.then(|| route.clone());
-            let next = again.or_else(|| watch.next(request.context, &self.tried));
-            return next
-                .map(|next| (next, None))
-                .ok_or(RouteEnd::Exhausted(Refusal::Unreachable));
-        }
-        let shared = request.context.shared;
-        let may_be_known_elsewhere = self.kept.may_be_known_elsewhere();
-        let mut permit = None;
+    ) -> Result<Box<Route>, Refusal> {
+        let shared = context.shared;
+        // The next server is asked only because one has answered "no such resource".
+        let may_be_known_elsewhere = self.no_such_resource.is_some();
         // The client decides how long the rest of its body takes.
+        let mut permit = None;
         if may_be_known_elsewhere && upload.is_read() {
-            match timeout(
-                NOT_FOUND_RETRY_TIMEOUT,
-                shared.limits.not_found_retries.acquire(),
-            )
-            .await
-            {
-                Ok(acquired) => permit = acquired.ok().map(Box::new),
-                Err(_) => return Err(RouteEnd::Refused(Refusal::DoubtfulNotFound)),
-            }
+            let acquiring = shared.limits.not_found_retries.acquire();
+            let acquired = timeout(NOT_FOUND_RETRY_TIMEOUT, acquiring).await;
+            let acquired = acquired.map_err(|_| Refusal::DoubtfulNotFound)?;
+            permit = acquired.ok().map(Box::new);
         }
-        let turned_away = self.kept.turned_away.is_some();
-        let last = request.refusal(failure, request.is_custom());
-        match next_route(request, last, turned_away, &self.tried, upload) {
+        let last = match refusal(context, failure) {
+            Refusal::FailedMaybeExecuted => return Err(Refusal::FailedMaybeExecuted),
+            _ if self.turned_away.is_some() => Refusal::Terminating,
+            last => last,
+        };
+        if !upload.can_begin_again() {
+            return Err(last);
+        }
+        let planned = match plan::plan(context, &self.tried, Some(last)).1 {
             // All others have been asked. What this one would say stays unknown: others wait for the permit.
             Ok(next)
                 if may_be_known_elsewhere && shared.servers.frozen.is_suspected(next.address) =>
             {
-                Err(RouteEnd::Refused(match turned_away {
-                    true => Refusal::Terminating,
-                    false => Refusal::DoubtfulNotFound,
-                }))
+                Err(match self.turned_away {
+                    Some(_) => Refusal::Terminating,
+                    None => Refusal::DoubtfulNotFound,
+                })
             }
-            Ok(next) => Ok((next, permit)),
-            Err(end @ RouteEnd::Exhausted(_)) => {
-                let frozen = self.left.take().ok_or(end)?;
-                self.has_returned = true;
-                Ok((frozen, permit))
+            Err(refusal) if refusal == last => {
+                self.has_returned |= self.left.is_some();
+                self.exhausted = self.left.is_none();
+                self.left.take().ok_or(last)
             }
-            Err(end) => Err(end),
-        }
+            planned => planned,
+        };
+        planned.inspect(|_| self.permit = permit)
     }
 
-    /// What the client gets, of what was kept, now that no other server is tried.
+    /// What the client gets, of what was kept, and the server that it came from, now that no other server is tried. `None`:
+    /// `refusal`.
     pub(super) fn end(
-        self,
+        &mut self,
         context: &RequestContext<'_>,
-        end: RouteEnd,
-    ) -> (Option<Box<ExpiredWatch>>, Option<AnswerOf>) {
-        let kept = self.kept;
-        let answer = match end {
+        refusal: Refusal,
+    ) -> Option<(Route, Kept)> {
+        if let Some(ExpiredWatch {
+            expired,
+            from,
+            watch,
+            ..
+        }) = self.expired.take().map(|it| *it)
+        {
+            let metrics = &context.shared.metrics;
+            metrics.watches.expired(ExpiredResult::Passed);
+            watch.end_asking();
+            let kept = match (expired, watch.begun()) {
+                (Expired::Answer(answer), None) => Kept::Answer(answer),
+                (expired, begun) => {
+                    let content_type = begun.and_then(Option::as_ref);
+                    Kept::Event(expired::event(&expired, content_type))
+                }
+            };
+            return Some((from, kept));
+        }
+        let kept = match refusal {
             // A peer's proxy tries other servers itself.
-            RouteEnd::Exhausted(Refusal::Terminating) | RouteEnd::Refused(Refusal::Terminating) => {
-                kept.turned_away.filter(|_| !context.request.rerouted)
-            }
-            RouteEnd::Exhausted(Refusal::DoubtfulNotFound)
-            | RouteEnd::Refused(Refusal::DoubtfulNotFound)
-                if all_deny(context, &kept.denying) =>
-            {
-                kept.denial
-            }
-            RouteEnd::Exhausted(_) => kept.unanimous(),
-            RouteEnd::Refused(_) => None,
+            Refusal::Terminating => self.turned_away.take().filter(|_| !context.rerouted),
+            Refusal::DoubtfulNotFound if all_deny(context, &self.denying) => self.denial.take(),
+            _ if self.exhausted && !self.contradicted => self.no_such_resource.take(),
+            _ => None,
         };
-        (self.expired, answer)
+        kept.map(|kept| (kept.0, Kept::Answer(kept.1)))
     }
 }
 
-/// The next route. `last`: the refusal if no other server can be tried; `turned_away`: a server has turned
-/// the request away.
-fn next_route(
-    request: &mut ForwardedRequest<'_>,
-    last: Refusal,
-    turned_away: bool,
-    tried: &[SocketAddr],
-    upload: &Upload,
-) -> Result<Route, RouteEnd> {
-    let last = match last {
-        last if last.forbids_repetition() => return Err(RouteEnd::Refused(last)),
-        _ if turned_away => Refusal::Terminating,
-        last => last,
-    };
-    if !upload.can_begin_again() {
-        return Err(RouteEnd::Refused(last));
-    }
-    let (shared, asked) = (request.context.shared, request.context.request);
-    let Plan { ready, action, .. } = plan::next(shared, asked, tried, last);
-    match action {
-        Action::Forward(next) => {
-            request.ready = ready;
-            Ok(*next)
+impl ExpiredWatch {
+    /// Waits until other servers may be asked.
+    async fn begin(shared: &Shared, expired: &Expired, from: &Route, upload: &Upload) -> Self {
+        let limit = shared.limits.expired_watches.clone();
+        // A client that has not sent all of its request would decide how long the permit is held.
+        let permit = match upload.is_read() {
+            true => timeout(EXPIRED_TIMEOUT, limit.acquire_owned()).await.ok(),
+            false => None,
+        };
+        let permit = permit.and_then(Result::ok);
+        Self {
+            expired: expired.clone(),
+            from: from.clone(),
+            may_ask: permit.is_some(),
+            watch: ResumedWatch::new(expired, permit),
         }
-        Action::Answer(refusal) if refusal == last => Err(RouteEnd::Exhausted(last)),
-        Action::Answer(refusal) => Err(RouteEnd::Refused(refusal)),
     }
+
+    /// The server `route` does not serve the watch either.
+    fn failed(&mut self, route: &Route, failure: &ExchangeFailure) {
+        if let (Expired::Answer(_), ExchangeFailure::Expired(Expired::Event(event))) =
+            (&self.expired, failure)
+        {
+            // The client has a header now, so it can no longer get the status.
+            self.expired = Expired::Event(event.clone());
+            self.from = route.clone();
+        }
+    }
+}
+
+/// The refusal after `failure` if no other server can be tried.
+fn refusal(context: &RequestContext<'_>, failure: &ExchangeFailure) -> Refusal {
+    match failure {
+        // A peer asks whether this apiserver knows the resource, too.
+        failure if failure.is_no_such_resource() && context.rerouted && context.is_custom() => {
+            Refusal::NotServed
+        }
+        failure if failure.is_no_such_resource() => Refusal::DoubtfulNotFound,
+        ExchangeFailure::Terminating(_) | ExchangeFailure::Unavailable(_) => Refusal::Terminating,
+        ExchangeFailure::Unmerged => Refusal::Unmerged,
+        ExchangeFailure::Frozen if context.rerouted => Refusal::PeerFrozen,
+        failure if failure.maybe_executed() && !context.is_safe() => Refusal::FailedMaybeExecuted,
+        _ => Refusal::Failed,
+    }
+}
+
+/// The refusal of a request whose headers cannot be written.
+pub(super) fn unwritable(error: &Error) -> Refusal {
+    static LOG_RATE: LogRateLimit = LogRateLimit::new();
+    if let Some(left_out) = LOG_RATE.admit() {
+        tracing::warn!(error = %RedactedError(error), left_out, "request headers cannot be written");
+    }
+    Refusal::BadTarget
 }
 
 /// Whether the "no such resource" that `route` has led to counts.
 fn denial_counts(context: &RequestContext<'_>, route: &Route, answer: &KeptAnswer) -> bool {
-    let (shared, info) = (context.shared, context.request.info);
+    let shared = context.shared;
     let snapshot = shared.published.snapshot.load();
     let (local, server) = (local_server(shared), (route.server_kind, route.address));
     let denials = &shared.servers.denials;
-    denials.counts(&snapshot, local, info, server, &answer.response)
+    denials.counts(&snapshot, local, &context.info, server, &answer.response)
 }
 
 /// Whether no server is left that could have the resource that `denying` do not have.
 fn all_deny(context: &RequestContext<'_>, denying: &[SocketAddr]) -> bool {
-    let (shared, request) = (context.shared, context.request);
-    let snapshot = shared.published.snapshot.load();
-    let (local, rerouted) = (local_server(shared), request.rerouted);
-    denials::are_all(&snapshot, local, request.info, rerouted, denying)
+    let snapshot = context.shared.published.snapshot.load();
+    let (local, rerouted) = (local_server(context.shared), context.rerouted);
+    denials::are_all(&snapshot, local, &context.info, rerouted, denying)
 }
 
 fn local_server(shared: &Shared) -> LocalServer {
@@ -238,5 +353,57 @@ fn local_server(shared: &Shared) -> LocalServer {
         address: shared.config.api_server.address,
         epoch: shared.local.epoch(),
         initialized: shared.local.is_initialized(),
+    }
+}
+
+/// Tells the local state, the peer health and the log of an exchange that failed.
+fn report(context: &RequestContext<'_>, route: &Route, failure: &ExchangeFailure) {
+    static LOG_RATE: LogRateLimit = LogRateLimit::new();
+    let (shared, address) = (context.shared, route.address);
+    let is_local = route.server_kind == ServerKind::Local;
+    let refused = failure.is_refused();
+    let worth_a_line = match failure {
+        _ if is_local && refused => {
+            shared.local.refused();
+            None
+        }
+        // It may not know a new CRD yet. Its discovery of built-in resources is as it was.
+        failure if failure.is_no_such_resource() && context.is_custom() => None,
+        // The server was not expected to have this document; other servers have it.
+        ExchangeFailure::DoubtfulNotFound(_) if is_local && route.overlay.is_some() => None,
+        // The server responds, but serves something else than expected.
+        ExchangeFailure::DoubtfulNotFound(_) => {
+            shared.local.doubt();
+            LOG_RATE.admit()
+        }
+        // The probe logs this once.
+        ExchangeFailure::Terminating(_) if is_local => None,
+        // It serves other resources, or the probe logs this.
+        ExchangeFailure::Unavailable(_) => None,
+        // Says nothing about other resources of the server.
+        ExchangeFailure::NotExecuted { of_resource: true } => LOG_RATE.admit(),
+        // It answers as it should: its history does not reach back.
+        ExchangeFailure::Expired(_) if !is_local => {
+            shared.servers.health.answered(address);
+            None
+        }
+        ExchangeFailure::Expired(_) | ExchangeFailure::NotContinued => None,
+        ExchangeFailure::Unmerged => LOG_RATE.admit(),
+        // The cause may be on this side.
+        _ if is_local => LOG_RATE.admit(),
+        _ => shared.servers.health.failed(address).then_some(0),
+    };
+    if refused && !is_local {
+        // Needed only while it is in doubt whether the peer is alive. Dropping it does no harm.
+        let _ = shared.published.refused.try_send(address);
+    }
+    let (failure, error) = (failure.name(), failure.error().map(RedactedError));
+    let error = error.map(tracing::field::display);
+    let to = route.server_kind;
+    match worth_a_line {
+        Some(left_out) => {
+            tracing::info!(?to, %address, failure, error, left_out, "exchange failed");
+        }
+        None => tracing::debug!(?to, %address, failure, error, "exchange failed"),
     }
 }

@@ -191,7 +191,7 @@ pub struct RequestMeter<'a> {
     pub started: Instant,
     metrics: &'a RequestMetrics,
     /// The row that decided first.
-    row: Option<Row>,
+    pub row: Option<Row>,
     class: VerbClass,
     counted: AtomicBool,
     /// Set if the request is sampled.

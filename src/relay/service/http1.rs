@@ -10,7 +10,7 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_core::server::ShutdownWatch;
 
 use crate::net::RedactedError;
-use crate::relay::answer::{Refusal, refuse_unread};
+use crate::relay::answer::{Refusal, StatusFormat};
 use crate::relay::client::{
     ClientSession, FIRST_REQUEST_TIMEOUT, Head, HeadError, linger_unread, read_head,
 };
@@ -67,8 +67,9 @@ async fn head(
         Err(refusal) => {
             shared.refused(refusal, None, None);
             // The connection is closed afterwards, whether this can be written or not.
-            let written = refuse_unread(&mut session, refusal).await;
-            if let (Ok(()), ServerSession::H1(session)) = (written, session) {
+            let (header, body) = refusal.response(0, None, StatusFormat::Json, false).ok()?;
+            session.write_error_response(*header, body).await.ok()?;
+            if let ServerSession::H1(session) = session {
                 linger_unread(session.into_inner()).await;
             }
             None

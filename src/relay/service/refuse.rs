@@ -3,77 +3,81 @@
 use std::pin::pin;
 use std::time::Instant;
 
-use crate::relay::answer::{self, Refusal, ResponseOptions};
+use http::Method;
+use rand::Rng as _;
+
+use crate::relay::answer::{Refusal, StatusFormat};
 use crate::relay::client::ClientSession;
 use crate::relay::client::unread::AnswerWriter;
 use crate::relay::context::RequestContext;
 use crate::relay::forward::Refused;
 use crate::relay::outcome::Outcome;
-use crate::relay::shared::{Shared, retry_after};
 use crate::request::caller::Caller;
+use crate::request::headers::SERVER_ID;
 
 /// Counts a refusal and answers it.
 pub(super) async fn answer_refused(
     context: &RequestContext<'_>,
     session: &mut ClientSession,
     Refused { refusal, server }: Refused,
-    mut options: ResponseOptions,
 ) -> Outcome {
-    let RequestContext {
-        shared,
-        request,
-        downstream,
-        meter,
-        ..
-    } = context;
-    meter.answer_begins(refusal.code(), Instant::now());
-    let asked = (request.method, request.info);
+    let (shared, downstream) = (context.shared, &context.downstream);
+    context.meter.answer_begins(refusal.code(), Instant::now());
+    let asked = (&context.method, &context.info);
     shared.refused(refusal, Some(asked), server);
-    // The apiserver may have gone down since the plan was made.
-    let initialized = shared.local.is_initialized();
-    let ready = initialized && refusal != Refusal::NotInitialized;
-    options.ready = options.ready.map(|before| before && ready);
-    if let Some(ready) = options.ready {
-        shared.metrics.ready_answered(ready);
-    }
-    if shared.shutdown.is_draining() || ends_connection(shared, request.caller, refusal) {
+    if shared.shutdown.is_draining() || ends_connection(context, refusal) {
         session.end_connection(downstream);
     }
-    let mut answer_writer =
-        AnswerWriter::new(&shared.limits.unread, &downstream.outflow, false, Some(0));
-    let seconds = retry_after(&request.settings.if_ready);
-    let refusing = refuse(shared, session, refusal, seconds, &options);
-    let refusing = pin!(async { Ok(refusing.await) });
-    answer_writer
-        .write(refusing)
-        .await
-        .unwrap_or(Outcome::Broken)
+    if shared.shutdown.is_leaving() {
+        session.close_after();
+    }
+    let (unread, outflow) = (&shared.limits.unread, &downstream.outflow);
+    let mut answer_writer = AnswerWriter::new(unread, outflow, false, Some(0));
+    let writing = pin!(write(context, session, refusal));
+    match answer_writer.write(writing).await {
+        Ok(reusable) => Outcome::Answered {
+            code: refusal.code(),
+            reusable,
+        },
+        Err(_) => Outcome::Broken,
+    }
 }
 
 /// Whether the connection ends after a refusal, as it would at an apiserver.
-fn ends_connection(shared: &Shared, caller: &Caller, refusal: Refusal) -> bool {
-    match caller {
+fn ends_connection(context: &RequestContext<'_>, refusal: Refusal) -> bool {
+    match context.caller {
         Caller::Peer => false,
-        Caller::Anonymous => shared.local.user_details().ends_anonymous,
+        Caller::Anonymous => context.shared.local.user_details().ends_anonymous,
         _ => refusal == Refusal::Unauthorized,
     }
 }
 
-async fn refuse(
-    shared: &Shared,
+/// Writes the answer. Returns whether the session can take another request.
+async fn write(
+    context: &RequestContext<'_>,
     session: &mut ClientSession,
     refusal: Refusal,
-    retry_after: u32,
-    options: &ResponseOptions,
-) -> Outcome {
-    if shared.shutdown.is_leaving() {
-        session.close_after();
+) -> pingora_core::Result<bool> {
+    let (shared, config) = (context.shared, &context.settings.if_ready);
+    // The apiserver may have gone down since the plan was made.
+    let initialized = || refusal != Refusal::NotInitialized && shared.local.is_initialized();
+    let ready = context.if_ready.then(initialized);
+    if let Some(ready) = ready {
+        shared.metrics.ready_answered(ready);
     }
-    match answer::refuse(session, refusal, retry_after, options).await {
-        Ok(()) => Outcome::Answered {
-            code: refusal.code(),
-            reusable: session.is_body_done(),
-        },
-        Err(_) => Outcome::Broken,
+    let jitter = rand::thread_rng().gen_range(0..=config.retry_after_jitter_seconds);
+    let retry_after = config.retry_after_seconds + jitter;
+    let format = StatusFormat::accepted(context.accept.as_ref());
+    let (mut header, body) = refusal.response(retry_after, ready, format, context.rerouted)?;
+    if context.may_seek_a_proxy() {
+        header.insert_header(SERVER_ID, shared.server_id_header())?;
     }
+    let head = context.method == Method::HEAD;
+    session
+        .write_header(header, head && session.is_http2())
+        .await?;
+    if !head {
+        session.write_body(body, true).await?;
+    }
+    Ok(session.is_body_done())
 }

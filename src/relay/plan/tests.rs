@@ -92,3 +92,76 @@ async fn a_better_version_comes_first_even_from_the_unhealthy() {
         .collect();
     assert_eq!(all.len(), 4);
 }
+
+const PODS: &str = "/api/v1/pods";
+
+fn if_ready(mode: IfReadyMode, enforce: Enforce) -> IfReadyConfig {
+    IfReadyConfig {
+        enabled: true,
+        mode,
+        enforce,
+        retry_after_seconds: 5,
+        retry_after_jitter_seconds: 0,
+    }
+}
+
+/// Which requests are held back, of those that (asked, found it initialized).
+fn held_back(config: &IfReadyConfig) -> [bool; 4] {
+    [(true, false), (true, true), (false, false), (false, true)]
+        .map(|(asked, initialized)| is_held_back(config, PODS, asked, initialized))
+}
+
+#[test]
+fn who_asks_is_held_back_while_it_is_not_initialized() {
+    let config = if_ready(IfReadyMode::Retry, Enforce::OptIn);
+    assert_eq!(held_back(&config), [true, false, false, false]);
+}
+
+#[test]
+fn always_holds_back_those_that_did_not_ask() {
+    let config = if_ready(IfReadyMode::Retry, Enforce::Always);
+    assert_eq!(held_back(&config), [true, false, true, false]);
+}
+
+#[test]
+fn health_metrics_and_version_are_held_back_only_if_they_ask() {
+    let config = if_ready(IfReadyMode::Retry, Enforce::Always);
+    for path in [
+        "/livez",
+        "/livez/ping",
+        "/readyz",
+        "/readyz/etcd",
+        "/healthz",
+        "/healthz/poststarthook/x",
+        "/metrics",
+        "/metrics/slis",
+        "/version",
+    ] {
+        assert!(!is_held_back(&config, path, false, false), "{path}");
+        assert!(is_held_back(&config, path, true, false), "{path}");
+    }
+    for path in [
+        "/version/x",
+        "/versions",
+        "/readyzzz",
+        "/",
+        "/api",
+        "/api/v1/namespaces/metrics",
+        "//metrics",
+    ] {
+        assert!(is_held_back(&config, path, false, false), "{path}");
+    }
+}
+
+#[test]
+fn annotate_and_switched_off_hold_back_nothing() {
+    for enforce in [Enforce::OptIn, Enforce::Always] {
+        let config = if_ready(IfReadyMode::Annotate, enforce);
+        assert_eq!(held_back(&config), [false; 4]);
+        let off = IfReadyConfig {
+            enabled: false,
+            ..if_ready(IfReadyMode::Retry, enforce)
+        };
+        assert_eq!(held_back(&off), [false; 4]);
+    }
+}

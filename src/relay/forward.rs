@@ -1,0 +1,340 @@
+//! Sends a request to one server after the other until one answers. Called by [`crate::relay::service`].
+//!
+//! No write is sent twice: when an exchange broke off after part of it was sent, only reads are tried on another
+//! server. A request that was certainly not executed is tried again whatever its verb, as long as its body can be sent
+//! again. What failed, and which server is next, is in `tries`.
+//!
+//! When no server is left, the client gets an answer that was kept. Otherwise it gets a 503. client-go repeats any request
+//! whose answer has `Retry-After`, so a write that may have been executed gets a 503 without it.
+
+mod tries;
+
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::time::Duration;
+
+use http::request::Parts;
+use pingora_core::ErrorType;
+
+use self::tries::{Kept, Tries, unwritable};
+use crate::net::rare;
+use crate::relay::answer::Refusal;
+use crate::relay::client::unread::outflow::Outflow;
+use crate::relay::client::{ClientSession, VerificationPermit};
+use crate::relay::context::RequestContext;
+use crate::relay::documents::DocumentOutcome;
+use crate::relay::exchange::{self, Delivered, Exchange, Expiry, Leaving, Upload, headers};
+use crate::relay::exchange::{pass_event, pass_kept};
+use crate::relay::observe::RequestEvent;
+use crate::relay::outcome::{ExchangeFailure, Outcome};
+use crate::relay::plan::Route;
+use crate::relay::upstream::{ConnectionChoice, PoolChoice, RequestKind, Token};
+use crate::request::caller::Caller;
+use crate::routing::table::ServerKind;
+
+/// How long a request with a token waits until other callers of the same connection are verified, and how much longer
+/// for each request that waits before it.
+const VERIFICATION_TIMEOUT: Duration = Duration::from_secs(1);
+const VERIFICATION_TIMEOUT_EACH: Duration = Duration::from_millis(100);
+
+/// The proxy answers with this refusal.
+#[derive(Debug, Clone, Copy)]
+pub struct Refused {
+    pub refusal: Refusal,
+    /// The server that was tried last, if any.
+    pub server: Option<SocketAddr>,
+}
+
+impl Refused {
+    /// No server was tried.
+    pub fn untried(refusal: Refusal) -> Self {
+        Self {
+            refusal,
+            server: None,
+        }
+    }
+}
+
+/// Tries `route`, and then other servers that can serve the request. `large`: its header is too large for a shared
+/// connection.
+pub async fn forward<'a>(
+    context: &'a RequestContext<'a>,
+    session: &mut ClientSession,
+    upload: &mut Upload,
+    route: &mut Route,
+    large: bool,
+) -> Result<Delivered, Refused> {
+    // Before anything is taken that others wait for: the client decides how long this lasts.
+    let outflow = &context.downstream.outflow;
+    if !outflow.may_ask() && !rare(|| may_have_answer(outflow, session)).await {
+        return Ok(Outcome::Broken.into());
+    }
+    let mut request = ForwardedRequest::new(context, upload, large).map_err(Refused::untried)?;
+    let is_unverified = !request.is_known && route.details.ends_anonymous;
+    let is_peers = context.caller == Caller::Peer;
+    if is_unverified && !is_peers && session.is_http2() {
+        match rare(|| wait_for_permit(context, session)).await {
+            Ok(permit) => request.permit = permit,
+            Err(outcome) => return Ok(outcome.into()),
+        }
+    }
+    // A body may be too long to be sent again, and a peer's users do not know each other. A request that failed on
+    // its own connection has failed: no other request can have closed it.
+    let is_peers_body = is_unverified && is_peers && upload.is_expected();
+    let mut tries = Tries::new(request.is_unauthenticated || is_peers_body);
+    loop {
+        let attempted = {
+            // Pinned where it is made: `await` would first copy it there.
+            let attempt = pin!(request.attempt(session, upload, route, &mut tries));
+            attempt.await
+        };
+        let failure = match attempted {
+            Ok(delivered) => return Ok(delivered),
+            Err(failure) => failure,
+        };
+        match rare(|| tries.next(context, route, failure, upload)).await {
+            Ok(next) => *route = *next,
+            Err(refusal) => {
+                let last = (route.address, refusal);
+                return rare(|| request.end(session, upload, tries, last)).await;
+            }
+        }
+    }
+}
+
+/// Waits until this connection may have more answers; `false`: the client went away.
+async fn may_have_answer(outflow: &Outflow, session: &mut ClientSession) -> bool {
+    tokio::select! {
+        () = outflow.turn_to_ask() => true,
+        () = session.gone() => false,
+    }
+}
+
+/// Waits for a verification permit. A request with a token waits for a limited time, because the
+/// requests before it may be slow for other reasons. Behind an anonymous request the connection is going to end.
+async fn wait_for_permit<'a>(
+    context: &'a RequestContext<'a>,
+    session: &mut ClientSession,
+) -> Result<Option<VerificationPermit<'a>>, Outcome> {
+    let waiting = context.downstream.wait_for_permit();
+    let patience = VERIFICATION_TIMEOUT + VERIFICATION_TIMEOUT_EACH * waiting.before;
+    let named = context.caller != Caller::Anonymous;
+    tokio::select! {
+        permit = context.downstream.verification_permit() => permit.map(Some).ok_or(Outcome::Declined),
+        () = session.gone() => Err(Outcome::Broken),
+        () = tokio::time::sleep(patience), if named => Ok(None),
+    }
+}
+
+/// A request with the headers that are the same for every server, and what identifies its caller there.
+struct ForwardedRequest<'a> {
+    context: &'a RequestContext<'a>,
+    /// Its header is too large for a shared connection.
+    large: bool,
+    /// The proxy client certificate is presented, and headers name the user.
+    certificate: bool,
+    /// These headers name a user that apiservers take for unauthenticated.
+    is_unauthenticated: bool,
+    /// The bearer token, if only an apiserver can verify it.
+    token: Option<Token>,
+    /// No apiserver ends the connection because of the caller: it has a certificate, or its token was accepted before.
+    is_known: bool,
+    /// Held if the request had to wait for verification.
+    permit: Option<VerificationPermit<'a>>,
+}
+
+impl<'a> ForwardedRequest<'a> {
+    fn new(
+        context: &'a RequestContext<'a>,
+        upload: &mut Upload,
+        large: bool,
+    ) -> Result<Self, Refusal> {
+        let (shared, tokens) = (context.shared, context.tokens);
+        let header = upload.header_mut().ok_or(Refusal::BadTarget)?;
+        let certificate = headers::for_any_server(context, header);
+        let certificate = certificate.map_err(|error| unwritable(&error))?;
+        let headers = &header.headers;
+        let token = match certificate {
+            true => None,
+            false => tokens.of(headers),
+        };
+        Ok(Self {
+            context,
+            large,
+            certificate,
+            is_unauthenticated: certificate
+                && shared.callers.privileged.name_unauthenticated(headers),
+            token,
+            is_known: certificate || token.is_some_and(|token| tokens.is_known(token)),
+            permit: None,
+        })
+    }
+
+    /// Asks one server.
+    async fn attempt(
+        &self,
+        session: &mut ClientSession,
+        upload: &mut Upload,
+        route: &Route,
+        tries: &mut Tries<'a>,
+    ) -> Result<Delivered, ExchangeFailure> {
+        let permit = tries.permit.take();
+        let (context, tries) = (self.context, &*tries);
+        let (mut exchange, header) = self.exchange(route, upload, tries.exclusive)?;
+        let resumed = tries.resumed();
+        let resumes = context.resume.is_some() && !context.rerouted && !upload.is_expected();
+        exchange.expiry = match resumed {
+            Some(watch) => Expiry::Asked(watch),
+            None if resumes && context.kind == RequestKind::Long => Expiry::Ask,
+            None => Expiry::Pass,
+        };
+        exchange.leaving = tries.may_leave().map(|tried| Leaving {
+            reads: resumed.is_some() || context.kind == RequestKind::Short && context.is_safe(),
+            has_answer: resumed.is_some() || permit.is_some(),
+            tried,
+            budget: &context.upstreams.read_budget,
+            ticker: &context.upstreams.ticker,
+        });
+        let delivered = exchange::run(&exchange, session, header, upload, permit).await?;
+        self.count_answer(route, &delivered, tries);
+        Ok(delivered)
+    }
+
+    /// The exchange with the server of `route`, and the header that is sent there. `exclusive`: on a connection of its
+    /// own.
+    fn exchange<'s>(
+        &'s self,
+        route: &'s Route,
+        upload: &mut Upload,
+        exclusive: bool,
+    ) -> Result<(Exchange<'s>, Box<Parts>), ExchangeFailure> {
+        let written = self.write_exchange(route, upload, exclusive);
+        written.map_err(|mut error| {
+            error.etype = ErrorType::InvalidHTTPHeader;
+            ExchangeFailure::Unsent(error)
+        })
+    }
+
+    fn write_exchange<'s>(
+        &'s self,
+        route: &'s Route,
+        upload: &mut Upload,
+        exclusive: bool,
+    ) -> pingora_core::Result<(Exchange<'s>, Box<Parts>)> {
+        let mut header = upload.header_to_send()?;
+        let (context, shared) = (self.context, self.context.shared);
+        let headers = &mut header.headers;
+        headers::for_server_kind(context, headers, route.server_kind)?;
+        let overlay = route.overlay.as_ref();
+        let merge_request = overlay.map(|overlay| overlay.begin(&shared.merge_cache, headers));
+        if let Caller::User(user) = &context.caller {
+            let privileged = &shared.callers.privileged;
+            privileged.stamp_details(headers, user, route.details)?;
+        }
+        let group = match route.server_kind {
+            ServerKind::Local => &context.upstreams.local,
+            ServerKind::Proxied | ServerKind::Native | ServerKind::Bare => &context.upstreams.peers,
+        };
+        let exchange = Exchange {
+            context,
+            route,
+            group,
+            destination: group.at(route.address),
+            pool_choice: self.pool_choice(route),
+            connection_choice: match exclusive {
+                _ if self.large => ConnectionChoice::NewHttp1,
+                true => ConnectionChoice::New,
+                false => ConnectionChoice::Any,
+            },
+            token: self.token,
+            permit: self.permit.as_ref(),
+            ready: route.ready,
+            leaving: None,
+            expiry: Expiry::Pass,
+            merge_request: merge_request.transpose()?.flatten().map(Box::new),
+        };
+        Ok((exchange, header))
+    }
+
+    /// The connections that the request may use.
+    fn pool_choice(&self, route: &Route) -> PoolChoice {
+        let context = self.context;
+        // Tokens and anonymous requests go to a peer's proxy with our certificate, because it believes only a peer's
+        // reroute mark. An apiserver would reject an anonymous request with our certificate.
+        if self.certificate || route.server_kind == ServerKind::Proxied {
+            return PoolChoice::Certificate;
+        }
+        // Asked again: a server may have accepted it, or not, meanwhile.
+        let is_known = |token| context.tokens.is_known(token);
+        if !route.details.ends_anonymous || self.token.is_some_and(is_known) {
+            return PoolChoice::Shared;
+        }
+        let own = context.downstream.unverified_pools(&context.upstreams);
+        PoolChoice::Unverified(match route.server_kind {
+            ServerKind::Local => own.local,
+            ServerKind::Proxied | ServerKind::Native | ServerKind::Bare => own.peers,
+        })
+    }
+
+    /// No other server is tried: the client gets an answer that was kept, or a refusal. `last`: the server that was tried
+    /// last, and the refusal.
+    async fn end(
+        &self,
+        session: &mut ClientSession,
+        upload: &mut Upload,
+        mut tries: Tries<'a>,
+        (server, refusal): (SocketAddr, Refusal),
+    ) -> Result<Delivered, Refused> {
+        let metrics = &self.context.shared.metrics;
+        let Some((from, kept)) = tries.end(self.context, refusal) else {
+            if let Some(peer) = &tries.failed_peer {
+                metrics.failed_reroute(false);
+                metrics.rerouted(refusal.code(), peer.rerouted_as.as_deref());
+            }
+            let server = Some(server);
+            return Err(Refused { refusal, server });
+        };
+        let Ok((exchange, _)) = self.exchange(&from, upload, false) else {
+            return Ok(Outcome::Broken.into());
+        };
+        let delivered = match kept {
+            Kept::Answer(answer) => pass_kept(&exchange, &answer, session, upload).await,
+            Kept::Event(event) => pass_event(&exchange, session, event, upload).await,
+        };
+        let delivered = delivered.into();
+        self.count_answer(&from, &delivered, &tries);
+        Ok(delivered)
+    }
+
+    fn count_answer(&self, route: &Route, delivered: &Delivered, tries: &Tries<'_>) {
+        let (context, shared) = (self.context, self.context.shared);
+        let (code, is_cut) = match delivered {
+            Delivered::Continues(rest) => (rest.code, false),
+            Delivered::Ended(Outcome::Answered { code, reusable }) => (*code, !reusable),
+            Delivered::Ended(Outcome::Upgraded) => (101, false),
+            Delivered::Ended(Outcome::Broken | Outcome::Declined) => return,
+        };
+        let failed_peer = tries.failed_peer.as_deref();
+        if failed_peer.is_some() {
+            shared.metrics.failed_reroute(true);
+        }
+        let peer = (route.server_kind != ServerKind::Local).then_some(route);
+        if let Some(peer) = peer.or(failed_peer) {
+            let resource = peer.rerouted_as.as_deref();
+            shared.metrics.rerouted(code, resource);
+        }
+        if let Some(peer) = peer {
+            // What was cut off may have been cut off because the peer is gone.
+            if !is_cut {
+                shared.servers.health.answered(peer.address);
+            }
+            shared.recent.rerouted.add(|| {
+                let request = Some((&context.method, &context.info));
+                RequestEvent::new(request, Some(peer.address), code, peer.row.name())
+            });
+            if peer.overlay.is_some() {
+                shared.metrics.documents.count(DocumentOutcome::Rerouted);
+            }
+        }
+    }
+}
