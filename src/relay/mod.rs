@@ -21,8 +21,7 @@ pub mod plan;
 pub mod service;
 pub mod shared;
 pub mod shutdown;
-mod start;
 pub mod upstream;
 pub mod watch;
 
-pub use self::start::{RelayInputs, start};
+pub use self::shared::{RelayInputs, start};
