@@ -46,7 +46,7 @@ use crate::tls::error::TlsError;
 use crate::tls::metrics::CertificateMetrics;
 use crate::tls::serving::ServingTls;
 use crate::tls::verify::ClientCas;
-use crate::watches::apiservers::ApiServers;
+use crate::watches::prover::ApiServers;
 use crate::{admin, cluster, discovery, local, otlp, publish, relay, reload, server, watches};
 
 mod memory;

@@ -4,7 +4,6 @@
 use kube_interop_proxy::cluster::keys::{EtcdKeys, Topic};
 use kube_interop_proxy::config::parse;
 use kube_interop_proxy::request::headers::PrivilegedHeaders;
-use kube_interop_proxy::watches::resume::Resume;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
@@ -16,7 +15,6 @@ fuzz_target!(|text: &str| {
                 assert_eq!(keys.of(topic).ends_with('/'), topic != Topic::HeaderNames);
             }
             let _ = PrivilegedHeaders::new(&config.serving.request_headers);
-            let _ = Resume::new(&config);
         }
         Err(problems) => {
             assert!(!problems.is_empty());

@@ -17,7 +17,7 @@ use kube_interop_proxy::request::headers::{
 };
 use kube_interop_proxy::request::info::{self, Target};
 use kube_interop_proxy::request::token;
-use kube_interop_proxy::watches::resume::Resume;
+use kube_interop_proxy::watches::history::resumed_after;
 use libfuzzer_sys::fuzz_target;
 use pingora_core::protocols::http::ServerSession;
 use tokio::io::AsyncWriteExt as _;
@@ -58,7 +58,7 @@ async fn read(data: &[u8]) -> Option<ServerSession> {
 fn look(header: &Parts, path: &str, query: Option<&str>) {
     let info = info::read(&header.method, path, query);
     assert!(info::is_well_formed(path, query) || info.target == Target::Other);
-    let revision = Resume::new(&CONFIG).of(&info, query);
+    let revision = resumed_after(&CONFIG.etcd, &info, query);
     assert!(revision.is_none_or(|revision| revision > 0));
     let accept = header.headers.get(ACCEPT);
     let _ = StatusFormat::accepted(accept);

@@ -18,8 +18,8 @@ use crate::reload::metrics::ReloadMetrics;
 use crate::routing::decide::Row;
 use crate::server::metrics::ConnectionMetrics;
 use crate::tls::metrics::CertificateMetrics;
-use crate::watches::metrics::ExpiredResult;
-use crate::watches::proof::Withheld;
+use crate::watches::change_log::Withheld;
+use crate::watches::metrics::EXPIRED_RESULTS;
 
 const INTRODUCTION: &str = "\
 # Metrics reference
@@ -81,7 +81,7 @@ fn values(metric: &str, label: &str) -> String {
         ("discovery_total", "how") => code(DocumentOutcome::ALL.map(|(_, name)| name)),
         ("identity_lease", "kept_by") => code(LeaseOwner::ALL.map(LeaseOwner::name)),
         ("last_bookmarks_withheld_total", "reason") => code(Withheld::ALL.map(Withheld::name)),
-        ("expired_watches_total", "result") => code(ExpiredResult::ALL.map(ExpiredResult::name)),
+        ("expired_watches_total", "result") => code(EXPIRED_RESULTS),
         ("unread_resets_total", "reason") => code(ResetReason::ALL.map(ResetReason::name)),
         ("watches", "bookmarks") => code(["false", "true"]),
         ("peers", "state") => code(["target", "live", "bare", "absent"]),

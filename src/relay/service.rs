@@ -39,7 +39,7 @@ use crate::request::caller::Caller;
 use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, means_upgrade, version_asked};
 use crate::request::info::{self, RequestInfo};
 use crate::request::token;
-use crate::watches::resume::Resume;
+use crate::watches::history::resumed_after;
 
 pub use self::http1::HEADER_TIMEOUT;
 
@@ -61,7 +61,6 @@ pub struct RelayService {
     shared: Arc<Shared>,
     upstreams: ArcSwap<Upstreams>,
     tokens: Tokens,
-    resume: Resume,
 }
 
 impl RelayService {
@@ -70,7 +69,6 @@ impl RelayService {
         Self {
             upstreams: ArcSwap::from_pointee(Upstreams::new(&shared.config, credentials)),
             tokens: Tokens::default(),
-            resume: Resume::new(&shared.config),
             shared,
         }
     }
@@ -251,7 +249,7 @@ impl RelayService {
             path,
             kind,
             resume: match settings.watch.resume_routing {
-                true => self.resume.of(&info, query),
+                true => resumed_after(&self.shared.config.etcd, &info, query),
                 false => None,
             },
             version: match settings.version_awareness {

@@ -1,25 +1,24 @@
-//! The changes of all keys below one prefix: complete from one revision through another. Pure.
+//! What changed below one prefix of etcd, and the revision for a watch's final bookmark that it proves: the newest up to
+//! which the client has certainly seen everything. Pure.
 //!
-//! [`super::change_logs`] writes it from one etcd watch, or from several without a gap between them. Bounded: of a busy
-//! prefix the oldest changes are dropped.
+//! Invariant: every change of the watched keys at or before that revision was delivered. Where this cannot be proved, the
+//! result is the reason.
 
 use std::collections::VecDeque;
 
-/// Changes that are kept.
+use super::follower::WatchPosition;
+
+/// Changes that are kept: of a busy prefix the oldest are dropped.
 const LIMIT: usize = 16 << 10;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Change {
-    revision: i64,
-    /// Without the prefix.
-    key: Box<str>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The changes of all keys below one prefix, complete from one revision through another. [`super::change_logs`] writes it
+/// from one etcd watch, or from several without a gap between them.
+#[derive(Debug)]
 pub struct ChangeLog {
     from: i64,
     through: i64,
-    changes: VecDeque<Change>,
+    /// Revisions, and keys without the prefix.
+    changes: VecDeque<(i64, Box<str>)>,
 }
 
 impl ChangeLog {
@@ -35,15 +34,12 @@ impl ChangeLog {
     /// A key, without the prefix, was written or deleted. Changes come in the order of their revisions.
     pub fn changed(&mut self, revision: i64, key: &str) {
         if self.changes.len() >= LIMIT
-            && let Some(oldest) = self.changes.pop_front()
+            && let Some((oldest, _)) = self.changes.pop_front()
         {
             // It may have been one of several changes of its revision.
-            self.from = self.from.max(oldest.revision + 1);
+            self.from = self.from.max(oldest + 1);
         }
-        self.changes.push_back(Change {
-            revision,
-            key: key.into(),
-        });
+        self.changes.push_back((revision, key.into()));
     }
 
     /// All changes up to and including `revision` are in the log.
@@ -52,77 +48,99 @@ impl ChangeLog {
         self.through = self.through.max(revision);
     }
 
-    /// The first revision that the log covers.
-    pub fn from(&self) -> i64 {
-        self.from
-    }
-
     /// The last revision that the log covers.
     pub fn through(&self) -> i64 {
         self.through
     }
 
-    /// The first change after `revision` of a key that begins with `scope`.
-    pub fn first_after(&self, revision: i64, scope: &str) -> Option<i64> {
-        let at = self
-            .changes
-            .partition_point(|change| change.revision <= revision);
-        let mut later = self.changes.range(at..);
-        later
-            .find(|change| change.key.starts_with(scope))
-            .map(|change| change.revision)
-    }
-
-    /// How many keys that begin with `scope` changed at `revision`.
-    pub fn count_at(&self, revision: i64, scope: &str) -> usize {
-        let changed = self.changes_at(revision);
-        changed
-            .filter(|change| change.key.starts_with(scope))
-            .count()
-    }
-
-    fn changes_at(&self, revision: i64) -> impl Iterator<Item = &Change> {
-        let at = self
-            .changes
-            .partition_point(|change| change.revision < revision);
+    /// The revisions of all changes after `revision` of keys that begin with `scope`.
+    fn after(&self, revision: i64, scope: &str) -> impl Iterator<Item = i64> {
+        let at = self.changes.partition_point(|(at, _)| *at <= revision);
         let later = self.changes.range(at..);
-        later.take_while(move |change| change.revision == revision)
+        later
+            .filter(move |(_, key)| key.starts_with(scope))
+            .map(|(at, _)| *at)
+    }
+}
+
+macro_rules! reasons {
+    ($($(#[$about:meta])+ $reason:ident = $name:literal,)+) => {
+        /// Why a watch ends without a final bookmark.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Withheld {
+            $($(#[$about])+ $reason,)+
+        }
+
+        impl Withheld {
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$reason),+];
+
+            /// Label value in metrics.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$reason => $name,)+
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// The response could not be parsed to its last byte: another media type, an error, a table, too large.
+    NotUnderstood = "not_understood",
+    /// Too much was kept of events that clients have read in part.
+    OverBudget = "over_budget",
+    /// The forwarded bytes end in the middle of a frame.
+    HalfFrame = "half_frame",
+    /// The watch began with the existing objects, and no bookmark came since.
+    NoBeginning = "no_beginning",
+    /// No delivered object shows the objects' type.
+    TypeUnknown = "type_unknown",
+    /// It is unknown where in etcd the resource is stored, or it is stored in another etcd.
+    ElsewhereStored = "elsewhere_stored",
+    /// It is not proved that the server stores the resource in this etcd.
+    NotFound = "not_found",
+    /// etcd did not report the changes in time.
+    NotTold = "not_told",
+    /// etcd has compacted the changes since, or there are too many.
+    Forgotten = "forgotten",
+    /// One transaction changed several objects, and not all of them were delivered.
+    HalfRevision = "half_revision",
+    /// The client has seen the newest revision already, or misses the very next change.
+    NothingNewer = "nothing_newer",
+}
+
+/// The newest revision up to which a client at `position` has seen every change of the keys that begin with `scope`.
+/// `stored_here`: its server is proved to store the resource in this etcd.
+pub fn newest_safe(
+    WatchPosition { revision, seen }: WatchPosition,
+    scope: &str,
+    log: &ChangeLog,
+    stored_here: bool,
+) -> Result<i64, Withheld> {
+    if !stored_here {
+        return Err(Withheld::NotFound);
+    }
+    // All of the position's own revision has been seen, or all that was seen of it must be compared.
+    let needed = if seen > 0 { revision } else { revision + 1 };
+    if log.from > needed {
+        return Err(Withheld::Forgotten);
+    }
+    if seen > 0 {
+        if log.through < revision {
+            return Err(Withheld::NotTold);
+        }
+        let changes = log.after(revision - 1, scope);
+        if changes.take_while(|at| *at == revision).count() != seen as usize {
+            return Err(Withheld::HalfRevision);
+        }
+    }
+    let missed = log.after(revision, scope).next();
+    let safe = missed.map_or(log.through, |missed| missed - 1);
+    match safe > revision {
+        true => Ok(safe),
+        false => Err(Withheld::NothingNewer),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn changes_are_found_by_revision_and_scope() {
-        let mut log = ChangeLog::new(5);
-        for (revision, key) in [(6, "a/x"), (8, "ab/x"), (8, "a/y"), (9, "b/x")] {
-            log.changed(revision, key);
-        }
-        log.complete_through(12);
-        log.complete_through(11);
-        assert_eq!((log.from(), log.through()), (5, 12));
-        assert_eq!(log.first_after(4, "a/"), Some(6));
-        assert_eq!(log.first_after(6, "a/"), Some(8));
-        assert_eq!(log.first_after(8, "a/"), None);
-        assert_eq!(log.first_after(8, ""), Some(9));
-        assert_eq!(
-            (
-                log.count_at(8, ""),
-                log.count_at(8, "a/"),
-                log.count_at(7, "")
-            ),
-            (2, 1, 0)
-        );
-    }
-
-    #[test]
-    fn what_is_too_much_is_forgotten_and_not_claimed() {
-        let mut log = ChangeLog::new(1);
-        let count = i64::try_from(LIMIT).unwrap() + 10;
-        (1..=count).for_each(|revision| log.changed(revision, "a"));
-        assert_eq!(log.from(), 11);
-        assert_eq!(log.first_after(10, ""), Some(11));
-    }
-}
+mod tests;

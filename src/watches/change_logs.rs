@@ -3,18 +3,22 @@
 //!
 //! The etcd watch opens shortly after the first client watch registers, so that others can register an older revision. It
 //! stays open until the process ends, for watches that end later. Values are not kept. Progress notifications count as in
-//! [`crate::cluster::etcd`].
+//! [`crate::cluster::etcd`]. Locks are held briefly, and only while the proxy stops.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::error::Error;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use etcd_client::{Client, WatchOptions, WatchResponse, WatchStream};
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
-use super::shared_change_log::SharedChangeLog;
+use super::change_log::{ChangeLog, Withheld, newest_safe};
+use super::follower::WatchPosition;
 use crate::cluster::connector::{Connector, SharedClient, failed, within};
 use crate::cluster::etcd::{MAX_MESSAGE, WHOLE_STREAM, orders_requested_progress, range_end};
 use crate::cluster::source::SourceError;
@@ -27,6 +31,8 @@ const OPENING: usize = 8;
 const REGISTRATION: Duration = Duration::from_millis(400);
 /// Between two requests for progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+/// Until progress is asked for again: etcd may ignore a request while it still sends changes.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// After an etcd watch failed.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -66,6 +72,115 @@ impl ChangeLogs {
     }
 }
 
+/// The changes of all keys below one prefix.
+#[derive(Debug)]
+pub struct SharedChangeLog {
+    /// The prefix, with a trailing slash.
+    root: Box<str>,
+    /// A watch waits for etcd's progress.
+    progress_wanted: Notify,
+    /// Notifies of every append.
+    updated: watch::Sender<()>,
+    state: Mutex<LogState>,
+}
+
+#[derive(Debug, Default)]
+struct LogState {
+    /// The oldest revision that a registered watch needs.
+    needed: Option<i64>,
+    log: Option<ChangeLog>,
+    /// etcd's revision when the watch was first opened.
+    opened_at: Option<i64>,
+}
+
+impl SharedChangeLog {
+    fn new(root: &str) -> Self {
+        Self {
+            root: root.into(),
+            progress_wanted: Notify::new(),
+            updated: watch::Sender::new(()),
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, LogState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A watch that needs the changes from this revision on will end.
+    fn register(&self, revision: i64) {
+        let mut state = self.state();
+        state.needed = Some(state.needed.map_or(revision, |needed| needed.min(revision)));
+    }
+
+    /// Waits until the log is complete up to etcd's revision when the watch was first opened.
+    pub async fn caught_up(&self) {
+        let mut updates = self.updated.subscribe();
+        loop {
+            // Later changes are appended too, for watches that end later.
+            self.progress_wanted.notify_one();
+            if self.state().is_caught_up() {
+                return;
+            }
+            let _ = timeout(ASK_AGAIN, updates.changed()).await;
+        }
+    }
+
+    /// [`newest_safe`] by what is known now.
+    pub fn newest_safe(
+        &self,
+        position: WatchPosition,
+        scope: &str,
+        stored_here: bool,
+    ) -> Result<i64, Withheld> {
+        let state = self.state();
+        let log = state.log.as_ref().ok_or(Withheld::NotTold)?;
+        newest_safe(position, scope, log, stored_here)
+    }
+
+    /// The revision from which etcd has to be watched.
+    fn next_revision(&self) -> i64 {
+        let state = self.state();
+        match &state.log {
+            Some(log) => log.through() + 1,
+            None => state.needed.unwrap_or(1),
+        }
+    }
+
+    /// etcd has compacted everything before `from`.
+    fn restart_from(&self, from: i64) {
+        self.state().log = Some(ChangeLog::new(from));
+    }
+
+    /// etcd, whose revision is `newest`, reported these changes. `through`: there are no others up to this revision.
+    fn append<'a>(
+        &self,
+        begin: i64,
+        changes: impl Iterator<Item = (i64, Cow<'a, str>)>,
+        through: Option<i64>,
+        newest: Option<i64>,
+    ) {
+        let mut state = self.state();
+        state.opened_at = state.opened_at.or(newest);
+        let log = state.log.get_or_insert_with(|| ChangeLog::new(begin));
+        for (revision, key) in changes {
+            log.changed(revision, &key);
+        }
+        if let Some(through) = through {
+            log.complete_through(through);
+        }
+        drop(state);
+        self.updated.send_replace(());
+    }
+}
+
+impl LogState {
+    fn is_caught_up(&self) -> bool {
+        let through = self.log.as_ref().map(ChangeLog::through);
+        self.opened_at.is_some() && through >= self.opened_at
+    }
+}
+
 /// Fills the logs that are opened. Runs until dropped.
 pub async fn run(connector: Connector, mut opened: mpsc::Receiver<Arc<SharedChangeLog>>) {
     let reader = Arc::new(LogReader {
@@ -84,11 +199,9 @@ struct LogReader {
     opening: Semaphore,
 }
 
-enum Never {}
-
 impl LogReader {
     /// Fills one log, with a new etcd watch after a failure.
-    async fn follow(&self, log: &SharedChangeLog) -> Never {
+    async fn follow(&self, log: &SharedChangeLog) -> Infallible {
         tokio::time::sleep(REGISTRATION).await;
         loop {
             let Err(error) = self.fill(log).await;
@@ -108,7 +221,7 @@ impl LogReader {
     }
 
     /// Fills one log until its etcd watch fails.
-    async fn fill(&self, log: &SharedChangeLog) -> Result<Never, SourceError> {
+    async fn fill(&self, log: &SharedChangeLog) -> Result<Infallible, SourceError> {
         let opening = self.opening.acquire().await.ok();
         let (client, number) = self.etcd.get().await?;
         let filled = self.fill_from(client, log, opening).await;
@@ -124,7 +237,7 @@ impl LogReader {
         mut client: Client,
         log: &SharedChangeLog,
         opening: Option<SemaphorePermit<'_>>,
-    ) -> Result<Never, SourceError> {
+    ) -> Result<Infallible, SourceError> {
         // Whether requested progress comes after all changes that it covers.
         let ordered = match within(client.status()).await {
             Ok(status) => orders_requested_progress(status.version()),
@@ -192,3 +305,6 @@ fn read(
     log.append(begin, changes, delivered.or(progress), newest);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

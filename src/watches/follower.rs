@@ -22,7 +22,7 @@ pub struct WatchPosition {
 /// Follows one watch.
 #[derive(Debug)]
 pub struct Follower {
-    frames: Frames,
+    pub frames: Frames,
     /// It was given up because too much was kept.
     over_budget: bool,
     seen: Seen,
@@ -63,14 +63,9 @@ impl Follower {
         let _ = self.frames.take(data, |event| seen.event(&event));
     }
 
-    /// Memory of the event of which a part was forwarded.
-    pub fn kept(&self) -> usize {
-        self.frames.kept()
-    }
-
     /// Too much is kept for clients that do not read: the rest of the stream is not parsed.
     pub fn give_up(&mut self) {
-        self.over_budget = self.is_understood();
+        self.over_budget = self.frames.is_read();
         self.frames.stop_reading();
     }
 
@@ -79,28 +74,14 @@ impl Follower {
         self.over_budget
     }
 
-    pub fn format(&self) -> FrameFormat {
-        self.frames.format()
-    }
-
-    /// Whether everything so far could be parsed.
-    pub fn is_understood(&self) -> bool {
-        self.frames.is_read()
-    }
-
-    /// Whether the forwarded bytes end with a frame.
-    pub fn at_boundary(&self) -> bool {
-        self.frames.at_boundary()
-    }
-
     pub fn position(&self) -> Option<WatchPosition> {
-        self.seen.position.filter(|_| self.is_understood())
+        self.seen.position.filter(|_| self.frames.is_read())
     }
 
     /// The type of the delivered objects.
     pub fn object_type(&self) -> Option<&ObjectType> {
         let object_type = self.seen.object_type.as_deref();
-        object_type.filter(|_| self.is_understood())
+        object_type.filter(|_| self.frames.is_read())
     }
 }
 
@@ -212,7 +193,7 @@ mod tests {
             [added(9, "a"), bookmark(8)],
         ] {
             let follower = after(Some(7), &pieces);
-            assert!(!follower.is_understood() && follower.position().is_none());
+            assert!(!follower.frames.is_read() && follower.position().is_none());
             assert!(follower.object_type().is_none());
         }
         assert_eq!(position(Some(7), &[added(7, "a")]), None);
@@ -222,13 +203,13 @@ mod tests {
     fn half_a_frame_is_no_boundary() {
         let whole = added(9, "a");
         let mut follower = after(Some(7), &[whole.slice(..20)]);
-        assert!(!follower.at_boundary() && follower.position().is_some());
+        assert!(!follower.frames.at_boundary() && follower.position().is_some());
         let mut ends = Follower::of_boundaries(FrameFormat::Json);
         ends.passed(&whole.slice(..20));
-        assert!(!ends.at_boundary() && ends.position().is_none());
+        assert!(!ends.frames.at_boundary() && ends.position().is_none());
         for follower in [&mut follower, &mut ends] {
             follower.passed(&whole.slice(20..));
-            assert!(follower.at_boundary());
+            assert!(follower.frames.at_boundary());
         }
         assert_eq!(
             follower.position(),

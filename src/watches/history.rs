@@ -1,4 +1,9 @@
-//! Finds the etcd revision since which the local apiserver has watch history (KEP-1904).
+//! Who has the history that a watch needs (KEP-1904): since which etcd revision the local apiserver has it, and which
+//! watches resume after a revision that not every apiserver may still have.
+//!
+//! An apiserver's watch history begins when it starts. A client that comes back with an older `resourceVersion` gets a 410
+//! and lists everything again, although another apiserver still has the changes. Without a `resourceVersion`, and with `0`,
+//! any state will do. Invalid values are left for kube-apiserver to refuse.
 //!
 //! Each of its watch caches begins at the revision of its first list, before the apiserver is ready or shortly after. etcd's
 //! revision some time after the first `/readyz` 200 is never below any of these. If the apiserver ran before this proxy, the
@@ -7,10 +12,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::frames;
+use super::storage;
 use crate::cluster::connector::{Connector, within};
 use crate::cluster::source::SourceError;
+use crate::config::EtcdConfig;
 use crate::local::state::LocalState;
 use crate::log_throttle::{LogThrottle, chain};
+use crate::request::info::{RequestInfo, Target, Verb, query_values};
 use crate::retry::jittered;
 
 /// Wait after the apiserver is ready, for watch caches that are slow.
@@ -26,7 +35,7 @@ pub async fn run(mut connector: Connector, key: String, state: Arc<LocalState>) 
         let unknown = state.history_start() == i64::MAX && !state.is_history_void();
         if state.is_initialized() && unknown {
             tokio::time::sleep(MARGIN).await;
-            match revision(&mut connector, &key).await {
+            match current(&mut connector, &key).await {
                 Ok(revision) => {
                     throttle.recovered(&());
                     tracing::info!(revision, "watch history begins");
@@ -47,9 +56,93 @@ pub async fn run(mut connector: Connector, key: String, state: Arc<LocalState>) 
 }
 
 /// etcd's current revision, from a linearizable read. It is in the header of every response.
-async fn revision(connector: &mut Connector, key: &str) -> Result<i64, SourceError> {
+async fn current(connector: &mut Connector, key: &str) -> Result<i64, SourceError> {
     let mut client = connector.connect().await?;
     let answer = within(client.get(key, None)).await?;
     let header = answer.header().ok_or(SourceError::Timeout)?;
     Ok(header.revision())
+}
+
+/// The etcd revision after which a watch resumes; `None` for all other requests, and for resources in another etcd.
+pub fn resumed_after(
+    etcd: &EtcdConfig,
+    info: &RequestInfo<'_>,
+    query: Option<&str>,
+) -> Option<i64> {
+    let Target::Resource(resource) = &info.target else {
+        return None;
+    };
+    if info.verb != Verb::Watch || storage::is_elsewhere(etcd, resource) {
+        return None;
+    }
+    // `sendInitialEvents` asks for the existing objects first, as of any later state.
+    if query_values(query, "sendInitialEvents").next().is_some() {
+        return None;
+    }
+    frames::revision(&query_values(query, "resourceVersion").next()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::*;
+    use crate::request::info::read;
+
+    fn of(elsewhere: &[&str], target: &str) -> Option<i64> {
+        let etcd = EtcdConfig {
+            endpoints: Vec::new(),
+            ca_file: None,
+            client: None,
+            prefix: "/registry".to_owned(),
+            other_resources: elsewhere.iter().map(ToString::to_string).collect(),
+        };
+        let (path, query) = target.split_once('?').unwrap();
+        let info = read(&Method::GET, path, Some(query));
+        resumed_after(&etcd, &info, Some(query))
+    }
+
+    #[test]
+    fn a_watch_that_goes_on_says_where() {
+        for target in [
+            "/api/v1/pods?watch=1&resourceVersion=670",
+            "/api/v1/watch/pods?resourceVersion=670",
+            "/apis/apps/v1/namespaces/x/deployments?watch=true&resourceVersion=0670&resourceVersion=1",
+        ] {
+            assert_eq!(of(&[], target), Some(670), "{target}");
+        }
+    }
+
+    #[test]
+    fn everything_else_is_for_the_apiserver() {
+        for target in [
+            "/api/v1/pods?watch=1",
+            "/api/v1/pods?watch=1&resourceVersion=",
+            "/api/v1/pods?watch=1&resourceVersion=0",
+            "/api/v1/pods?watch=1&resourceVersion=000",
+            "/api/v1/pods?watch=1&resourceVersion=-5",
+            "/api/v1/pods?watch=1&resourceVersion=%2B5",
+            "/api/v1/pods?watch=1&resourceVersion=x",
+            "/api/v1/pods?watch=1&resourceVersion=99999999999999999999",
+            "/api/v1/pods?watch=1&resourceVersion=5&sendInitialEvents=true",
+            "/api/v1/pods?resourceVersion=5",
+            "/api/v1/pods/x?resourceVersion=5",
+            "/version?watch=1&resourceVersion=5",
+        ] {
+            assert_eq!(of(&[], target), None, "{target}");
+        }
+    }
+
+    #[test]
+    fn revisions_of_another_etcd_are_never_compared() {
+        let both = ["events", "events.events.k8s.io"];
+        for target in [
+            "/api/v1/events?watch=1&resourceVersion=5",
+            "/apis/events.k8s.io/v1/events?watch=1&resourceVersion=5",
+        ] {
+            assert_eq!(of(&both, target), None, "{target}");
+            assert_eq!(of(&both[..0], target), Some(5), "{target}");
+        }
+        assert_eq!(of(&both, "/api/v1/pods?watch=1&resourceVersion=5"), Some(5));
+    }
 }

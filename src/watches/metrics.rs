@@ -3,7 +3,10 @@
 use prometheus::{IntCounter, IntGauge};
 
 use crate::metrics::{Open, metrics};
-use crate::watches::proof::Withheld;
+use crate::watches::change_log::Withheld;
+
+/// What became of a watch that a server has answered with 410.
+pub const EXPIRED_RESULTS: [&str; 2] = ["avoided", "passed"];
 
 metrics! {
     #[derive(Debug)]
@@ -19,7 +22,7 @@ metrics! {
         /// Watches from a revision that an apiserver has answered with 410 (its history does not reach back), by whether
         /// another apiserver served them. Each is counted by the proxy that its client asked.
         expired: [IntCounter; 2] =
-            counters("kube_interop_proxy_expired_watches_total", "result", ExpiredResult::ALL.map(ExpiredResult::name)),
+            counters("kube_interop_proxy_expired_watches_total", "result", EXPIRED_RESULTS),
         /// Long-running requests that the drain has not ended yet.
         pub left: IntGauge = gauge("kube_interop_proxy_drain_left"),
     }
@@ -37,39 +40,16 @@ impl WatchMetrics {
         self.given.inc();
     }
 
-    /// A server has answered a watch from a revision with 410.
-    pub fn expired(&self, result: ExpiredResult) {
-        if let Some(counter) = self.expired.get(result as usize) {
-            counter.inc();
-        }
+    /// A server has answered a watch from a revision with 410. `avoided`: another one serves it.
+    pub fn expired(&self, avoided: bool) {
+        let [of_avoided, of_passed] = &self.expired;
+        if avoided { of_avoided } else { of_passed }.inc();
     }
 
     /// A watch ended without one.
     pub fn withheld(&self, withheld: Withheld) {
         if let Some(counter) = self.withheld.get(withheld as usize) {
             counter.inc();
-        }
-    }
-}
-
-/// What became of a watch that a server has answered with 410.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum ExpiredResult {
-    /// Another server served it.
-    Avoided,
-    /// No server did: its client got the 410.
-    Passed,
-}
-
-impl ExpiredResult {
-    pub const ALL: [Self; 2] = [Self::Avoided, Self::Passed];
-
-    /// Name for metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Avoided => "avoided",
-            Self::Passed => "passed",
         }
     }
 }

@@ -37,7 +37,7 @@ const BUILT_IN: [&str; 22] = [
 /// etcd; `None` if unknown or in another etcd.
 pub fn root(etcd: &EtcdConfig, kind: ResourceKind, asked: &ResourceRequest<'_>) -> Option<String> {
     let (group, resource) = (&*asked.group, &*asked.resource);
-    if !asked.subresource.is_empty() || is_elsewhere(&etcd.other_resources, group, resource) {
+    if !asked.subresource.is_empty() || is_elsewhere(etcd, asked) {
         return None;
     }
     let below = match kind {
@@ -78,8 +78,9 @@ fn built_in<'a>(group: &str, resource: &'a str) -> Option<&'a str> {
 }
 
 /// Whether the resource is in `etcd.otherResources`, under its own group or under another group that shares its storage.
-fn is_elsewhere(others: &[String], group: &str, resource: &str) -> bool {
-    others.iter().any(|other| {
+pub(super) fn is_elsewhere(etcd: &EtcdConfig, asked: &ResourceRequest<'_>) -> bool {
+    let (group, resource) = (&*asked.group, &*asked.resource);
+    etcd.other_resources.iter().any(|other| {
         let (other, other_group) = other.split_once('.').unwrap_or((other, ""));
         let same = other_group == group || (shares(other_group, other) && shares(group, resource));
         other == resource && same

@@ -12,12 +12,11 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::apiservers::AskServer;
-use super::prover::{Prover, Undecided};
+use super::prover::{AskServer, NoAnswer, Prover};
 use super::sample::WatchedResource;
 use crate::cluster::connector::{Connector, SharedClient};
 
-/// Most answers that are kept. Then all are forgotten.
+/// Most questions that are kept. Then all are forgotten.
 const MOST: usize = 4096;
 /// Questions at the same time, of each kind: of custom resources or of others, for the first time or again.
 const AT_ONCE: usize = 4;
@@ -25,36 +24,18 @@ const AT_ONCE: usize = 4;
 const ATTEMPTS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What is known of servers and resources.
+/// What was asked of servers, by server and key prefix of the resource.
 #[derive(Debug)]
 pub struct StoredHere {
-    known: Mutex<HashMap<Subject, Answer>>,
-    questions: mpsc::Sender<Question>,
-    /// Notifies of every answer.
-    updated: watch::Sender<()>,
+    known: Mutex<HashMap<(SocketAddr, Box<str>), Arc<Stored>>>,
+    questions: mpsc::Sender<Arc<Stored>>,
 }
 
-/// A server, and the key prefix of a resource.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Subject {
-    server: SocketAddr,
-    root: Box<str>,
-}
-
+/// A question, and what is proved by now.
 #[derive(Debug)]
-struct Answer {
-    /// The server's process.
-    process: u64,
-    proof: Proof,
-}
-
-/// What a server and etcd have answered; `None`: nothing yet.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Proof {
-    /// The server stores the resource in this etcd.
-    pub stored_here: Option<bool>,
-    /// The resource's kind; empty: the server does not tell.
-    pub kind: Option<String>,
+pub struct Stored {
+    question: Question,
+    proof: watch::Sender<Proof>,
 }
 
 /// Whether a server stores a resource in this etcd.
@@ -70,169 +51,150 @@ pub struct Question {
     pub custom: bool,
 }
 
-impl Question {
-    fn subject(&self) -> Subject {
-        Subject {
-            server: self.server,
-            root: self.root.clone(),
-        }
+/// What a server and etcd have answered; `None`: nothing yet.
+#[derive(Debug, Clone, Default)]
+pub struct Proof {
+    /// The server stores the resource in this etcd.
+    pub stored_here: Option<bool>,
+    /// The resource's kind.
+    pub kind: Option<String>,
+    /// Nobody is asked any more.
+    ended: bool,
+}
+
+impl Stored {
+    /// What is proved by now.
+    pub fn proof(&self) -> Proof {
+        self.proof.borrow().clone()
+    }
+
+    /// Waits while the server is being asked: for the kind, too, if it is wanted.
+    pub async fn answered(&self, kind_wanted: bool) {
+        let mut proof = self.proof.subscribe();
+        let is_answered = |proof: &Proof| {
+            let kind_comes = kind_wanted && proof.kind.is_none();
+            let known = proof.stored_here.is_some_and(|here| !here || !kind_comes);
+            proof.ended || known
+        };
+        // Its sender is here.
+        let _ = proof.wait_for(is_answered).await;
     }
 }
 
 impl StoredHere {
     /// Also the receiver that [`run`] needs.
-    pub fn new() -> (Self, mpsc::Receiver<Question>) {
+    pub fn new() -> (Self, mpsc::Receiver<Arc<Stored>>) {
         let (questions, receiver) = mpsc::channel(MOST);
-        let stored_here = Self {
-            known: Mutex::default(),
-            questions,
-            updated: watch::Sender::new(()),
-        };
-        (stored_here, receiver)
+        let known = Mutex::default();
+        (Self { known, questions }, receiver)
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<Subject, Answer>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<(SocketAddr, Box<str>), Arc<Stored>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks, if nobody has asked this process or a later one.
-    pub fn ask(&self, question: Question) {
-        let (subject, process) = (question.subject(), question.process);
+    /// Asks, if nobody has asked this process or a later one. `None`: too much is being asked.
+    pub fn ask(&self, question: Question) -> Option<Arc<Stored>> {
+        let subject = (question.server, question.root.clone());
         let mut known = self.known();
-        let is_known = |answer: &Answer| answer.process >= process;
-        if known.get(&subject).is_some_and(is_known) {
-            return;
+        if let Some(stored) = known.get(&subject)
+            && stored.question.process >= question.process
+        {
+            return Some(stored.clone());
         }
         if known.len() >= MOST {
             known.clear();
         }
-        if self.questions.try_send(question).is_ok() {
-            let proof = Proof::default();
-            known.insert(subject, Answer { process, proof });
-        }
+        let stored = Arc::new(Stored {
+            question,
+            proof: watch::Sender::default(),
+        });
+        self.questions.try_send(stored.clone()).ok()?;
+        known.insert(subject, stored.clone());
+        Some(stored)
     }
 
-    /// What is proved by now.
-    pub fn proof(&self, server: SocketAddr, root: &str) -> Proof {
-        let root = root.into();
-        let known = self.known();
-        let answer = known.get(&Subject { server, root });
-        answer
-            .map(|answer| answer.proof.clone())
-            .unwrap_or_default()
-    }
-
-    /// Waits while the server is being asked: for the kind, too, if it is wanted.
-    pub async fn answered(&self, server: SocketAddr, root: &str, kind_wanted: bool) {
-        let root = root.into();
-        let subject = Subject { server, root };
-        let mut updates = self.updated.subscribe();
-        let is_asked = |Answer { proof, .. }: &Answer| match proof.stored_here {
-            Some(stored_here) => stored_here && kind_wanted && proof.kind.is_none(),
-            None => true,
-        };
-        while self.known().get(&subject).is_some_and(is_asked) {
-            if updates.changed().await.is_err() {
-                return;
-            }
-        }
-    }
-
-    /// `None`: nobody answered, and another watch may ask again.
-    fn answer(&self, question: &Question, proof: Option<Proof>) {
+    /// Nothing more will be answered. If nothing was, another watch may ask again.
+    fn ended(&self, stored: &Arc<Stored>) {
+        stored.proof.send_modify(|proof| proof.ended = true);
+        let (question, proof) = (&stored.question, stored.proof());
         tracing::debug!(server = %question.server, root = question.root, ?proof, "where a resource is stored");
-        let (subject, process) = (question.subject(), question.process);
-        let mut known = self.known();
-        if let Some(answer) = known.get_mut(&subject)
-            && answer.process == process
-        {
-            match proof {
-                Some(proof) => answer.proof = proof,
-                None => drop(known.remove(&subject)),
-            }
+        if proof.stored_here.is_none() {
+            self.known().retain(|_, known| !Arc::ptr_eq(known, stored));
         }
-        drop(known);
-        self.updated.send_replace(());
     }
 }
 
 /// Answers the questions. Runs until dropped.
 pub async fn run(
     stored_here: Arc<StoredHere>,
-    mut questions: mpsc::Receiver<Question>,
+    mut questions: mpsc::Receiver<Arc<Stored>>,
     connector: Connector,
     prover: Prover<impl AskServer>,
 ) {
     let asking = Arc::new(Asking {
-        stored_here,
         etcd: SharedClient::new(connector),
         turns: [(); 4].map(|()| Semaphore::new(AT_ONCE)),
         prover,
     });
     let mut tasks = JoinSet::new();
-    while let Some(question) = questions.recv().await {
+    while let Some(stored) = questions.recv().await {
         while tasks.try_join_next().is_some() {}
-        let asking = asking.clone();
-        tasks.spawn(async move { asking.ask(&question).await });
+        let (asking, stored_here) = (asking.clone(), stored_here.clone());
+        tasks.spawn(async move {
+            asking.ask(&stored).await;
+            stored_here.ended(&stored);
+        });
     }
 }
 
 struct Asking<S> {
-    stored_here: Arc<StoredHere>,
     etcd: SharedClient,
     turns: [Semaphore; 4],
     prover: Prover<S>,
 }
 
 impl<S: AskServer> Asking<S> {
-    async fn ask(&self, question: &Question) {
-        let mut proof = Proof::default();
+    async fn ask(&self, stored: &Stored) {
         for attempt in 0..ATTEMPTS {
-            let turns = 2 * usize::from(question.custom) + usize::from(attempt > 0);
-            match self.attempt(question, &mut proof, &self.turns[turns]).await {
-                Ok(()) => return,
+            let turns = 2 * usize::from(stored.question.custom) + usize::from(attempt > 0);
+            match self.attempt(stored, &self.turns[turns]).await {
+                Ok(()) | Err(NoAnswer::Gone) => return,
                 // The next member of etcd, or the server later, may answer.
-                Err(Undecided::Etcd | Undecided::Server) => {}
-                Err(Undecided::ServerGone) => break,
+                Err(NoAnswer::Etcd | NoAnswer::NotNow) => tokio::time::sleep(PAUSE).await,
             }
-            tokio::time::sleep(PAUSE).await;
         }
-        if proof.stored_here.is_none() {
-            return self.stored_here.answer(question, None);
-        }
-        proof.kind.get_or_insert_default();
-        self.stored_here.answer(question, Some(proof));
     }
 
-    /// Finds out what `proof` lacks. Each answer is known at once: the server may not give the next one.
-    async fn attempt(
-        &self,
-        question: &Question,
-        proof: &mut Proof,
-        turns: &Semaphore,
-    ) -> Result<(), Undecided> {
+    /// Finds out what the proof lacks. Each answer is known at once: the server may not give the next one.
+    async fn attempt(&self, stored: &Stored, turns: &Semaphore) -> Result<(), NoAnswer> {
         let Question {
             server,
             root,
             resource,
             ..
-        } = question;
+        } = &stored.question;
         let _turn = turns.acquire().await;
-        if proof.stored_here.is_none() {
-            let client = self.etcd.get().await;
-            let (client, number) = client.map_err(|_| Undecided::Etcd)?;
-            let stored = self.prover.is_stored(client, *server, root, resource);
-            let stored = stored.await;
-            if stored == Err(Undecided::Etcd) {
-                self.etcd.failed(number).await;
+        let known = stored.proof.borrow().stored_here;
+        let here = match known {
+            Some(here) => here,
+            None => {
+                let client = self.etcd.get().await;
+                let (client, number) = client.map_err(|_| NoAnswer::Etcd)?;
+                let asking = self.prover.is_stored(client, *server, root, resource);
+                let here = asking.await;
+                if here == Err(NoAnswer::Etcd) {
+                    self.etcd.failed(number).await;
+                }
+                let here = here?.unwrap_or(false);
+                let told = |proof: &mut Proof| proof.stored_here = Some(here);
+                stored.proof.send_modify(told);
+                here
             }
-            proof.stored_here = Some(stored?.unwrap_or(false));
-            self.stored_here.answer(question, Some(proof.clone()));
-        }
-        if proof.stored_here == Some(true) {
+        };
+        if here {
             let kind = self.prover.kind(*server, resource).await?;
-            proof.kind = Some(kind.unwrap_or_default());
-            self.stored_here.answer(question, Some(proof.clone()));
+            stored.proof.send_modify(|proof| proof.kind = kind);
         }
         Ok(())
     }
@@ -256,58 +218,56 @@ mod tests {
         }
     }
 
-    fn proof(stored_here: bool, kind: Option<&str>) -> Proof {
-        Proof {
-            stored_here: Some(stored_here),
-            kind: kind.map(str::to_owned),
-        }
+    fn prove(stored: &Stored, stored_here: bool) {
+        stored
+            .proof
+            .send_modify(|proof| proof.stored_here = Some(stored_here));
     }
 
     #[test]
     fn each_process_is_asked_once() {
         let (stored_here, mut questions) = StoredHere::new();
-        let known = || stored_here.proof(question(1).server, "/registry/pods/");
+        let first = stored_here.ask(question(1)).unwrap();
         for _ in 0..3 {
-            stored_here.ask(question(1));
+            let again = stored_here.ask(question(1)).unwrap();
+            assert!(Arc::ptr_eq(&first, &again));
         }
         assert!(questions.try_recv().is_ok() && questions.try_recv().is_err());
-        assert_eq!(known(), Proof::default());
-        stored_here.answer(&question(1), Some(proof(true, None)));
-        stored_here.ask(question(1));
-        assert_eq!(known(), proof(true, None));
-        stored_here.ask(question(2));
+        prove(&first, true);
+        stored_here.ended(&first);
+        let again = stored_here.ask(question(1)).unwrap();
+        assert_eq!(again.proof().stored_here, Some(true));
+        let second = stored_here.ask(question(2)).unwrap();
         assert!(questions.try_recv().is_ok() && questions.try_recv().is_err());
-        stored_here.answer(&question(1), Some(proof(true, Some("Pod"))));
-        assert_eq!(known(), Proof::default(), "of the process before");
-        stored_here.answer(&question(2), Some(proof(false, None)));
-        stored_here.ask(question(1));
-        assert_eq!(known(), proof(false, None));
+        assert_eq!(second.proof().stored_here, None);
+        // Of the process before.
+        let later = stored_here.ask(question(1)).unwrap();
+        assert!(Arc::ptr_eq(&second, &later));
     }
 
     #[tokio::test]
     async fn nobody_waits_for_who_was_not_asked_or_did_not_answer() {
         let (stored_here, mut questions) = StoredHere::new();
-        let stored_here = Arc::new(stored_here);
+        let stored = stored_here.ask(question(1)).unwrap();
         let waits = |kind_wanted| {
-            let stored_here = stored_here.clone();
-            let server = question(1).server;
-            tokio::spawn(async move {
-                let waiting = stored_here.answered(server, "/registry/pods/", kind_wanted);
-                waiting.await;
-            })
+            let stored = stored.clone();
+            tokio::spawn(async move { stored.answered(kind_wanted).await })
         };
-        waits(true).await.unwrap();
-        stored_here.ask(question(1));
         let (for_proof, for_kind) = (waits(false), waits(true));
         tokio::task::yield_now().await;
         assert!(!for_proof.is_finished());
-        stored_here.answer(&question(1), Some(proof(true, None)));
+        prove(&stored, true);
         for_proof.await.unwrap();
         assert!(!for_kind.is_finished());
-        stored_here.answer(&question(1), None);
+        stored_here.ended(&stored);
         for_kind.await.unwrap();
         questions.try_recv().unwrap();
-        stored_here.ask(question(1));
+
+        let unanswered = stored_here.ask(question(2)).unwrap();
+        questions.try_recv().unwrap();
+        stored_here.ended(&unanswered);
+        unanswered.answered(true).await;
+        stored_here.ask(question(2)).unwrap();
         assert!(questions.try_recv().is_ok(), "it is asked again");
     }
 
@@ -316,11 +276,10 @@ mod tests {
         let (stored_here, _questions) = StoredHere::new();
         for number in 0..3 * MOST {
             let root = format!("/registry/{number}/").into();
-            let question = Question {
+            stored_here.ask(Question {
                 root,
                 ..question(1)
-            };
-            stored_here.ask(question);
+            });
             assert!(stored_here.known().len() <= MOST);
         }
     }

@@ -13,8 +13,7 @@ use crate::client::Client;
 use crate::config::Config;
 use crate::kube::discovery::documents;
 use crate::kube::gvr::{GroupVersion, ResourceKind};
-use crate::watches::apiservers::ApiServers;
-use crate::watches::prover::Prover;
+use crate::watches::prover::{ApiServers, Prover};
 use crate::watches::sample::WatchedResource;
 use crate::watches::storage;
 

@@ -5,22 +5,25 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::StatusCode;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use pingora_http::ResponseHeader;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use crate::net::rare;
-use crate::relay::inspect::expired::{REST_TIMEOUT, goes_on, watched_format};
 use crate::relay::outcome::{ExchangeFailure, Expired, ExpiredEvent};
 use crate::relay::upstream::UpstreamSession;
+use crate::watches::frames::FrameFormat;
 use crate::watches::frames::first_event::{FirstEvent, FirstLook};
-use crate::watches::metrics::{ExpiredResult, WatchMetrics};
+use crate::watches::metrics::WatchMetrics;
 
 /// Time until another server's answer begins.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for a 410 after the header of an answer: kube-apiserver sends both at once. Until then a watch keeps its request.
 const QUIET: Duration = Duration::from_secs(3);
+/// Time for the rest of an ERROR event, or of the body of a 410.
+pub(super) const REST_TIMEOUT: Duration = Duration::from_secs(3);
 const GONE: i32 = 410;
 
 /// What becomes of a 410.
@@ -105,7 +108,7 @@ impl Expiry<'_> {
     /// The server serves the watch.
     fn avoided(self, metrics: &WatchMetrics) {
         if let Expiry::Asked(_) = self {
-            metrics.expired(ExpiredResult::Avoided);
+            metrics.expired(true);
         }
     }
 }
@@ -214,6 +217,38 @@ impl BeginningBody<'_> {
                 Ok(data)
             }
             (FirstLook::Undecided, _) => Ok(Bytes::new()),
+        }
+    }
+}
+
+/// Whether an answer can go on where the one before has ended. `begun`: the `Content-Type` of the header that the client
+/// has; `None` before it has one.
+fn goes_on(begun: Option<&Option<HeaderValue>>, response: &ResponseHeader) -> bool {
+    let is_same = begun.is_none_or(|begun| begun.as_ref() == response.headers.get(CONTENT_TYPE));
+    let is_watch = FrameFormat::of_answer(&response.headers).is_some();
+    is_same && is_watch && response.status == StatusCode::OK
+}
+
+/// The format of an answer whose first event is to be looked at. `begun`: the client has the header of another one.
+fn watched_format(begun: bool, response: &ResponseHeader) -> Option<FrameFormat> {
+    // The length of one answer cannot be that of another.
+    let is_watch =
+        response.status == StatusCode::OK && !response.headers.contains_key(CONTENT_LENGTH);
+    match is_watch || begun {
+        true => FrameFormat::of_answer(&response.headers),
+        false => None,
+    }
+}
+
+/// What passes of a 410 below the header that the client has, which had this `Content-Type`.
+pub fn expired_event(kept: &Expired, content_type: Option<&HeaderValue>) -> Bytes {
+    match kept {
+        Expired::Event(event) => event.body.clone(),
+        Expired::Answer(answer) => {
+            let format = content_type.and_then(FrameFormat::of_content_type);
+            let event = format.and_then(|format| format.error_event(&answer.body));
+            // Without an event the client resumes once more.
+            event.unwrap_or_default()
         }
     }
 }

@@ -20,7 +20,7 @@ mod run;
 mod upgraded;
 mod watch_rest;
 
-pub use self::expired::{Expiry, ResumedWatch};
+pub use self::expired::{Expiry, ResumedWatch, expired_event};
 pub use self::headers::{Exchange, Leaving};
 pub use self::pump::Upload;
 pub use self::read_first::{pass_event, pass_kept};

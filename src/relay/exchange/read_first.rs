@@ -8,12 +8,11 @@ use bytes::Bytes;
 use http::StatusCode;
 use pingora_http::ResponseHeader;
 
-use super::expired::Expiry;
+use super::expired::{Expiry, REST_TIMEOUT};
 use super::headers::{Exchange, pass_header};
 use super::pump::{Upload, stream};
 use super::watch_rest::Delivered;
 use crate::relay::client::ClientSession;
-use crate::relay::inspect::expired;
 use crate::relay::inspect::not_found::{self, NotFound};
 use crate::relay::inspect::turned_away::{self, Reason};
 use crate::relay::outcome::{ExchangeFailure, Expired, KeptAnswer, Outcome};
@@ -22,7 +21,7 @@ use crate::relay::upstream::{BodyPrefix, UpstreamSession};
 use crate::relay::watch::FinalBookmark;
 use crate::routing::decide::NoSuchResource;
 use crate::routing::table::ServerKind;
-use crate::watches::metrics::ExpiredResult;
+use crate::watches::frames::first_event::LIMIT;
 
 /// Why the body of an answer is read first.
 #[derive(Clone, Copy)]
@@ -48,7 +47,7 @@ pub(super) async fn read_first(
     upload: &mut Upload,
 ) -> Result<Delivered, ExchangeFailure> {
     let (limit, time) = match kind {
-        ReadKind::Expired => (expired::LIMIT, expired::REST_TIMEOUT),
+        ReadKind::Expired => (LIMIT, REST_TIMEOUT),
         ReadKind::TurnedAway => (turned_away::LIMIT, turned_away::READING),
         ReadKind::NotFound => (not_found::LIMIT, not_found::TIMEOUT),
     };
@@ -100,7 +99,7 @@ fn after_410(
     exchange: &Exchange<'_>,
     prefix: &BodyPrefix,
 ) -> Result<Option<Failure>, ExchangeFailure> {
-    if prefix.complete && prefix.body.len() <= expired::LIMIT {
+    if prefix.complete && prefix.body.len() <= LIMIT {
         return Ok(Some(|answer| {
             ExchangeFailure::Expired(Expired::Answer(answer))
         }));
@@ -109,7 +108,7 @@ fn after_410(
         return Err(ExchangeFailure::NotContinued);
     }
     let metrics = &exchange.context.shared.metrics.watches;
-    metrics.expired(ExpiredResult::Passed);
+    metrics.expired(false);
     Ok(None)
 }
 
@@ -187,23 +186,22 @@ async fn pass(
     upload.forget();
     let code = response.status.as_u16();
     let BodyPrefix { body, complete } = prefix;
-    let end = complete && body.is_empty();
-    if pass_header(exchange, down, response, end).await.is_err() {
+    let body = body.into();
+    if complete {
+        let answer = KeptAnswer { response, body };
+        let outcome = pass_kept(exchange, &answer, down, upload).await;
+        exchange.release(up, upload.is_sent()).await;
+        return Ok(outcome.into());
+    }
+    let passing = async {
+        pass_header(exchange, down, response, false).await?;
+        write_piece(exchange, down, body, false).await
+    };
+    if passing.await.is_err() {
         return Ok(Outcome::Broken.into());
     }
-    if !end {
-        let writing = write_piece(exchange, down, body.into(), complete);
-        if writing.await.is_err() {
-            return Ok(Outcome::Broken.into());
-        }
-    }
-    if !complete {
-        let none = FinalBookmark::none(exchange.context.shared);
-        return stream(exchange, down, up, upload, (code, None), &none).await;
-    }
-    let outcome = upload.answered(code);
-    exchange.release(up, upload.is_sent()).await;
-    Ok(outcome.into())
+    let none = FinalBookmark::none(exchange.context.shared);
+    stream(exchange, down, up, upload, (code, None), &none).await
 }
 
 /// Passes on an answer that was kept.
@@ -218,10 +216,10 @@ pub async fn pass_kept(
     let end = body.is_empty();
     let passing = async {
         pass_header(exchange, down, response, end).await?;
-        if !end {
-            write_piece(exchange, down, body, true).await?;
+        match end {
+            true => Ok(()),
+            false => write_piece(exchange, down, body, true).await,
         }
-        Ok::<(), Box<pingora_core::Error>>(())
     };
     match passing.await {
         Ok(()) => upload.answered(code),

@@ -53,9 +53,15 @@ pub async fn run(
     };
     let answered = Instant::now();
     note_answer(exchange, &response);
-    if let Some(look) = look(exchange, &response)? {
-        // Boxed, so that it takes no place in the future of every request.
-        return rare(|| read(exchange, look, down, up, response, upload)).await;
+    // Boxed, so that it takes no place in the future of every request.
+    match look(exchange, &response)? {
+        Look::Pass => {}
+        Look::Merge(merge) => {
+            return rare(|| send_merged(exchange, merge, down, up, response, upload)).await;
+        }
+        Look::Read(kind) => {
+            return rare(|| read_first(exchange, kind, down, up, response, upload)).await;
+        }
     }
     let code = response.status.as_u16();
     final_bookmark.answered(&response);
@@ -195,25 +201,27 @@ fn note_answer(exchange: &Exchange<'_>, response: &ResponseHeader) {
     }
 }
 
-/// Why the body of an answer is read before it is passed on.
+/// What is to be done with an answer.
 enum Look<'a> {
-    /// Another server may be asked.
-    First(ReadKind),
+    /// It is passed on as it comes.
+    Pass,
+    /// Its body is read first.
+    Read(ReadKind),
     /// Something is added to the document.
     Merge(&'a MergeRequest),
 }
 
-/// What the header of an answer says about what is to be done with it; `None`: it is passed on as it comes. In this
-/// order: each looks only at answers that none before it takes.
+/// What the header of an answer says about what is to be done with it. In this order: each looks only at answers that
+/// none before it takes.
 fn look<'a>(
     exchange: &'a Exchange<'_>,
     response: &ResponseHeader,
-) -> Result<Option<Look<'a>>, ExchangeFailure> {
+) -> Result<Look<'a>, ExchangeFailure> {
     if let Some(of_resource) = not_executed(exchange.route.server_kind, response) {
         return Err(ExchangeFailure::NotExecuted { of_resource });
     }
     if response.status == StatusCode::GONE && !matches!(exchange.expiry, Expiry::Pass) {
-        return Ok(Some(Look::First(ReadKind::Expired)));
+        return Ok(Look::Read(ReadKind::Expired));
     }
     if !exchange.expiry.accepts(response) {
         return Err(ExchangeFailure::NotContinued);
@@ -222,33 +230,18 @@ fn look<'a>(
     if turned_away::is_possible(response.status)
         && turned_away::may_be(&exchange.asking(), &snapshot(), response)
     {
-        return Ok(Some(Look::First(ReadKind::TurnedAway)));
+        return Ok(Look::Read(ReadKind::TurnedAway));
     }
     if let Some(merge_request) = &exchange.merge_request
         && merge_request.concerns(response.status)
     {
-        return Ok(Some(Look::Merge(merge_request)));
+        return Ok(Look::Merge(merge_request));
     }
     if response.status == StatusCode::NOT_FOUND
         && exchange.route.no_such_resource != NoSuchResource::Pass
         && !denials::is_no_path_of_it(&snapshot(), &exchange.context.info)
     {
-        return Ok(Some(Look::First(ReadKind::NotFound)));
+        return Ok(Look::Read(ReadKind::NotFound));
     }
-    Ok(None)
-}
-
-/// An answer whose body is read before it is passed on.
-async fn read(
-    exchange: &Exchange<'_>,
-    look: Look<'_>,
-    down: &mut ClientSession,
-    up: UpstreamSession,
-    response: Box<ResponseHeader>,
-    upload: &mut Upload,
-) -> Result<Delivered, ExchangeFailure> {
-    match look {
-        Look::First(kind) => read_first(exchange, kind, down, up, response, upload).await,
-        Look::Merge(merge) => send_merged(exchange, merge, down, up, response, upload).await,
-    }
+    Ok(Look::Pass)
 }

@@ -2,7 +2,7 @@
 //!
 //! A watch lasts for hours and is mostly silent, and a server has thousands. So what its request needed until then is
 //! given back: its header, its route, and the state in which another server could be asked. This holds what a quiet
-//! HTTP/2 watch without a request body still needs. Other requests stay where they began (`super::stream`).
+//! HTTP/2 watch without a request body still needs. Other requests stay where they began (`super::pump`).
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};

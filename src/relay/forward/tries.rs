@@ -27,14 +27,12 @@ use crate::log_throttle::LogRateLimit;
 use crate::net::RedactedError;
 use crate::relay::answer::Refusal;
 use crate::relay::context::RequestContext;
-use crate::relay::exchange::{ResumedWatch, Upload};
+use crate::relay::exchange::{ResumedWatch, Upload, expired_event};
 use crate::relay::inspect::denials::{self, LocalServer};
-use crate::relay::inspect::expired;
 use crate::relay::outcome::{ExchangeFailure, Expired, KeptAnswer};
 use crate::relay::plan::{self, Route};
 use crate::relay::shared::Shared;
 use crate::routing::table::ServerKind;
-use crate::watches::metrics::ExpiredResult;
 
 /// How long a request waits until it may ask other servers whether they know a custom resource.
 const NOT_FOUND_RETRY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -255,13 +253,13 @@ impl<'a> Tries<'a> {
         }) = self.expired.take().map(|it| *it)
         {
             let metrics = &context.shared.metrics;
-            metrics.watches.expired(ExpiredResult::Passed);
+            metrics.watches.expired(false);
             watch.end_asking();
             let kept = match (expired, watch.begun()) {
                 (Expired::Answer(answer), None) => Kept::Answer(answer),
                 (expired, begun) => {
                     let content_type = begun.and_then(Option::as_ref);
-                    Kept::Event(expired::event(&expired, content_type))
+                    Kept::Event(expired_event(&expired, content_type))
                 }
             };
             return Some((from, kept));

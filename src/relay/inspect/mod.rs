@@ -2,13 +2,35 @@
 //! the beginning of its body, and gives a verdict; the exchange reads, asks and waits.
 //!
 //! Answers that turn requests away ([`turned_away`]), "no such resource" ([`not_found`]) and when it is true
-//! ([`denials`]), a watch that is too old for its server ([`expired`]), and what a peer's proxy says of its own answer
-//! ([`not_executed`]).
+//! ([`denials`]), and what a peer's proxy says of its own answer ([`not_executed`]).
 
-mod asking;
 pub mod denials;
-pub mod expired;
 pub mod not_found;
 pub mod turned_away;
 
-pub use self::asking::{Asking, not_executed};
+use http::{Method, StatusCode};
+use pingora_http::ResponseHeader;
+
+use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE};
+use crate::request::info::RequestInfo;
+use crate::routing::decide::NoSuchResource;
+use crate::routing::table::ServerKind;
+
+/// Who was asked for what, and for whom.
+pub struct Asking<'a> {
+    pub method: &'a Method,
+    pub info: &'a RequestInfo<'a>,
+    pub server_kind: ServerKind,
+    /// What becomes of "no such resource".
+    pub no_such_resource: NoSuchResource,
+    /// A peer's proxy has rerouted the request and gets the answer.
+    pub for_peer: bool,
+}
+
+/// Whether a peer's proxy says that the request was not executed. `Some(true)`: because of the resource.
+pub fn not_executed(server_kind: ServerKind, response: &ResponseHeader) -> Option<bool> {
+    let may_be =
+        server_kind == ServerKind::Proxied && response.status == StatusCode::SERVICE_UNAVAILABLE;
+    let mark = may_be.then(|| response.headers.get(NOT_EXECUTED))?;
+    mark.map(|mark| mark == OF_RESOURCE)
+}

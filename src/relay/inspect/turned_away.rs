@@ -23,7 +23,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, RETR
 use http::{Method, StatusCode};
 use pingora_http::ResponseHeader;
 
-use super::asking::Asking;
+use super::Asking;
 use super::not_found::contains;
 use crate::kube::gvr::GvrRef;
 use crate::request::info::Verb;

@@ -27,13 +27,13 @@ use crate::relay::client::unread::KeptBytes;
 use crate::relay::shared::Shared;
 use crate::relay::shutdown::{DRAIN_TURNS, ShutdownPhase};
 use crate::request::info::{RequestInfo, Target, Verb, is_set, query_values};
+use crate::watches::change_log::Withheld;
+use crate::watches::change_logs::SharedChangeLog;
 use crate::watches::follower::Follower;
 use crate::watches::frames::{FrameFormat, ObjectType, revision};
-use crate::watches::proof::Withheld;
 use crate::watches::sample::WatchedResource;
-use crate::watches::shared_change_log::SharedChangeLog;
 use crate::watches::storage;
-use crate::watches::stored_here::Question;
+use crate::watches::stored_here::{Question, Stored};
 
 /// Longest wait for etcd: a little longer than kubeadm's etcd takes to report its progress.
 const ETCD_TIMEOUT: Duration = Duration::from_secs(6);
@@ -80,7 +80,8 @@ struct BookmarkRequest {
     transformed: Option<Box<ObjectType>>,
     /// Identifies the process of the server.
     process: OnceLock<u64>,
-    change_log: Mutex<Option<Arc<SharedChangeLog>>>,
+    /// What is read from etcd for it, and where its server stores the resource.
+    proof: Mutex<Option<(Arc<SharedChangeLog>, Arc<Stored>)>>,
 }
 
 impl<'a> FinalBookmark<'a> {
@@ -109,7 +110,7 @@ impl<'a> FinalBookmark<'a> {
             accept: header.headers.get(ACCEPT).cloned(),
             transformed: None,
             process: OnceLock::new(),
-            change_log: Mutex::default(),
+            proof: Mutex::default(),
         });
         let watch = Watch {
             server,
@@ -195,7 +196,7 @@ impl<'a> FinalBookmark<'a> {
     pub fn count(&self, kept: &mut KeptBytes<'_>) {
         if let Some(watch) = &self.watch
             && let Some(follower) = &mut *lock(&watch.follower)
-            && !kept.are(follower.kept())
+            && !kept.are(follower.frames.kept())
         {
             follower.give_up();
         }
@@ -303,7 +304,7 @@ impl<'a> FinalBookmark<'a> {
     /// Registers what is to be read from etcd, as far as that is known by now.
     fn register(&self) {
         if let Some((watch, bookmark_request)) = self.bookmark_request() {
-            bookmark_request.register_change_log(self.shared, watch);
+            bookmark_request.register(self.shared, watch);
         }
     }
 
@@ -333,7 +334,8 @@ impl Watch {
     /// Whether what was passed on ends with a frame; `None`: that is not known.
     fn is_at_boundary(&self) -> Option<bool> {
         let follower = lock(&self.follower);
-        follower.as_ref().map(Follower::at_boundary)
+        let follower = follower.as_ref();
+        follower.map(|follower| follower.frames.at_boundary())
     }
 
     /// Waits for the end of the current frame.
@@ -356,9 +358,9 @@ impl BookmarkRequest {
         Follower::new(format, self.start)
     }
 
-    /// Asks whether `server` stores the resource in this etcd. Returns the resource's key prefix; `None`: that is not
-    /// known by now, or the history of the server's process is not that of this etcd.
-    fn ask_where_stored(&self, shared: &Shared, watch: &Watch) -> Option<String> {
+    /// Asks whether the watch's server stores the resource in this etcd. Returns the resource's key prefix, too; `None`:
+    /// that is not known by now, or the history of the server's process is not that of this etcd.
+    fn ask_where_stored(&self, shared: &Shared, watch: &Watch) -> Option<(String, Arc<Stored>)> {
         let request = self.resource.request(&self.namespace);
         let server = watch.server;
         let is_local = server == shared.config.api_server.address;
@@ -376,48 +378,43 @@ impl BookmarkRequest {
             true => shared.local.epoch(),
             false => start().map_or(0, i64::unsigned_abs),
         });
-        shared.watches.stored_here.ask(Question {
+        let stored = shared.watches.stored_here.ask(Question {
             server,
             process: *process,
             root: (&*root).into(),
             resource: self.resource.clone(),
             custom: kind == ResourceKind::Custom,
         });
-        (!is_void).then_some(root)
+        Some(root).filter(|_| !is_void).zip(stored)
     }
 
     /// Registers what this watch needs to know from etcd; `None` if that cannot be known.
-    fn register_change_log(&self, shared: &Shared, watch: &Watch) -> Option<Arc<SharedChangeLog>> {
-        let mut change_log = lock(&self.change_log);
-        if change_log.is_none() {
-            let root = self.ask_where_stored(shared, watch)?;
-            let follower = lock(&watch.follower);
-            let position = follower.as_ref()?.position()?;
-            *change_log = shared
-                .watches
-                .change_logs
-                .register(&root, position.revision);
+    fn register(
+        &self,
+        shared: &Shared,
+        watch: &Watch,
+    ) -> Option<(Arc<SharedChangeLog>, Arc<Stored>)> {
+        let mut proof = lock(&self.proof);
+        if proof.is_none() {
+            let (root, stored) = self.ask_where_stored(shared, watch)?;
+            let position = lock(&watch.follower).as_ref()?.position()?;
+            let change_logs = &shared.watches.change_logs;
+            *proof = Some((change_logs.register(&root, position.revision)?, stored));
         }
-        change_log.clone()
-    }
-
-    /// Whether nothing showed the kind of the objects.
-    fn wants_kind(&self, watch: &Watch) -> bool {
-        let follower = lock(&watch.follower);
-        let delivered = follower.as_ref().and_then(Follower::object_type);
-        self.transformed.is_none() && delivered.is_none()
+        proof.clone()
     }
 
     /// Waits until etcd has reported all changes up to its revision at the first request. Returns whether that took a
     /// noticeable time.
     async fn wait_for_etcd(&self, shared: &Shared, watch: &Watch, end: Instant) -> bool {
         let begin = Instant::now();
-        if let Some(change_log) = self.register_change_log(shared, watch) {
-            // After the timeout the bookmark is made from what is known.
-            let stored_here = &shared.watches.stored_here;
-            let answered =
-                stored_here.answered(watch.server, &change_log.root, self.wants_kind(watch));
+        if let Some((change_log, stored)) = self.register(shared, watch) {
+            let delivered = lock(&watch.follower)
+                .as_ref()
+                .is_some_and(|follower| follower.object_type().is_some());
+            let answered = stored.answered(self.transformed.is_none() && !delivered);
             let both = async { tokio::join!(change_log.caught_up(), answered) };
+            // After the timeout the bookmark is made from what is known.
             let _ = timeout_at(end, both).await;
         }
         begin.elapsed() > NO_WAIT
@@ -429,37 +426,35 @@ impl BookmarkRequest {
         if follower.is_over_budget() {
             return Err(Withheld::OverBudget);
         }
-        if !follower.is_understood() {
+        if !follower.frames.is_read() {
             return Err(Withheld::NotUnderstood);
         }
-        if !follower.at_boundary() {
+        if !follower.frames.at_boundary() {
             return Err(Withheld::HalfFrame);
         }
         let position = follower.position().ok_or(Withheld::NoBeginning)?;
-        let change_log = lock(&self.change_log).clone();
-        let change_log = change_log.ok_or_else(|| match self.ask_where_stored(shared, watch) {
-            None => Withheld::ElsewhereStored,
-            Some(_) => Withheld::NotTold,
-        })?;
+        let known = lock(&self.proof).clone();
+        let (change_log, stored) =
+            known.ok_or_else(|| match self.ask_where_stored(shared, watch) {
+                None => Withheld::ElsewhereStored,
+                Some(_) => Withheld::NotTold,
+            })?;
         let scope = storage::scope(&self.resource.request(&self.namespace));
-        let proof = shared
-            .watches
-            .stored_here
-            .proof(watch.server, &change_log.root);
+        let proof = stored.proof();
         let stored_here = proof.stored_here == Some(true);
         let revision = change_log.newest_safe(position, &scope, stored_here)?;
         let delivered = follower.object_type().or(self.transformed.as_deref());
         let named = || {
             Some(ObjectType {
                 api_version: self.resource.api_version(),
-                kind: proof.kind.filter(|kind| !kind.is_empty())?,
+                kind: proof.kind?,
             })
         };
         let object_type = delivered
             .cloned()
             .or_else(named)
             .ok_or(Withheld::TypeUnknown)?;
-        let frame = follower.format().bookmark(&object_type, revision);
+        let frame = follower.frames.format.bookmark(&object_type, revision);
         frame.ok_or(Withheld::TypeUnknown)
     }
 }

@@ -204,7 +204,7 @@ impl FrameEnd {
 /// Finds the frames of one stream, and reads them until one cannot be read.
 #[derive(Debug)]
 pub struct Frames {
-    format: FrameFormat,
+    pub format: FrameFormat,
     end: FrameEnd,
     /// The start of a frame whose end was not forwarded yet.
     half: BytesMut,
@@ -219,10 +219,6 @@ impl Frames {
             half: BytesMut::new(),
             is_read: true,
         }
-    }
-
-    pub fn format(&self) -> FrameFormat {
-        self.format
     }
 
     /// Memory of the half frame.

@@ -11,9 +11,9 @@ use etcd_client::{Client, Compare, CompareOp, EventType, Txn, TxnOp, WatchOption
 use kube_interop_proxy::cluster::connector::{self, Connector};
 use kube_interop_proxy::config;
 use kube_interop_proxy::tls::files::FileSnapshot;
+use kube_interop_proxy::watches::change_log::Withheld;
 use kube_interop_proxy::watches::change_logs::{self, ChangeLogs};
 use kube_interop_proxy::watches::follower::WatchPosition;
-use kube_interop_proxy::watches::proof::Withheld;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 

@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use kube_interop_proxy::cluster::connector::{Connector, EtcdTls};
 use kube_interop_proxy::config::EtcdConfig;
-use kube_interop_proxy::watches::apiservers::{AskServer, NoAnswer};
 use kube_interop_proxy::watches::change_logs::{self, ChangeLogs};
-use kube_interop_proxy::watches::prover::Prover;
+use kube_interop_proxy::watches::prover::{AskServer, NoAnswer, Prover};
 use kube_interop_proxy::watches::sample::WatchedResource;
 use kube_interop_proxy::watches::stored_here::{self, Question, StoredHere};
 use tokio::sync::Semaphore;
@@ -59,14 +58,19 @@ struct HangingWebhook {
 struct Server(Arc<HangingWebhook>);
 
 impl AskServer for Server {
-    async fn get(&self, _: SocketAddr, path: &str, _: &'static str) -> Result<Bytes, NoAnswer> {
+    async fn get(
+        &self,
+        _: SocketAddr,
+        path: &str,
+        _: &'static str,
+    ) -> Result<Option<Bytes>, NoAnswer> {
         if path.contains("widgets") {
             self.0.asked.fetch_add(1, Ordering::Relaxed);
             self.0.may_answer.acquire().await.unwrap().forget();
             return Err(NoAnswer::NotNow);
         }
         let list = r#"{"kind":"PartialObjectMetadataList","metadata":{"resourceVersion":"100"},"items":[]}"#;
-        Ok(Bytes::from_static(list.as_bytes()))
+        Ok(Some(Bytes::from_static(list.as_bytes())))
     }
 }
 
@@ -90,7 +94,7 @@ async fn what_is_asked_in_vain_keeps_nothing_new_waiting() {
     let server = SocketAddr::from(([127, 0, 0, 1], 6443));
     let ask = |resource: &str| {
         let root = format!("/registry/example.com/{resource}/");
-        stored_here.ask(Question {
+        let stored = stored_here.ask(Question {
             server,
             process: 1,
             root: root.as_str().into(),
@@ -101,7 +105,7 @@ async fn what_is_asked_in_vain_keeps_nothing_new_waiting() {
             },
             custom: true,
         });
-        root
+        stored.unwrap()
     };
     for number in 0..HANGING {
         ask(&format!("widgets{number}"));
@@ -111,9 +115,8 @@ async fn what_is_asked_in_vain_keeps_nothing_new_waiting() {
         webhook.asked.load(Ordering::Relaxed) > HANGING
     })
     .await;
-    let root = ask("gadgets");
-    let answered = stored_here.answered(server, &root, false);
-    timeout(LONG, answered).await.unwrap();
-    assert_eq!(stored_here.proof(server, &root).stored_here, Some(true));
+    let gadgets = ask("gadgets");
+    timeout(LONG, gadgets.answered(false)).await.unwrap();
+    assert_eq!(gadgets.proof().stored_here, Some(true));
     running.abort();
 }

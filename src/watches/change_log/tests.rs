@@ -63,6 +63,47 @@ fn every_reason_has_a_name_of_its_own() {
     assert_eq!(names.len(), Withheld::ALL.len());
 }
 
+fn first_after(log: &ChangeLog, revision: i64, scope: &str) -> Option<i64> {
+    log.after(revision, scope).next()
+}
+
+fn count_at(log: &ChangeLog, revision: i64, scope: &str) -> usize {
+    let later = log.after(revision - 1, scope);
+    later.take_while(|at| *at == revision).count()
+}
+
+#[test]
+fn changes_are_found_by_revision_and_scope() {
+    let mut log = ChangeLog::new(5);
+    for (revision, key) in [(6, "a/x"), (8, "ab/x"), (8, "a/y"), (9, "b/x")] {
+        log.changed(revision, key);
+    }
+    log.complete_through(12);
+    log.complete_through(11);
+    assert_eq!((log.from, log.through), (5, 12));
+    assert_eq!(first_after(&log, 4, "a/"), Some(6));
+    assert_eq!(first_after(&log, 6, "a/"), Some(8));
+    assert_eq!(first_after(&log, 8, "a/"), None);
+    assert_eq!(first_after(&log, 8, ""), Some(9));
+    assert_eq!(
+        (
+            count_at(&log, 8, ""),
+            count_at(&log, 8, "a/"),
+            count_at(&log, 7, "")
+        ),
+        (2, 1, 0)
+    );
+}
+
+#[test]
+fn what_is_too_much_is_forgotten_and_not_claimed() {
+    let mut log = ChangeLog::new(1);
+    let count = i64::try_from(LIMIT).unwrap() + 10;
+    (1..=count).for_each(|revision| log.changed(revision, "a"));
+    assert_eq!(log.from, 11);
+    assert_eq!(first_after(&log, 10, ""), Some(11));
+}
+
 fn pod() -> ObjectType {
     ObjectType {
         api_version: "v1".to_owned(),
