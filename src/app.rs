@@ -23,7 +23,6 @@ use crate::config::Config;
 use crate::config::settings::SharedSettings;
 use crate::discovery::metrics::PeerDiscoveryMetrics;
 use crate::discovery::peer_discovery::SharedPeerDiscovery;
-use crate::local::discovery::EtcdResources;
 use crate::local::discovery::LocalView;
 use crate::local::state::LocalState;
 use crate::net::files;
@@ -190,10 +189,8 @@ impl Wiring {
             &self.maker,
             &self.local,
             local::EtcdFacts {
-                resources: EtcdResources {
-                    custom: published.custom.subscribe(),
-                    former: published.former.clone(),
-                },
+                custom: published.custom.subscribe(),
+                former: published.former.clone(),
                 header_names: published.header_names.subscribe(),
             },
             &mut self.control,

@@ -15,32 +15,15 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 pub fn maker(config: &Config, credentials: Current) -> Result<ClientMaker, MakerError> {
     let names = &config.serving.request_headers;
     let user = &config.api_server.internal_user;
-    maker_as(
-        config,
-        credentials,
-        client::identity(names, user, &["system:masters"])?,
-    )
+    let identity = client::identity(names, user, &["system:masters"])?;
+    maker_as(config, credentials, identity)
 }
 
-/// Clients for the local apiserver without an identity. Each request brings its own.
-pub(super) fn maker_as_nobody(
-    config: &Config,
-    credentials: Current,
-) -> Result<ClientMaker, MakerError> {
-    maker_as(config, credentials, HeaderMap::new())
-}
-
-fn maker_as(
+pub(super) fn maker_as(
     config: &Config,
     credentials: Current,
     identity: HeaderMap,
 ) -> Result<ClientMaker, MakerError> {
-    let server = &config.api_server;
-    ClientMaker::new(
-        &server.server_name,
-        credentials,
-        |credentials| &credentials.local,
-        identity,
-        TIMEOUT,
-    )
+    let name = &config.api_server.server_name;
+    ClientMaker::new(name, credentials, |of| &of.local, identity, TIMEOUT)
 }

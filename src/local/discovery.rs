@@ -3,16 +3,16 @@
 //! Only an initialized apiserver is read: one that is starting lists less than it will serve. After a restart the served set
 //! is unknown until it is read again. A group version that cannot be read keeps its last known resources.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::groups::ServedGroups;
-use super::reader::{FormerRecord, ReadError, Reader};
+use super::reader::{ReadError, Reader};
 use super::state::LocalState;
-use crate::client::{Client, ClientError};
+use crate::client::ClientError;
 use crate::kube::gvr::{Custom, Scopes, ServedSet};
 use crate::kube::version::Versions;
 use crate::log_throttle::{LogThrottle, chain};
@@ -37,6 +37,13 @@ pub struct LocalView {
     pub versions: Option<Versions>,
 }
 
+/// Replaces what is known only by what differs.
+fn update<T: PartialEq>(known: &mut Arc<T>, now: T) {
+    if **known != now {
+        *known = Arc::new(now);
+    }
+}
+
 impl LocalView {
     /// `reader` has read what the apiserver serves itself, since `begun`.
     fn update(
@@ -47,28 +54,11 @@ impl LocalView {
     ) {
         self.reads += 1;
         self.read = Some(begun);
-        if self.served.as_deref() != Some(&served) {
-            self.served = Some(Arc::new(served));
-        }
-        if *self.doubted != *reader.doubted() {
-            self.doubted = Arc::new(reader.doubted().clone());
-        }
-        if *self.groups != groups {
-            self.groups = Arc::new(groups);
-        }
-        if *self.scopes != *reader.scopes() {
-            self.scopes = Arc::new(reader.scopes().clone());
-        }
+        update(self.served.get_or_insert_default(), served);
+        update(&mut self.doubted, reader.doubted());
+        update(&mut self.groups, groups);
+        update(&mut self.scopes, reader.scopes().clone());
     }
-}
-
-/// What etcd says of resources.
-#[derive(Debug, Clone)]
-pub struct EtcdResources {
-    /// CRDs and aggregated APIs; `None` until etcd was read.
-    pub custom: watch::Receiver<Option<Arc<Custom>>>,
-    /// What the proxy before this one has written. Set before `custom`.
-    pub former: Arc<OnceLock<FormerRecord>>,
 }
 
 /// Shortest pause between two reads: changes often come in bursts.
@@ -77,15 +67,14 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
 const DOUBT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs until all receivers of `view` are dropped. Aggregated APIs are not read, because their servers may hang.
+/// `custom`: CRDs and aggregated APIs; `None` until etcd was read.
 pub async fn run(
-    client: Client,
+    mut reader: Reader,
     state: Arc<LocalState>,
     every: Duration,
-    etcd: EtcdResources,
+    mut custom: watch::Receiver<Option<Arc<Custom>>>,
     view: watch::Sender<LocalView>,
 ) {
-    let EtcdResources { mut custom, former } = etcd;
-    let mut reader = Reader::after(client, former);
     let mut last = Instant::now();
     let mut last_epoch = state.epoch();
     let throttle = LogThrottle::default();
@@ -136,7 +125,7 @@ pub async fn run(
         };
         tokio::select! {
             () = sleep_until(due) => {}
-            () = state.reread() => sleep_until(last + SHORTEST_PAUSE).await,
+            () = state.reread.notified() => sleep_until(last + SHORTEST_PAUSE).await,
             Ok(()) = custom.changed() => sleep_until(last + SHORTEST_PAUSE).await,
         }
         last = Instant::now();

@@ -35,12 +35,15 @@ fn without_core(served: &ServedSet) -> impl Iterator<Item = &Gvr> {
     served.iter().filter(|gvr| !gvr.group.is_empty())
 }
 
-/// The group versions of `served`: those of `order` first, then the rest by name. `unlisted`: documents of those that
-/// aggregated discovery lacks.
+/// Group versions with their resources and documents.
+type Documents = BTreeMap<GroupVersion, (BTreeSet<Gvr>, Bytes)>;
+
+/// The group versions of `served`: those of `order` first, then the rest by name. `unlisted`: of those that aggregated
+/// discovery lacks.
 pub(super) fn arrange<'a>(
     order: impl Iterator<Item = &'a GroupVersion>,
     served: &'a ServedSet,
-    unlisted: &BTreeMap<GroupVersion, Bytes>,
+    unlisted: &Documents,
 ) -> Document {
     let names = without_core(served);
     let names: BTreeSet<_> = names.map(|gvr| (&*gvr.group, &*gvr.version)).collect();
@@ -54,18 +57,13 @@ pub(super) fn arrange<'a>(
     described.collect()
 }
 
-fn described(
-    group: &str,
-    version: &str,
-    served: &ServedSet,
-    unlisted: &BTreeMap<GroupVersion, Bytes>,
-) -> Version {
+fn described(group: &str, version: &str, served: &ServedSet, unlisted: &Documents) -> Version {
     let of = GroupVersion {
         group: group.to_owned(),
         version: version.to_owned(),
     };
     let document = unlisted.get(&of);
-    let read = document.and_then(|it| documents::resources(&of, it).ok());
+    let read = document.and_then(|(_, it)| documents::resources(&of, it).ok());
     let mut described = read.unwrap_or_default();
     described.resources.retain(|resource| {
         served.contains(&Gvr {
@@ -141,7 +139,8 @@ mod tests {
         let resources = br#"{"kind":"APIResourceList","groupVersion":"batch/v1","resources":[
             {"name":"customjobs","kind":"CustomJob","namespaced":true,"verbs":["list"]},
             {"name":"jobs","kind":"Job","namespaced":true,"verbs":["list"]}]}"#;
-        let unlisted = [(of("batch", "v1"), Bytes::from_static(resources))].into();
+        let document = (BTreeSet::new(), Bytes::from_static(resources));
+        let unlisted = [(of("batch", "v1"), document)].into();
         let mut served = things(&[("apps", "v1"), ("batch", "v1")]);
         let jobs = Gvr {
             group: "batch".to_owned(),

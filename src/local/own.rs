@@ -5,6 +5,8 @@
 //! only. An APIService takes nothing away from what a process was seen to serve itself, and may be known later than it is
 //! listed: only what two reads lack is gone.
 
+use std::collections::BTreeMap;
+
 use hashbrown::HashMap;
 use http::StatusCode;
 
@@ -68,16 +70,21 @@ impl Answered {
     }
 }
 
+/// How a resource that was listed stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Own,
+    /// It counts as own. It is in doubt, and was never seen to be its own.
+    Doubted,
+    /// The last read listed it first, under a name that no CRD and no aggregated API had.
+    Newcomer,
+}
+
 /// What one process of an apiserver serves itself, as of the last read of its discovery.
 #[derive(Debug, Default)]
 pub(super) struct OwnResources {
-    own: ServedSet,
-    /// What of `own` is in doubt, and was never seen to be its own.
-    doubted: ServedSet,
-    /// What of `own` the last read lacked.
-    missing: ServedSet,
-    /// What the last read listed first, under a name that no CRD and no aggregated API had.
-    newcomers: ServedSet,
+    /// And whether the last read lacked it.
+    known: BTreeMap<Gvr, (Standing, bool)>,
     /// This process was read.
     is_read: bool,
     answers: HashMap<Gvr, Answered>,
@@ -89,10 +96,10 @@ impl OwnResources {
     /// The process may have been replaced. What an aggregated API hides of what the former process served may be its own
     /// too.
     pub(super) fn restarted(&mut self) {
+        let known = std::mem::take(&mut self.known).into_iter();
+        let own = known.filter(|(_, (standing, _))| *standing != Standing::Newcomer);
         *self = Self {
-            missing: self.own.clone(),
-            own: std::mem::take(&mut self.own),
-            doubted: std::mem::take(&mut self.doubted),
+            known: own.map(|(gvr, (of, _))| (gvr, (of, true))).collect(),
             ..Self::default()
         };
     }
@@ -101,7 +108,9 @@ impl OwnResources {
     /// still be the server's own.
     pub(super) fn remember(&mut self, former: &ServedSet, custom: &Custom) {
         let is_hidden = |gvr: &&Gvr| custom.is_aggregated(&gvr.group, &gvr.version);
-        self.own.extend(former.iter().filter(is_hidden).cloned());
+        let hidden = former.iter().filter(is_hidden).cloned();
+        self.known
+            .extend(hidden.map(|gvr| (gvr, (Standing::Own, false))));
     }
 
     /// Nothing proves that it is still the same process.
@@ -152,71 +161,67 @@ impl OwnResources {
     }
 
     /// A read of discovery: what of `listed` is the server's own.
-    pub(super) fn update(&mut self, listed: ServedSet, custom: &Custom) -> &ServedSet {
+    pub(super) fn update(&mut self, listed: ServedSet, custom: &Custom) -> ServedSet {
         let is_aggregated = |gvr: &Gvr| custom.is_aggregated(&gvr.group, &gvr.version);
         // The aggregated API may have answered, before it was known.
         self.answers
             .retain(|gvr, _| custom.definition(gvr.borrow()).is_some() && !is_aggregated(gvr));
         let is_first = !std::mem::replace(&mut self.is_read, true);
-        let mut before = std::mem::take(&mut self.own);
-        let newcomers = std::mem::take(&mut self.newcomers);
-        let missing = std::mem::take(&mut self.missing);
-        let doubted = std::mem::take(&mut self.doubted);
-        let mut in_doubt = Vec::new();
+        let mut before = std::mem::take(&mut self.known);
+        let mut doubted = Vec::new();
         self.has_unasked = false;
         for gvr in listed.into_iter().filter(|gvr| !is_aggregated(gvr)) {
-            let was_own = before.remove(&gvr);
-            let is_custom = custom.definition(gvr.borrow()).is_some();
-            let is_own = match is_custom {
-                true => match self.origin(gvr.borrow()) {
-                    Answer::BuiltIn => true,
-                    Answer::Custom => false,
-                    Answer::Doubt if was_own && !doubted.contains(&gvr) => true,
-                    Answer::Doubt => {
-                        in_doubt.push(gvr);
-                        continue;
-                    }
+            let before = before.remove(&gvr).map(|(standing, _)| standing);
+            let standing = match custom.definition(gvr.borrow()) {
+                Some(_) => match self.origin(gvr.borrow()) {
+                    Answer::BuiltIn => Standing::Own,
+                    Answer::Custom => continue,
+                    Answer::Doubt if before == Some(Standing::Own) => Standing::Own,
+                    Answer::Doubt => Standing::Doubted,
                 },
                 // What a process begins to serve is custom, and its CRD may not be known yet.
-                false => is_first || was_own || newcomers.contains(&gvr),
+                None if is_first || before.is_some() => Standing::Own,
+                None => Standing::Newcomer,
             };
-            if is_own {
-                self.own.insert(gvr);
-            } else if !is_custom {
-                self.newcomers.insert(gvr);
+            match standing {
+                Standing::Doubted => doubted.push((gvr, false)),
+                certain => drop(self.known.insert(gvr, (certain, false))),
             }
         }
         // An aggregated API, which may not be known yet, may hide them in discovery.
-        for gvr in before {
-            if is_aggregated(&gvr) || (!missing.contains(&gvr) && self.missing.insert(gvr.clone()))
-            {
-                match doubted.contains(&gvr) {
-                    true => in_doubt.push(gvr),
-                    false => drop(self.own.insert(gvr)),
-                }
+        for (gvr, (standing, was_missing)) in before {
+            let is_missing = !is_aggregated(&gvr);
+            match standing {
+                _ if is_missing && was_missing => {}
+                Standing::Own => drop(self.known.insert(gvr, (standing, is_missing))),
+                Standing::Doubted => doubted.push((gvr, is_missing)),
+                Standing::Newcomer => {}
             }
         }
-        self.admit(in_doubt);
-        &self.own
+        self.admit(doubted);
+        let own = self.known.iter();
+        let own = own.filter(|(_, (standing, _))| *standing != Standing::Newcomer);
+        own.map(|(gvr, _)| gvr.clone()).collect()
     }
 
     /// Counts what is in doubt as own, up to [`MOST_DOUBTED`], the shortest names first: Kubernetes' own are short.
-    fn admit(&mut self, mut in_doubt: Vec<Gvr>) {
-        in_doubt.sort_by_key(packed_len);
+    fn admit(&mut self, mut doubted: Vec<(Gvr, bool)>) {
+        doubted.sort_by_key(|(gvr, _)| packed_len(gvr));
         let mut left = MOST_DOUBTED;
-        for gvr in in_doubt {
+        for (gvr, is_missing) in doubted {
             match left.checked_sub(packed_len(&gvr)) {
                 Some(rest) => left = rest,
                 None => return,
             }
-            self.own.insert(gvr.clone());
-            self.doubted.insert(gvr);
+            self.known.insert(gvr, (Standing::Doubted, is_missing));
         }
     }
 
     /// What of the last [`OwnResources::update`] may be custom: the server could not say yet.
-    pub(super) fn doubted(&self) -> &ServedSet {
-        &self.doubted
+    pub(super) fn doubted(&self) -> ServedSet {
+        let known = self.known.iter();
+        let doubted = known.filter(|(_, (standing, _))| *standing == Standing::Doubted);
+        doubted.map(|(gvr, _)| gvr.clone()).collect()
     }
 
     /// Whether a resource with the name of a CRD's is the server's own.
@@ -293,7 +298,7 @@ mod tests {
         for question in questions {
             own.answered(question, answer);
         }
-        (count, own.update(listed, custom).clone())
+        (count, own.update(listed, custom))
     }
 
     #[test]
@@ -442,7 +447,7 @@ mod tests {
         ] {
             let result = read(&mut own, &[SLICES], &slices("v1beta1", 5), answer);
             assert_eq!(result, (asked, set(known)));
-            assert_eq!(*own.doubted(), set(known));
+            assert_eq!(own.doubted(), set(known));
         }
     }
 

@@ -61,8 +61,8 @@ pub async fn run(mut client: Client, state: Arc<LocalState>, every: Duration) {
                     ConnectionEnd::Broken => Trigger::Cut,
                 }
             }
-            () = state.suspicion() => Trigger::Lease,
-            () = state.wanted() => {
+            () = state.suspected.notified() => Trigger::Lease,
+            () = state.wanted.notified() => {
                 if let Some(last) = last_wanted {
                     sleep_until(last + PAUSE).await;
                 }

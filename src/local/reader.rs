@@ -69,8 +69,9 @@ pub struct Reader {
     no_proxy: bool,
     /// The scopes of what was read last, without custom resources.
     scopes: Scopes,
-    /// Resources of each group version, as last read from its own document.
-    known: BTreeMap<GroupVersion, BTreeSet<Gvr>>,
+    /// Resources of each group version that was read by its own document, and that document if aggregated discovery lacks
+    /// it.
+    known: BTreeMap<GroupVersion, (BTreeSet<Gvr>, Bytes)>,
     /// ETag and contents of the aggregated documents.
     aggregated: BTreeMap<&'static str, (HeaderValue, BTreeSet<Gvr>)>,
     /// `Content-Type` of aggregated discovery; `None`: the server has none.
@@ -79,8 +80,6 @@ pub struct Reader {
     is_index_due: bool,
     /// What its list of groups names, in that order; without the core group.
     listed: Vec<GroupVersion>,
-    /// Documents of group versions that aggregated discovery lacks.
-    unlisted: BTreeMap<GroupVersion, Bytes>,
     /// Versions of groups that the list of groups lacks, in the order of the group's own document.
     orders: BTreeMap<String, Vec<GroupVersion>>,
     /// Keys: paths of group versions whose document cannot be read.
@@ -103,7 +102,6 @@ impl Reader {
             aggregated_type: None,
             is_index_due: true,
             listed: Vec::new(),
-            unlisted: BTreeMap::new(),
             orders: BTreeMap::new(),
             throttle: LogThrottle::default(),
         }
@@ -152,7 +150,6 @@ impl Reader {
         self.aggregated.clear();
         self.is_index_due = true;
         self.listed.clear();
-        self.unlisted.clear();
         self.orders.clear();
     }
 
@@ -180,15 +177,11 @@ impl Reader {
         if std::mem::replace(&mut self.connections, connections) != connections {
             self.own.ask_again();
         }
-        let listed = match self.read_aggregated(custom).await? {
-            Some(served) => self.read_unlisted(served, custom).await?,
-            None => {
-                self.unlisted.clear();
-                self.read_each(custom).await?
-            }
-        };
+        let mut listed = ServedSet::new();
+        let has_aggregated = self.read_aggregated(custom, &mut listed).await?;
+        self.read_each(custom, has_aggregated, &mut listed).await?;
         self.ask_about_namesakes(&listed, custom).await?;
-        let own = self.own.update(listed, custom).clone();
+        let own = self.own.update(listed, custom);
         self.scopes.retain(|gvr, _| own.contains(gvr));
         Ok((own, versions))
     }
@@ -225,7 +218,7 @@ impl Reader {
     }
 
     /// What of the last read may be custom: the server could not say yet.
-    pub fn doubted(&self) -> &ServedSet {
+    pub fn doubted(&self) -> ServedSet {
         self.own.doubted()
     }
 
@@ -262,47 +255,47 @@ impl Reader {
         }
         let order = self.listed.iter().chain(self.orders.values().flatten());
         ServedGroups {
-            document: arrange(order, served, &self.unlisted),
+            document: arrange(order, served, &self.known),
             aggregated: self.aggregated_type.clone(),
         }
     }
 
-    /// `/apis` comes first: without aggregated discovery it is the list of groups.
-    async fn read_aggregated(&mut self, skipped: &Custom) -> Result<Option<ServedSet>, ReadError> {
-        let mut served = ServedSet::new();
+    /// Adds what aggregated discovery lists. Returns whether the server has it. `/apis` comes first: without aggregated
+    /// discovery it is the list of groups.
+    async fn read_aggregated(
+        &mut self,
+        skipped: &Custom,
+        served: &mut ServedSet,
+    ) -> Result<bool, ReadError> {
         for path in ["/apis", "/api"] {
             let accept = HeaderValue::from_static(media_type::ACCEPT_AGGREGATED);
             let mut headers = vec![(ACCEPT, accept)];
-            headers.extend(
-                self.aggregated
-                    .get(path)
-                    .map(|(etag, _)| (IF_NONE_MATCH, etag.clone())),
-            );
+            let known = self.aggregated.get(path);
+            headers.extend(known.map(|(etag, _)| (IF_NONE_MATCH, etag.clone())));
             let answer = self.ask(path, &headers).await?;
-            if answer.status == StatusCode::NOT_MODIFIED
-                && let Some((_, known)) = self.aggregated.get(path)
-            {
-                served.extend(known.iter().cloned());
-                continue;
-            }
-            // Before 1.26: the legacy document, or 406 for the unknown parameters.
-            if !matches!(
-                answer.status,
-                StatusCode::OK | StatusCode::NOT_ACCEPTABLE | StatusCode::NOT_FOUND
-            ) {
-                return Err(ReadError::Status {
-                    path: path.to_owned(),
-                    status: answer.status,
-                });
+            match (answer.status, self.aggregated.get(path)) {
+                (StatusCode::NOT_MODIFIED, Some((_, known))) => {
+                    served.extend(known.iter().cloned());
+                    continue;
+                }
+                // Before 1.26: the legacy document, or 406 for the unknown parameters.
+                (StatusCode::OK | StatusCode::NOT_ACCEPTABLE | StatusCode::NOT_FOUND, _) => {}
+                (status, _) => {
+                    let path = path.to_owned();
+                    return Err(ReadError::Status { path, status });
+                }
             }
             self.is_index_due = true;
             let aggregated_type = aggregated_type(&answer);
             if path == "/apis" {
                 self.aggregated_type = aggregated_type.map(str::to_owned);
-                self.listed = listed(&answer)?;
+                self.listed = match answer.status {
+                    StatusCode::OK => parse(path, documents::listed(&answer.body))?,
+                    _ => Vec::new(),
+                };
             }
             if aggregated_type.is_none() {
-                return Ok(None);
+                return Ok(false);
             }
             let groups = parse(path, documents::aggregated(&answer.body))?;
             let set = self.take(&groups, skipped);
@@ -311,70 +304,52 @@ impl Reader {
                 self.aggregated.insert(path, (etag.clone(), set));
             }
         }
-        Ok(Some(served))
+        Ok(true)
     }
 
-    async fn read_each(&mut self, skipped: &Custom) -> Result<ServedSet, ReadError> {
-        let listed = self.index(skipped).await?;
-        self.known
-            .retain(|group_version, _| listed.contains(group_version));
-        let mut served = ServedSet::new();
-        for group_version in listed {
-            if let Err(error) = self.read_one(&group_version, skipped).await {
-                // Never read before: an error is better than a set without this group version.
-                if !self.known.contains_key(&group_version) {
-                    return Err(error);
-                }
-                self.keep(&group_version, error)?;
-            }
-            let known = self.known.get(&group_version);
-            served.extend(known.into_iter().flatten().cloned());
-        }
-        Ok(served)
-    }
-
-    /// `served`: by aggregated discovery. Adds what only the path index names.
-    async fn read_unlisted(
+    /// Adds what the documents of group versions list that the path index names, and aggregated discovery does not.
+    async fn read_each(
         &mut self,
-        mut served: ServedSet,
         skipped: &Custom,
-    ) -> Result<ServedSet, ReadError> {
+        has_aggregated: bool,
+        served: &mut ServedSet,
+    ) -> Result<(), ReadError> {
         // What only the index names is not in the ETag of the lists.
-        if !self.is_index_due && self.known.is_empty() {
-            return Ok(served);
+        if has_aggregated && !self.is_index_due && self.known.is_empty() {
+            return Ok(());
         }
-        let mut unlisted = match self.index(skipped).await {
-            Ok(index) => index,
-            Err(error @ (ReadError::Client(_) | ReadError::Proxy)) => return Err(error),
+        let mut named = match self.index(skipped).await {
             // Not every user may read it.
             Err(ReadError::Status {
                 status: StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND,
                 ..
-            }) => BTreeSet::new(),
+            }) if has_aggregated => BTreeSet::new(),
             // An error is better than a set without what may be hidden.
-            Err(error) => return Err(error),
+            index => index?,
         };
+        if has_aggregated {
+            named.retain(|of| !of.group.is_empty() && !self.listed.contains(of));
+        }
         self.is_index_due = false;
-        let listed: BTreeSet<&GroupVersion> = self.listed.iter().collect();
-        unlisted.retain(|of| !of.group.is_empty() && !listed.contains(of));
-        self.known.retain(|of, _| unlisted.contains(of));
-        self.unlisted.retain(|of, _| unlisted.contains(of));
-        for group_version in unlisted {
-            match self.read_one(&group_version, skipped).await {
-                Ok(document) => drop(self.unlisted.insert(group_version.clone(), document)),
-                Err(error) if !self.known.contains_key(&group_version) => {
-                    self.is_index_due = true;
+        self.known.retain(|of, _| named.contains(of));
+        for of in named {
+            if let Err(error) = self.read_one(&of, skipped, has_aggregated).await {
+                self.is_index_due = true;
+                // Nothing else can be read either, or it was never read: an error is better than a set without this group
+                // version.
+                let is_silent = matches!(error, ReadError::Client(_) | ReadError::Proxy);
+                if is_silent || !self.known.contains_key(&of) {
                     return Err(error);
                 }
-                Err(error) => {
-                    self.is_index_due = true;
-                    self.keep(&group_version, error)?;
+                if self.throttle.should_log(of.path(), chain(&error)) {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "keeping what was known of a group");
                 }
             }
-            let known = self.known.get(&group_version);
-            served.extend(known.into_iter().flatten().cloned());
+            let known = self.known.get(&of).into_iter();
+            served.extend(known.flat_map(|(set, _)| set).cloned());
         }
-        Ok(served)
+        Ok(())
     }
 
     /// The group versions that the path index names, without aggregated APIs.
@@ -385,39 +360,32 @@ impl Reader {
         Ok(named)
     }
 
-    /// A document could not be read: what was known of it is kept. Fails if nothing else can be read either.
-    fn keep(&mut self, of: &GroupVersion, error: ReadError) -> Result<(), ReadError> {
-        if matches!(error, ReadError::Client(_) | ReadError::Proxy) {
-            return Err(error);
-        }
-        if self.throttle.should_log(of.path(), chain(&error)) {
-            let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "keeping what was known of a group");
-        }
-        Ok(())
-    }
-
     /// Reads the document of a group version into what is known.
-    async fn read_one(&mut self, of: &GroupVersion, skipped: &Custom) -> Result<Bytes, ReadError> {
+    async fn read_one(
+        &mut self,
+        of: &GroupVersion,
+        skipped: &Custom,
+        keeps_document: bool,
+    ) -> Result<(), ReadError> {
         let path = of.path();
-        let (document, set) = match self.get(&path).await {
-            Ok(document) => {
-                let version = parse(&path, documents::resources(of, &document))?;
-                let read = Document::from_iter([(of.group.clone(), version)]);
-                (document, self.take(&read.groups, skipped))
-            }
+        let document = match self.get(&path).await {
             // Gone between the index and now.
             Err(ReadError::Status {
                 status: StatusCode::NOT_FOUND,
                 ..
-            }) => (Bytes::new(), BTreeSet::new()),
-            Err(error) => return Err(error),
+            }) => None,
+            document => Some(document?),
         };
+        let version = document.as_ref().map(|it| documents::resources(of, it));
+        let version = parse(&path, version.transpose())?;
+        let read = Document::from_iter(version.map(|version| (of.group.clone(), version)));
         if self.throttle.recovered(&path).is_some() {
             tracing::info!("the document of each group can be read again");
         }
-        self.known.insert(of.clone(), set);
-        Ok(document)
+        let set = self.take(&read.groups, skipped);
+        let document = document.filter(|_| keeps_document).unwrap_or_default();
+        self.known.insert(of.clone(), (set, document));
+        Ok(())
     }
 
     async fn ask(
@@ -453,14 +421,6 @@ fn aggregated_type(answer: &ClientResponse) -> Option<&str> {
     let content_type = answer.headers.get(CONTENT_TYPE)?.to_str().ok()?;
     let is_it = answer.status == StatusCode::OK && media_type::is_aggregated(content_type);
     is_it.then_some(content_type)
-}
-
-/// What an answer to `/apis` lists, in its order.
-fn listed(answer: &ClientResponse) -> Result<Vec<GroupVersion>, ReadError> {
-    match answer.status {
-        StatusCode::OK => parse("/apis", documents::listed(&answer.body)),
-        _ => Ok(Vec::new()),
-    }
 }
 
 fn parse<T>(path: &str, result: Result<T, serde_json::Error>) -> Result<T, ReadError> {

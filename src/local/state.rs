@@ -1,5 +1,5 @@
-//! The state of the local apiserver. Written by the probe, and by requests whose connection is refused; read by every
-//! request with one atomic load.
+//! The state of the local apiserver. Written by the probe, by the check of what it believes, and by requests whose
+//! connection is refused; read by every request with one atomic load.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,9 +8,20 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use tokio::sync::{Notify, watch};
 
-use super::requestheader::trust::HeaderTrust;
 use crate::request::credential::{self, CredentialFeatures};
 use crate::request::surplus::SurplusHeaders;
+
+/// What is known of the process of one epoch.
+type OfEpoch<T> = ArcSwapOption<(u64, T)>;
+
+/// Whether the apiserver accepts the users that this proxy names, as the last check found.
+#[derive(Debug, PartialEq, Eq)]
+struct Trust {
+    /// Why it does not accept them; empty if it does.
+    problems: String,
+    /// What the ConfigMap says else than the configuration; may be empty.
+    warnings: String,
+}
 
 /// State of the local apiserver process.
 #[derive(Debug, Default)]
@@ -20,14 +31,15 @@ pub struct LocalState {
     epoch_and_initialized: AtomicU64,
     /// The last `/readyz` was 200.
     ready: AtomicBool,
-    /// The epoch, and the etcd revision since which that process has watch history.
-    history: ArcSwapOption<(u64, i64)>,
+    /// The etcd revision since which it has watch history.
+    history: OfEpoch<i64>,
     /// The last epoch in which etcd was found to have another history than when the process began, and 1; 0: none.
     void: AtomicU64,
-    /// The epoch, and the attributes that this version gives certificate users.
-    user_details: ArcSwapOption<(u64, CredentialFeatures)>,
-    /// Whether it accepts the users that this proxy names.
-    trust: HeaderTrust,
+    /// The attributes that this version gives certificate users.
+    user_details: OfEpoch<CredentialFeatures>,
+    trust: OfEpoch<Trust>,
+    /// Wakes the trust check: certificates have changed. The last result stays until then.
+    pub trust_outdated: Notify,
     /// The last `/readyz` was 401 or 403: it does not accept the identity of this proxy.
     access_denied: AtomicBool,
     /// Headers by which an apiserver of the cluster may recognise a user, besides the configured ones.
@@ -42,15 +54,15 @@ pub struct LocalState {
     lacks_etcd: AtomicBool,
     /// Nothing comes from it, although its port is open.
     frozen: AtomicBool,
-    /// Wakes the probe: the process may have been replaced.
-    suspected: Notify,
+    /// Wakes the probe: the process may have been replaced. One waiter.
+    pub suspected: Notify,
     /// Probes begun, and the number of the last finished one.
     begun: AtomicU64,
     ended: watch::Sender<u64>,
-    /// Wakes the probe: a request needs the current `/readyz`.
-    wanted: Notify,
-    /// Wakes discovery: what the apiserver serves may have changed.
-    reread: Notify,
+    /// Wakes the probe: a request needs the current `/readyz`. One waiter.
+    pub(super) wanted: Notify,
+    /// Wakes discovery: what the apiserver serves may have changed. One waiter.
+    pub(super) reread: Notify,
 }
 
 impl LocalState {
@@ -67,11 +79,9 @@ impl LocalState {
     /// The etcd revision since which the apiserver has watch history (KEP-1904), never too low; `i64::MAX` while
     /// unknown.
     pub fn history_start(&self) -> i64 {
-        let history = self.history.load();
-        match history.as_deref() {
-            Some((epoch, start)) if *epoch == self.epoch() && !self.is_history_void() => *start,
-            _ => i64::MAX,
-        }
+        let start = self.of_process(&self.history, |start| *start);
+        let start = start.filter(|_| !self.is_history_void());
+        start.unwrap_or(i64::MAX)
     }
 
     /// etcd was restored or replaced while this process ran: its history is that of another etcd, until it is restarted.
@@ -98,11 +108,8 @@ impl LocalState {
 
     /// The attributes that the apiserver's version gives certificate users; none while it is unknown.
     pub fn user_details(&self) -> CredentialFeatures {
-        let known = self.user_details.load();
-        match known.as_deref() {
-            Some((epoch, details)) if *epoch == self.epoch() => *details,
-            _ => CredentialFeatures::default(),
-        }
+        let known = self.of_process(&self.user_details, |details| *details);
+        known.unwrap_or_default()
     }
 
     /// Whether a watch from this revision may be resumed at other servers. What a process with a void history delivered is
@@ -130,9 +137,7 @@ impl LocalState {
 
     /// The apiserver is suspected to be frozen, or no longer.
     pub fn freezes(&self, frozen: bool) {
-        if self.frozen.swap(frozen, Ordering::Relaxed) != frozen {
-            self.changed.send_replace(());
-        }
+        self.set(&self.frozen, frozen);
     }
 
     /// Whether the last `/readyz` said that the apiserver's etcd does not answer.
@@ -174,12 +179,35 @@ impl LocalState {
 
     /// Whether this process is known to accept the users that this proxy names.
     pub fn trusts_proxy(&self) -> bool {
-        self.trust.is_trusted(self.epoch())
+        let trusts = self.of_process(&self.trust, |trust| trust.problems.is_empty());
+        trusts.unwrap_or(false)
     }
 
     /// Why not; `None` if it does.
     pub fn trust_problems(&self) -> Option<String> {
-        self.trust.problems(self.epoch())
+        let unknown = "the apiserver was not asked yet whether it believes this proxy";
+        let problems = self.of_process(&self.trust, |trust| trust.problems.clone());
+        Some(problems.unwrap_or(unknown.to_owned())).filter(|problems| !problems.is_empty())
+    }
+
+    /// The result of the trust check of the process of `epoch`.
+    pub(super) fn set_trust(&self, epoch: u64, problems: String, warnings: String) {
+        let checked = (epoch, Trust { problems, warnings });
+        if self.trust.load().as_deref() == Some(&checked) {
+            return;
+        }
+        let Trust { problems, warnings } = &checked.1;
+        match &**problems {
+            "" => tracing::info!("the apiserver believes what this proxy says about users"),
+            doubts => tracing::error!(doubts, "the apiserver may not believe this proxy"),
+        }
+        if !warnings.is_empty() {
+            tracing::warn!(
+                differs = warnings,
+                "apiservers may recognise users by other headers"
+            );
+        }
+        self.trust.store(Some(Arc::new(checked)));
     }
 
     /// Whether the trust check can run: the apiserver is initialized, or refuses `/readyz` to this proxy.
@@ -189,14 +217,7 @@ impl LocalState {
 
     /// Whether the last `/readyz` was answered 401 or 403.
     pub fn access_denied(&self, access_denied: bool) {
-        if self.access_denied.swap(access_denied, Ordering::Relaxed) != access_denied {
-            self.changed.send_replace(());
-        }
-    }
-
-    /// The result of the trust check.
-    pub fn trust(&self) -> &HeaderTrust {
-        &self.trust
+        self.set(&self.access_denied, access_denied);
     }
 
     /// Headers by which an apiserver of the cluster may recognise a user, besides the configured ones.
@@ -234,16 +255,12 @@ impl LocalState {
                 Err(_) => return,
             }
         }
-        if self.ready.swap(ok, Ordering::Relaxed) != ok {
-            self.changed.send_replace(());
-        }
+        self.set(&self.ready, ok);
     }
 
     /// `/readyz` was not answered; the process may live on.
     pub fn silent(&self) {
-        if self.ready.swap(false, Ordering::Relaxed) {
-            self.changed.send_replace(());
-        }
+        self.set(&self.ready, false);
     }
 
     /// The process is gone, and the next one is not initialized: a connection was refused, or the probe found another
@@ -281,8 +298,8 @@ impl LocalState {
             return;
         }
         self.shutting_down.store(says_so, Ordering::Relaxed);
-        if !says_so && self.turns_away.swap(false, Ordering::Relaxed) {
-            self.changed.send_replace(());
+        if !says_so {
+            self.set(&self.turns_away, false);
         }
     }
 
@@ -297,11 +314,10 @@ impl LocalState {
             return true;
         }
         let shuts_down = self.shutting_down.load(Ordering::Relaxed);
-        if shuts_down && !self.turns_away.swap(true, Ordering::Relaxed) {
+        if shuts_down && self.set(&self.turns_away, true) {
             tracing::warn!(
                 "the local apiserver is shutting down and turns requests away: others are asked first"
             );
-            self.changed.send_replace(());
         }
         shuts_down
     }
@@ -315,11 +331,6 @@ impl LocalState {
         let ended = ended.wait_for(|ended| *ended >= next);
         // After a timeout the last known state counts.
         let _ = tokio::time::timeout(patience, ended).await;
-    }
-
-    /// Resolves when a request needs the current `/readyz`. One waiter.
-    pub async fn wanted(&self) {
-        self.wanted.notified().await;
     }
 
     /// A probe begins. Returns its number for [`LocalState::end_probe`].
@@ -342,19 +353,21 @@ impl LocalState {
         self.changed.subscribe()
     }
 
-    /// The process may have been replaced: probe it.
-    pub fn suspect(&self) {
-        self.suspected.notify_one();
+    /// Sets a flag, and notifies of a change. Returns whether it is one.
+    fn set(&self, flag: &AtomicBool, value: bool) -> bool {
+        let changed = flag.swap(value, Ordering::Relaxed) != value;
+        if changed {
+            self.changed.send_replace(());
+        }
+        changed
     }
 
-    /// Resolves when [`LocalState::suspect`] was called. One waiter.
-    pub async fn suspicion(&self) {
-        self.suspected.notified().await;
-    }
-
-    /// Resolves when discovery should be read without waiting for its interval. One waiter.
-    pub async fn reread(&self) {
-        self.reread.notified().await;
+    /// What is known of the present process.
+    fn of_process<T, R>(&self, of: &OfEpoch<T>, read: impl FnOnce(&T) -> R) -> Option<R> {
+        match of.load().as_deref() {
+            Some((epoch, known)) if *epoch == self.epoch() => Some(read(known)),
+            _ => None,
+        }
     }
 }
 
@@ -409,7 +422,7 @@ mod tests {
     /// The result for a rejected request if `probe` happens meanwhile.
     async fn turned_away(state: &LocalState, probe: impl Fn(&LocalState)) -> bool {
         let probing = async {
-            state.wanted().await;
+            state.wanted.notified().await;
             probe(state);
         };
         tokio::join!(state.has_turned_away(PATIENCE), probing).0
@@ -493,5 +506,18 @@ mod tests {
         state.refused();
         state.answered(true, asked_in);
         assert!(!state.is_initialized() && !state.is_ready());
+    }
+
+    #[test]
+    fn nothing_is_known_of_a_process_that_was_not_asked() {
+        let state = LocalState::default();
+        assert!(!state.trusts_proxy() && state.trust_problems().is_some());
+        state.set_trust(0, String::new(), "more names".to_owned());
+        assert!(state.trusts_proxy() && state.trust_problems().is_none());
+        state.refused();
+        assert!(!state.trusts_proxy() && state.trust_problems().is_some());
+        state.set_trust(1, "another name".to_owned(), String::new());
+        assert!(!state.trusts_proxy());
+        assert_eq!(state.trust_problems().as_deref(), Some("another name"));
     }
 }

@@ -66,27 +66,22 @@ pub(super) async fn run(
     mut seen: watch::Receiver<OwnKeys>,
 ) {
     loop {
-        let covered = match &*written.borrow_and_update() {
-            Some(written) => seen.borrow_and_update().cover(written),
-            None => false,
-        };
-        if covered {
-            if let Some(coming) = announcement.coming.get() {
-                tokio::time::sleep_until(*coming + NOTICE).await;
-            }
-            tracing::info!("this server is announced to its peers");
-            announcement.made.store(true, Ordering::Relaxed);
-            announcement.failure.store(None);
-            return;
+        let covers = |written: &OwnKeys| seen.borrow_and_update().cover(written);
+        if written.borrow_and_update().as_ref().is_some_and(covers) {
+            break;
         }
-        let changed = tokio::select! {
-            changed = written.changed() => changed,
-            changed = seen.changed() => changed,
-        };
-        if changed.is_err() {
-            return;
+        tokio::select! {
+            Ok(()) = written.changed() => {}
+            Ok(()) = seen.changed() => {}
+            else => return,
         }
     }
+    if let Some(coming) = announcement.coming.get() {
+        tokio::time::sleep_until(*coming + NOTICE).await;
+    }
+    tracing::info!("this server is announced to its peers");
+    announcement.made.store(true, Ordering::Relaxed);
+    announcement.failure.store(None);
 }
 
 #[cfg(test)]

@@ -1,36 +1,54 @@
-//! One of this server's keys in etcd, written only over its known revision.
+//! One of this server's keys in etcd, written only over the revision that was read or written last.
 //!
 //! Every write is a transaction on the key's revision, in the forms that kine supports too. An etcd that refuses writes
 //! because its space is used up still keeps leases alive: a key whose value has not changed is kept with the lease it has.
 
 use std::time::Duration;
 
-use etcd_client::{
-    Client, Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse,
-};
+use etcd_client::{Client, Compare, CompareOp, GetOptions, GetResponse, PutOptions, Txn, TxnOp};
 
 use crate::cluster::connector::{Connector, bounded};
 use crate::cluster::source::SourceError;
 use crate::log_throttle::{LogThrottle, chain};
 
-/// A connection to a member of etcd, with a limit for each request.
+/// A connection to a member of etcd, made when it is needed, with a limit for each request.
 pub struct EtcdSession {
-    client: Client,
+    connector: Connector,
+    client: Option<Client>,
     limit: Duration,
 }
 
 impl EtcdSession {
-    /// To the next member.
-    pub async fn open(connector: &mut Connector, limit: Duration) -> Result<Self, SourceError> {
-        let client = connector.connect().await?;
-        Ok(Self { client, limit })
+    pub fn new(connector: Connector, limit: Duration) -> Self {
+        Self {
+            connector: connector.limited(limit),
+            client: None,
+            limit,
+        }
+    }
+
+    /// The next request goes to the next member.
+    pub fn close(&mut self) {
+        self.client = None;
+    }
+
+    async fn client(&mut self) -> Result<Client, SourceError> {
+        if let Some(client) = &self.client {
+            return Ok(client.clone());
+        }
+        let client = self.connector.connect().await?;
+        Ok(self.client.insert(client).clone())
+    }
+
+    async fn get(&mut self, key: &str, options: GetOptions) -> Result<GetResponse, SourceError> {
+        let mut client = self.client().await?;
+        bounded(self.limit, client.get(key, Some(options))).await
     }
 
     /// All keys below a prefix, without the prefix.
     pub async fn names(&mut self, prefix: &str) -> Result<Vec<String>, SourceError> {
         let options = GetOptions::new().with_prefix().with_keys_only();
-        let request = self.client.get(prefix, Some(options));
-        let answer = bounded(self.limit, request).await?;
+        let answer = self.get(prefix, options).await?;
         let names = answer.kvs().iter().filter_map(|kv| kv.key_str().ok());
         let names = names.filter_map(|key| key.strip_prefix(prefix));
         Ok(names.map(str::to_owned).collect())
@@ -38,7 +56,8 @@ impl EtcdSession {
 
     /// Renews a lease. Returns whether it still existed.
     async fn keep_alive(&mut self, lease: i64) -> Result<bool, SourceError> {
-        let request = self.client.lease_keep_alive(lease);
+        let mut client = self.client().await?;
+        let request = client.lease_keep_alive(lease);
         let (mut keeper, mut answers) = bounded(self.limit, request).await?;
         bounded(self.limit, keeper.keep_alive()).await?;
         let answer = bounded(self.limit, answers.message()).await?;
@@ -50,76 +69,71 @@ impl EtcdSession {
 #[derive(Debug)]
 pub struct EtcdKey {
     key: String,
-    /// The last known revision; 0: absent.
-    revision: i64,
-    /// Lease of a write that was not answered: it may have succeeded.
-    unanswered: Option<i64>,
-    /// The last written value and its lease.
-    written: Option<(Vec<u8>, i64)>,
+    /// As last read or written; `None`: absent.
+    known: Option<KnownValue>,
     /// For failures while etcd refuses writes.
     refused: LogThrottle,
+}
+
+#[derive(Debug)]
+struct KnownValue {
+    revision: i64,
+    value: Vec<u8>,
+    lease: i64,
 }
 
 impl EtcdKey {
     pub fn new(key: String) -> Self {
         Self {
             key,
-            revision: 0,
-            unanswered: None,
-            written: None,
+            known: None,
             refused: LogThrottle::default(),
         }
     }
 
     /// The last known revision; 0: absent.
     pub fn revision(&self) -> i64 {
-        self.revision
+        self.known.as_ref().map_or(0, |known| known.revision)
     }
 
     /// Whether etcd has another history than that in which this key got its known revision: it was restored from a backup
     /// or replaced. Then the key did not have this revision at this revision.
-    pub async fn is_of_other_history(
-        &self,
-        session: &mut EtcdSession,
-    ) -> Result<bool, SourceError> {
-        if self.revision == 0 {
+    pub async fn is_of_other_history(&self, etcd: &mut EtcdSession) -> Result<bool, SourceError> {
+        let revision = self.revision();
+        if revision == 0 {
             return Ok(false);
         }
-        let options = GetOptions::new()
-            .with_revision(self.revision)
-            .with_keys_only();
-        let request = session.client.get(self.key.as_str(), Some(options));
-        match bounded(session.limit, request).await {
+        let options = GetOptions::new().with_revision(revision).with_keys_only();
+        match etcd.get(&self.key, options).await {
             Ok(answer) => {
-                let there = answer.kvs().first().map(KeyValue::mod_revision);
-                Ok(there != Some(self.revision))
+                let there = answer.kvs().first().map(|kv| kv.mod_revision());
+                Ok(there != Some(revision))
             }
             Err(error) if error.is_out_of_range() => Ok(true),
             Err(error) => Err(error),
         }
     }
 
-    /// Reads the key; the next write may replace what was read.
-    pub async fn read(
-        &mut self,
-        session: &mut EtcdSession,
-    ) -> Result<Option<KeyValue>, SourceError> {
-        let request = session.client.get(self.key.as_str(), None);
-        let answer = bounded(session.limit, request).await?;
-        let there = answer.kvs().first().cloned();
-        self.revision = there.as_ref().map_or(0, KeyValue::mod_revision);
-        Ok(there)
+    /// Reads the value; the next write may replace it.
+    pub async fn read(&mut self, etcd: &mut EtcdSession) -> Result<Option<&[u8]>, SourceError> {
+        let answer = etcd.get(&self.key, GetOptions::new()).await?;
+        self.known = answer.kvs().first().map(|kv| KnownValue {
+            revision: kv.mod_revision(),
+            value: kv.value().to_vec(),
+            lease: kv.lease(),
+        });
+        Ok(self.known.as_ref().map(|known| &*known.value))
     }
 
-    /// Writes the key with a new lease, unless its revision is not the known one. Returns whether it was written, or has this
-    /// value and was kept alive. If not and the key is absent, the known revision is 0 afterwards.
+    /// Writes the key with a new lease, unless its revision is not the known one. Returns whether it was written, or has
+    /// this value and was kept alive.
     pub async fn put(
         &mut self,
-        session: &mut EtcdSession,
+        etcd: &mut EtcdSession,
         value: Vec<u8>,
         ttl: Duration,
     ) -> Result<bool, SourceError> {
-        let error = match self.write(session, &value, ttl).await {
+        let error = match self.write(etcd, &value, ttl).await {
             Err(error @ SourceError::Failed(_)) => error,
             result => {
                 if result.is_ok()
@@ -130,8 +144,8 @@ impl EtcdKey {
                 return result;
             }
         };
-        let kept = match &self.written {
-            Some((before, lease)) if *before == value => session.keep_alive(*lease).await,
+        let kept = match &self.known {
+            Some(known) if known.value == value => etcd.keep_alive(known.lease).await,
             _ => Ok(false),
         };
         if !kept.unwrap_or(false) {
@@ -150,77 +164,53 @@ impl EtcdKey {
 
     async fn write(
         &mut self,
-        session: &mut EtcdSession,
+        etcd: &mut EtcdSession,
         value: &[u8],
         ttl: Duration,
     ) -> Result<bool, SourceError> {
         let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX).max(1);
-        let grant = session.client.lease_grant(seconds, None);
-        let lease = bounded(session.limit, grant).await?.id();
+        let mut client = etcd.client().await?;
+        let grant = client.lease_grant(seconds, None);
+        let lease = bounded(etcd.limit, grant).await?.id();
         let options = PutOptions::new().with_lease(lease);
         let put = TxnOp::put(self.key.as_str(), value, Some(options));
-        let before = self.unanswered.replace(lease);
-        let revision = self.exchange(session, put, before).await?;
-        self.revision = revision.unwrap_or(self.revision);
-        self.unanswered = None;
-        self.written = revision.map(|_| (value.to_vec(), lease));
+        let revision = self.attempt(etcd, put).await?;
+        if let Some(revision) = revision {
+            self.known = Some(KnownValue {
+                revision,
+                value: value.to_vec(),
+                lease,
+            });
+        }
         Ok(revision.is_some())
     }
 
     /// Deletes the key, unless its revision is not the known one.
-    pub async fn delete(&mut self, session: &mut EtcdSession) -> Result<bool, SourceError> {
-        if self.revision == 0 && self.unanswered.is_none() {
-            return Ok(true);
+    pub async fn delete(&mut self, etcd: &mut EtcdSession) -> Result<(), SourceError> {
+        if self.known.is_some() {
+            let delete = TxnOp::delete(self.key.as_str(), None);
+            self.attempt(etcd, delete).await?;
+            self.known = None;
         }
-        let delete = TxnOp::delete(self.key.as_str(), None);
-        let deleted = self.exchange(session, delete, self.unanswered).await?;
-        self.revision = deleted.map_or(self.revision, |_| 0);
-        (self.unanswered, self.written) = (None, None);
-        Ok(deleted.is_some())
+        Ok(())
     }
 
-    /// Does it if the key has the known revision. Returns the revision of that, if it was done. `unanswered`: lease of an
-    /// earlier write that may have succeeded.
-    async fn exchange(
-        &mut self,
-        session: &mut EtcdSession,
-        operation: TxnOp,
-        unanswered: Option<i64>,
-    ) -> Result<Option<i64>, SourceError> {
-        match self.attempt(session, operation.clone()).await? {
-            Ok(revision) => Ok(Some(revision)),
-            Err(None) => {
-                self.revision = 0;
-                Ok(None)
-            }
-            Err(Some(there)) if unanswered == Some(there.lease()) => {
-                self.revision = there.mod_revision();
-                Ok(self.attempt(session, operation).await?.ok())
-            }
-            Err(Some(_)) => Ok(None),
-        }
-    }
-
-    /// The revision at which it was done; else what is there: the key has another revision, or is absent.
+    /// Does it if the key has the known revision. Returns the revision of that, if it was done.
     async fn attempt(
         &self,
-        session: &mut EtcdSession,
+        etcd: &mut EtcdSession,
         operation: TxnOp,
-    ) -> Result<Result<i64, Option<KeyValue>>, SourceError> {
+    ) -> Result<Option<i64>, SourceError> {
         let key = self.key.as_str();
+        let known = Compare::mod_revision(key, CompareOp::Equal, self.revision());
+        // kine knows only transactions that else read the key.
         let txn = Txn::new()
-            .when([Compare::mod_revision(key, CompareOp::Equal, self.revision)])
+            .when([known])
             .and_then([operation])
             .or_else([TxnOp::get(key, None)]);
-        let answer = bounded(session.limit, session.client.txn(txn)).await?;
-        if answer.succeeded() {
-            return Ok(Ok(answer.header().map_or(0, |header| header.revision())));
-        }
-        let mut responses = answer.op_responses().into_iter();
-        let there = responses.find_map(|response| match response {
-            TxnOpResponse::Get(get) => get.kvs().first().cloned(),
-            _ => None,
-        });
-        Ok(Err(there))
+        let mut client = etcd.client().await?;
+        let answer = bounded(etcd.limit, client.txn(txn)).await?;
+        let revision = answer.header().map_or(0, |header| header.revision());
+        Ok(answer.succeeded().then_some(revision))
     }
 }

@@ -17,8 +17,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::identity::{self, LeaseCandidate, ShownIds};
-use super::lease::ObservedLease;
+use super::identity::{self, ShownIds};
 use super::metrics::IdentityMetrics;
 use crate::cluster::leases::NamedLease;
 use crate::cluster::others_ids::OthersIds;
@@ -49,10 +48,8 @@ pub struct Identify {
     pub labelled: Option<Arc<str>>,
     /// The apiserver's ID, once it is found.
     pub apiserver_id: watch::Sender<Option<Arc<str>>>,
-    /// Whether the proxy keeps the Lease.
-    pub wanted: watch::Sender<bool>,
-    /// All identity leases, for the collection of those of dead proxies.
-    pub observed: watch::Sender<Arc<Vec<ObservedLease>>>,
+    /// The Lease that the proxy keeps: the apiserver's ID, if there is one to keep.
+    pub lease: watch::Sender<Option<Arc<str>>>,
     pub metrics: IdentityMetrics,
 }
 
@@ -61,7 +58,7 @@ impl Identify {
     pub async fn run(mut self) {
         let mut initialized = None;
         let mut changes = self.state.changes();
-        let mut holder: Option<(Arc<str>, String)> = None;
+        let mut holder = None;
         loop {
             let leases = self.leases.borrow_and_update().clone();
             let others = self.others.borrow_and_update().clone();
@@ -70,12 +67,9 @@ impl Identify {
             }
             let patience = initialized.map(|since: Instant| since + PATIENCE);
             let waited = patience.is_some_and(|end| end <= Instant::now());
-            if let Some((leases, others)) = leases.as_deref().zip(others) {
-                let leases = named(leases);
+            if let Some((leases, others)) = leases.zip(others) {
                 self.decide(&leases, &others, waited);
                 self.look_at_holder(&leases, &mut holder);
-                let observed = leases.iter().filter_map(|lease| self.observe(lease));
-                self.observed.send_replace(Arc::new(observed.collect()));
             }
             tokio::select! {
                 changed = self.leases.changed() => if changed.is_err() { return },
@@ -87,14 +81,10 @@ impl Identify {
         }
     }
 
-    fn decide(&mut self, leases: &[&NamedLease], others: &OthersIds, waited: bool) {
-        let candidates: Vec<_> = leases.iter().copied().map(candidate).collect();
+    fn decide(&mut self, leases: &[Arc<NamedLease>], others: &OthersIds, waited: bool) {
         let host = self.host.clone();
-        let shown = ShownIds {
-            host: &host,
-            leases: &candidates,
-            others,
-        };
+        let named = leases.iter().map(|lease| (&*lease.name, &lease.value));
+        let shown = ShownIds::new(&host, named, others);
         if let Some(id) = self.server_id(&shown, waited) {
             let before = self.id.send_replace(Some(id.clone()));
             tracing::info!(server_id = &*id, before = before.as_deref(), "server ID");
@@ -109,16 +99,13 @@ impl Identify {
             );
         }
         let id = self.apiserver_id.borrow().clone();
-        let kept_by_server = |lease: &&NamedLease| {
-            Some(lease.name.as_str()) == id.as_deref() && !lease.value.published
-        };
-        let wanted = match self.config.publish_lease {
+        let lease = id.filter(|id| match self.config.publish_lease {
             PublishLease::Never => false,
             PublishLease::Always => true,
-            PublishLease::Auto => id.is_some() && !leases.iter().any(kept_by_server),
-        };
-        self.wanted
-            .send_if_modified(|before| std::mem::replace(before, wanted) != wanted);
+            PublishLease::Auto => kept_by_apiserver(leases, id).is_none(),
+        });
+        self.lease
+            .send_if_modified(|before| std::mem::replace(before, lease.clone()) != lease);
     }
 
     /// The server ID, if it is another one than before.
@@ -169,50 +156,28 @@ impl Identify {
         })
     }
 
-    fn observe(&self, lease: &NamedLease) -> Option<ObservedLease> {
-        let namespace = self.config.lease_namespaces.get(lease.namespace)?;
-        Some(ObservedLease {
-            namespace: namespace.clone(),
-            name: lease.name.clone(),
-            revision: lease.revision,
-            uid: lease.value.uid.clone(),
-            duration: lease.value.duration?,
-            published: lease.value.published,
-        })
-    }
-
     /// An apiserver writes a new holder each time it starts.
-    fn look_at_holder(&self, leases: &[&NamedLease], known: &mut Option<(Arc<str>, String)>) {
+    fn look_at_holder(&self, leases: &[Arc<NamedLease>], known: &mut Option<(Arc<str>, String)>) {
         let Some(id) = self.apiserver_id.borrow().clone() else {
             return;
         };
-        let ours = leases
-            .iter()
-            .find(|lease| lease.name == *id && !lease.value.published);
-        let Some(now) = ours.and_then(|lease| lease.value.holder.clone()) else {
+        let ours = kept_by_apiserver(leases, &id);
+        let Some(holder) = ours.and_then(|lease| lease.value.holder.clone()) else {
             return;
         };
-        let now = (id, now);
-        let before = known.replace(now.clone());
-        if before.is_some_and(|before| before != now) {
+        let now = Some((id, holder));
+        let before = std::mem::replace(known, now);
+        if before.is_some() && before != *known {
             tracing::info!("the apiserver's lease has a new holder");
-            self.state.suspect();
+            self.state.suspected.notify_one();
         }
     }
 }
 
-/// Leases with names that the API allows.
-fn named(leases: &[Arc<NamedLease>]) -> Vec<&NamedLease> {
-    let named = |lease: &&NamedLease| identity::can_name_a_lease(&lease.name);
-    leases.iter().map(|lease| &**lease).filter(named).collect()
-}
-
-fn candidate(lease: &NamedLease) -> LeaseCandidate<'_> {
-    LeaseCandidate {
-        name: &lease.name,
-        hostname: lease.value.hostname.as_deref(),
-        identity: lease.value.identity && !lease.value.published,
-    }
+/// The Lease of this name, if no proxy keeps it.
+fn kept_by_apiserver<'a>(leases: &'a [Arc<NamedLease>], id: &str) -> Option<&'a NamedLease> {
+    let mut named = leases.iter().filter(|lease| lease.name == id);
+    Some(named.find(|lease| !lease.value.published)?)
 }
 
 #[cfg(test)]
@@ -267,7 +232,7 @@ mod tests {
         state: Arc<LocalState>,
         id: watch::Receiver<Option<Arc<str>>>,
         apiserver_id: watch::Receiver<Option<Arc<str>>>,
-        wanted: watch::Receiver<bool>,
+        lease: watch::Receiver<Option<Arc<str>>>,
     }
 
     impl Search {
@@ -283,7 +248,7 @@ mod tests {
             let state = Arc::new(LocalState::default());
             let (id_sender, id) = watch::channel(server_id.map(Arc::from));
             let (apiserver_id_sender, apiserver_id) = watch::channel(None);
-            let (wanted_sender, wanted) = watch::channel(false);
+            let (lease_sender, lease) = watch::channel(None);
             let identify = Identify {
                 config: config(server_id, publish_lease),
                 host: "cp-a".to_owned(),
@@ -294,8 +259,7 @@ mod tests {
                 id: id_sender,
                 labelled: None,
                 apiserver_id: apiserver_id_sender,
-                wanted: wanted_sender,
-                observed: watch::channel(Arc::default()).0,
+                lease: lease_sender,
                 metrics: IdentityMetrics::new(&Registry::new()).unwrap(),
             };
             tokio::spawn(identify.run());
@@ -306,7 +270,7 @@ mod tests {
                 state,
                 id,
                 apiserver_id,
-                wanted,
+                lease,
             }
         }
 
@@ -339,7 +303,7 @@ mod tests {
             (
                 text(&self.id),
                 text(&self.apiserver_id),
-                *self.wanted.borrow(),
+                self.lease.borrow().is_some(),
             )
         }
     }
@@ -465,7 +429,7 @@ mod tests {
         let suspicion = async |state: &LocalState| {
             let patience = tokio::time::sleep(Duration::from_secs(1));
             tokio::select! {
-                () = state.suspicion() => true,
+                () = state.suspected.notified() => true,
                 () = patience => false,
             }
         };

@@ -5,22 +5,12 @@ use std::sync::Arc;
 use data_encoding::BASE32_NOPAD;
 use rand::Rng;
 
+use crate::cluster::codec::Lease;
 use crate::cluster::others_ids::OthersIds;
 use crate::request::credential::minor;
 
 const BASE58: &[u8] = b"123456789abcdefghijkmnopqrstuvwxyz";
 const LONGEST: usize = 63;
-
-/// A Lease that may be the identity of the local apiserver.
-#[derive(Debug, Clone, Copy)]
-pub struct LeaseCandidate<'a> {
-    pub name: &'a str,
-    /// Label `kubernetes.io/hostname`.
-    pub hostname: Option<&'a str>,
-    /// It is an apiserver's identity, and kept by the apiserver itself. A Lease that a proxy keeps for a host of the same name
-    /// does not count.
-    pub identity: bool,
-}
 
 /// Whether a Lease can have this name (a DNS subdomain). Keys of etcd can be anything.
 pub fn can_name_a_lease(name: &str) -> bool {
@@ -32,40 +22,59 @@ pub fn can_name_a_lease(name: &str) -> bool {
 }
 
 /// What Leases show. API users can write them: an ID that another server has is never shown as ours.
-#[derive(Debug, Clone, Copy)]
 pub struct ShownIds<'a> {
     /// This host's name.
-    pub host: &'a str,
-    pub leases: &'a [LeaseCandidate<'a>],
+    host: &'a str,
+    leases: Vec<(&'a str, &'a Lease)>,
     pub others: &'a OthersIds,
 }
 
 impl<'a> ShownIds<'a> {
+    /// `leases`: by their names in etcd.
+    pub fn new(
+        host: &'a str,
+        leases: impl Iterator<Item = (&'a str, &'a Lease)>,
+        others: &'a OthersIds,
+    ) -> Self {
+        Self {
+            host,
+            leases: leases.filter(|(name, _)| can_name_a_lease(name)).collect(),
+            others,
+        }
+    }
+
     /// What kube-apiserver computes from the host's name (1.28 and later, then 1.26 and 1.27), if there is a Lease of this
     /// name.
     pub fn computed(&self) -> Option<&'a str> {
         let forms = [hashed_with_component(self.host), hashed(self.host)];
         forms.iter().find_map(|id| {
-            let lease = self.leases.iter().find(|lease| lease.name == id)?;
-            (!self.others.proxied.contains(id)).then_some(lease.name)
+            let (name, _) = self.leases.iter().find(|(name, _)| name == id)?;
+            (!self.others.proxied.contains(id)).then_some(*name)
         })
     }
 
     /// This ID, if the apiserver keeps the Lease of this name.
     pub fn kept(&self, id: &str) -> Option<&'a str> {
-        let kept = |lease: &&LeaseCandidate<'_>| lease.identity && lease.name == id;
-        self.leases.iter().find(kept).map(|lease| lease.name)
+        self.of_apiservers()
+            .map(|(name, _)| name)
+            .find(|name| *name == id)
     }
 
     /// The ID of the Lease that is labelled with this host's name. Such a label proves nothing.
     pub fn labelled(&self) -> Option<&'a str> {
-        let here = |lease: &&LeaseCandidate<'_>| {
-            lease.identity
-                && lease.hostname == Some(self.host)
-                && !self.others.proxied.contains(lease.name)
-                && !self.others.native.contains(lease.name)
+        let here = |(name, lease): &(&str, &Lease)| {
+            lease.hostname.as_deref() == Some(self.host)
+                && !self.others.proxied.contains(*name)
+                && !self.others.native.contains(*name)
         };
-        self.leases.iter().find(here).map(|lease| lease.name)
+        self.of_apiservers().find(here).map(|(name, _)| name)
+    }
+
+    /// Identities of apiservers that keep them themselves. A Lease that a proxy keeps for a host of the same name does not
+    /// count.
+    fn of_apiservers(&self) -> impl Iterator<Item = (&'a str, &'a Lease)> {
+        let leases = self.leases.iter().copied();
+        leases.filter(|(_, lease)| lease.identity && !lease.published)
     }
 }
 
@@ -119,26 +128,16 @@ fn own_id(host: &str, process: u32, random: &mut impl Rng) -> Arc<str> {
         .collect();
     let tail = format!("-{process}-{digits}");
     // A Lease's name: lower case letters, digits, `-` and `.`, beginning and ending with a letter or digit.
-    let host: String = host
-        .chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || c == '.' {
-                c.to_ascii_lowercase()
-            } else {
-                '-'
-            }
-        })
-        .take(LONGEST - tail.len())
-        .collect();
+    let lower = host.to_lowercase();
+    let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let host = lower.replace(|c| !is_part(c) && c != '.', "-");
+    let host: String = host.chars().take(LONGEST - tail.len()).collect();
     let labels = host.split('.').map(|label| label.trim_matches('-'));
     let labels: Vec<_> = labels.filter(|label| !label.is_empty()).collect();
-    let host = labels.join(".");
-    if host.is_empty() {
-        format!("proxy{tail}")
-    } else {
-        format!("{host}{tail}")
+    match labels.is_empty() {
+        true => format!("proxy{tail}").into(),
+        false => format!("{}{tail}", labels.join(".")).into(),
     }
-    .into()
 }
 
 #[cfg(test)]
@@ -214,16 +213,21 @@ mod tests {
 
     #[test]
     fn leases_show_ids_that_no_other_server_has() {
-        let lease = |name, hostname, identity| LeaseCandidate {
-            name,
-            hostname,
+        let lease = |hostname: Option<&str>, identity| Lease {
             identity,
+            published: false,
+            hostname: hostname.map(str::to_owned),
+            holder: None,
+            duration: None,
+            renewed: None,
+            uid: String::new(),
         };
+        let (here, there) = (lease(Some("cp-a"), true), lease(Some("cp-b"), true));
+        let (of_user, unnamed) = (lease(Some("cp-a"), false), lease(None, true));
         let (new, old) = (hashed_with_component("cp-a"), hashed("cp-a"));
-        let labelled = lease("labelled", Some("cp-a"), true);
-        let other = lease("other", Some("cp-b"), true);
-        let user = lease("user", Some("cp-a"), false);
-        let (new_lease, old_lease) = (lease(&new, None, false), lease(&old, None, true));
+        let (labelled, other) = (("labelled", &here), ("other", &there));
+        let (user, bad) = (("user", &of_user), ("no/name", &here));
+        let (new_lease, old_lease) = ((&*new, &unnamed), (&*old, &unnamed));
         let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
         let nobody = OthersIds::default();
         let proxied = OthersIds {
@@ -236,7 +240,7 @@ mod tests {
         };
         for (leases, others, computed, by_label) in [
             (&[][..], &nobody, None, None),
-            (&[other, user], &nobody, None, None),
+            (&[other, user, bad], &nobody, None, None),
             (&[other, labelled], &nobody, None, Some("labelled")),
             (&[old_lease], &nobody, Some(&*old), None),
             (&[old_lease, new_lease], &nobody, Some(&*new), None),
@@ -245,20 +249,11 @@ mod tests {
             // The entry is that of its own apiserver.
             (&[new_lease, labelled], &native, Some(&*new), None),
         ] {
-            let host = "cp-a";
-            let shown = ShownIds {
-                host,
-                leases,
-                others,
-            };
+            let shown = ShownIds::new("cp-a", leases.iter().copied(), others);
             let found = (shown.computed(), shown.labelled());
             assert_eq!(found, (computed, by_label), "{leases:?} {others:?}");
         }
-        let shown = ShownIds {
-            host: "cp-a",
-            leases: &[user, other],
-            others: &nobody,
-        };
+        let shown = ShownIds::new("cp-a", [user, other].into_iter(), &nobody);
         assert_eq!(
             (shown.kept("other"), shown.kept("user")),
             (Some("other"), None)

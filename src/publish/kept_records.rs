@@ -13,7 +13,6 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::etcd_key::{EtcdKey, EtcdSession};
-use crate::cluster::connector::{Connector, REQUEST_TIMEOUT};
 use crate::cluster::keys::{EtcdKeys, Topic};
 use crate::cluster::source::SourceError;
 use crate::log_throttle::{LogThrottle, chain};
@@ -28,7 +27,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// The task's inputs.
 pub struct RecordKeeper {
-    pub connector: Connector,
+    pub etcd: EtcdSession,
     pub keys: EtcdKeys,
     /// By server ID, with their revisions.
     pub records: watch::Receiver<BTreeMap<String, i64>>,
@@ -36,7 +35,7 @@ pub struct RecordKeeper {
     pub ttl: Duration,
 }
 
-/// When each record is written next.
+/// When each record is written next, by server ID, with the revision that it has.
 #[derive(Debug, Default)]
 struct Rounds(BTreeMap<String, (i64, Instant)>);
 
@@ -49,33 +48,19 @@ impl Rounds {
         now: Instant,
         random: f64,
     ) {
-        let before = std::mem::take(&mut self.0);
-        let next = |id: &String, revision: i64| match before.get(id) {
-            Some((seen, due)) if *seen == revision => *due,
-            Some(_) => now + (ttl / ROUNDS_PER_LIFE).mul_f64(1.0 + random / 4.0),
-            None => now + (ttl / SOON_PER_LIFE).min(SOON).mul_f64(random),
-        };
-        let records = records.iter();
-        self.0 = records
-            .map(|(id, revision)| (id.clone(), (*revision, next(id, *revision))))
-            .collect();
+        self.0.retain(|id, _| records.contains_key(id));
+        for (id, revision) in records {
+            let next = match self.0.get(id) {
+                Some((seen, _)) if seen == revision => continue,
+                Some(_) => (ttl / ROUNDS_PER_LIFE).mul_f64(1.0 + random / 4.0),
+                None => (ttl / SOON_PER_LIFE).min(SOON).mul_f64(random),
+            };
+            self.0.insert(id.clone(), (*revision, now + next));
+        }
     }
 
     fn next(&self) -> Option<Instant> {
         self.0.values().map(|(_, due)| *due).min()
-    }
-
-    fn due(&self, now: Instant) -> Vec<(String, i64)> {
-        let due = self.0.iter().filter(|(_, (_, due))| *due <= now);
-        due.map(|(id, (revision, _))| (id.clone(), *revision))
-            .collect()
-    }
-
-    /// It was written, or failed: a write shows itself by a new revision before `again`.
-    fn tried(&mut self, id: &str, again: Instant) {
-        if let Some((_, due)) = self.0.get_mut(id) {
-            *due = again;
-        }
     }
 }
 
@@ -88,44 +73,45 @@ impl RecordKeeper {
             let records = self.records.borrow_and_update().clone();
             let random = rand::thread_rng().r#gen();
             rounds.update(&records, self.ttl, Instant::now(), random);
-            for (id, revision) in rounds.due(Instant::now()) {
-                match self.prolong(&id, revision).await {
-                    Ok(written) => {
-                        let _ = throttle.recovered(&id);
-                        tracing::debug!(peer = ?id, written, "record of a server without its proxy prolonged");
-                        rounds.tried(&id, Instant::now() + self.ttl / ROUNDS_PER_LIFE);
+            for (id, (revision, due)) in &mut rounds.0 {
+                if *due > Instant::now() {
+                    continue;
+                }
+                let prolonged = self.prolong(id, *revision).await;
+                // The next try is over another connection, and long after.
+                self.etcd.close();
+                // A write shows itself by a new revision before it is due again.
+                let pause = match prolonged {
+                    Ok(()) => {
+                        let _ = throttle.recovered(id);
+                        self.ttl / ROUNDS_PER_LIFE
                     }
                     Err(error) => {
                         if throttle.should_log(id.clone(), chain(&error)) {
                             let error = &error as &dyn std::error::Error;
                             tracing::warn!(peer = ?id, error, "record of a server without its proxy cannot be prolonged, trying on");
                         }
-                        rounds.tried(&id, Instant::now() + RETRY.min(self.ttl / SOON_PER_LIFE));
+                        RETRY.min(self.ttl / SOON_PER_LIFE)
                     }
-                }
+                };
+                *due = Instant::now() + pause;
             }
             tokio::select! {
                 () = sleep_until(rounds.next()) => {}
-                changed = self.records.changed() => {
-                    if changed.is_err() {
-                        return;
-                    }
-                }
+                changed = self.records.changed() => if changed.is_err() { return },
             }
         }
     }
 
-    /// Writes the record of `revision` again with a new lease. Returns whether it was still there.
-    async fn prolong(&mut self, id: &str, revision: i64) -> Result<bool, SourceError> {
-        let mut session = EtcdSession::open(&mut self.connector, REQUEST_TIMEOUT).await?;
+    /// Writes the record again with a new lease, if it still has this revision.
+    async fn prolong(&mut self, id: &str, revision: i64) -> Result<(), SourceError> {
+        let etcd = &mut self.etcd;
         let mut record = EtcdKey::new(format!("{}{id}", self.keys.of(Topic::Servers)));
-        let there = record.read(&mut session).await?;
-        let Some(there) = there.filter(|there| there.mod_revision() == revision) else {
-            return Ok(false);
-        };
-        record
-            .put(&mut session, there.value().to_vec(), self.ttl)
-            .await
+        let value = record.read(etcd).await?.map(<[u8]>::to_vec);
+        if let Some(value) = value.filter(|_| record.revision() == revision) {
+            record.put(etcd, value, self.ttl).await?;
+        }
+        Ok(())
     }
 }
 
@@ -145,9 +131,7 @@ mod tests {
         let mut rounds = Rounds::default();
         rounds.update(&records(7), TTL, start, 0.5);
         assert_eq!(rounds.next(), Some(start + SOON / 2));
-        assert_eq!(rounds.due(start), []);
         let now = start + SOON;
-        assert_eq!(rounds.due(now), [("b".to_owned(), 7)]);
         // Another proxy was first.
         rounds.update(&records(8), TTL, now, 1.0);
         let next = rounds.next().unwrap();

@@ -21,13 +21,12 @@ use tokio::time::Instant;
 
 use super::announcement::Announcement;
 use super::etcd_key::{EtcdKey, EtcdSession};
-use super::peer_entry::PeerEntry;
-use super::renewal;
-use super::server_ids::{Keeping, ServerIds};
+use super::server_ids::{IdKeys, ServerIds};
 use crate::cluster::catalog::OwnServer;
-use crate::cluster::connector::Connector;
+use crate::cluster::codec::{PeerEndpoint, encode_endpoints};
+use crate::cluster::connector::REQUEST_TIMEOUT;
 use crate::cluster::json;
-use crate::cluster::keys::EtcdKeys;
+use crate::cluster::keys::{EtcdKeys, Topic};
 use crate::cluster::own_keys::OwnKeys;
 use crate::cluster::record::{LiveKey, Record, pack};
 use crate::cluster::source::SourceError;
@@ -40,7 +39,7 @@ use crate::retry::jittered;
 
 /// The publisher's inputs and outputs.
 pub struct Publisher {
-    pub connector: Connector,
+    pub etcd: EtcdSession,
     /// Below which prefix.
     pub keys: EtcdKeys,
     pub own: OwnServer,
@@ -52,8 +51,8 @@ pub struct Publisher {
     pub view: watch::Receiver<LocalView>,
     /// `None` until etcd was read.
     pub custom: watch::Receiver<Option<Arc<Custom>>>,
-    /// The entry for native peers.
-    pub entry: PeerEntry,
+    /// The apiserver's ID, and the entry below `peerserverleases` that was written for it.
+    pub entry: Option<(Arc<str>, EtcdKey)>,
     /// 1 while another live proxy claims our ID.
     pub duplicate: IntGauge,
     /// Whether writing fails, for as long as nothing is announced.
@@ -87,38 +86,56 @@ enum PublishError {
     Json(#[from] serde_json::Error),
 }
 
+/// Between two writes of a key with this TTL. The rest of it is enough to find two etcd members frozen, one after the
+/// other, and to write through a third.
+fn pause(ttl: Duration) -> Duration {
+    ttl / 3
+}
+
+/// Timeout of one request.
+pub fn request_limit(ttl: Duration) -> Duration {
+    (ttl / 6).min(REQUEST_TIMEOUT)
+}
+
+/// After this many failures in a row.
+fn pause_after(failures: u32, ttl: Duration) -> Duration {
+    (ttl / 20).saturating_mul(failures).min(pause(ttl))
+}
+
 impl Publisher {
     /// Writes until the proxy stops, then removes the live key.
     pub async fn run(mut self, mut stop: oneshot::Receiver<()>) {
         let mut ids = ServerIds::new(&self.keys, self.own.endpoint);
-        let mut session = None;
         let mut failures = 0;
         let throttle = LogThrottle::default();
         let mut changes = self.state.changes();
         loop {
-            let id = self.own.id.borrow_and_update().clone();
-            ids.take(id, &self.keys, self.own.endpoint);
+            if let Some(id) = self.own.id.borrow_and_update().clone() {
+                ids.take(id, &self.keys, self.own.endpoint);
+            }
             self.own.apiserver_id.mark_unchanged();
             // A stop does not cancel this: an unfinished write could overtake the removal of the live key.
-            let pause = match self.write_all(&mut session, &mut ids).await {
+            let pause = match self.write_all(&mut ids).await {
                 Ok(()) => {
-                    self.leave(&mut session, ids.former.take(), true).await;
+                    for former in ids.take_former() {
+                        self.leave(former, true).await;
+                    }
                     failures = 0;
                     self.announcement.written(None);
                     if let Some(after) = throttle.recovered(&()) {
                         tracing::info!(?after, "own keys are written to etcd again");
                     }
-                    renewal::pause(self.live_ttl)
+                    pause(self.live_ttl)
                 }
                 Err(error) => {
-                    session = None;
+                    self.etcd.close();
                     failures += 1;
                     self.announcement.written(Some(chain(&error)));
                     if throttle.should_log((), chain(&error)) {
                         let error = &error as &dyn std::error::Error;
                         tracing::warn!(error, "own keys cannot be written to etcd, trying on");
                     }
-                    jittered(renewal::pause_after(failures, self.live_ttl))
+                    jittered(pause_after(failures, self.live_ttl))
                 }
             };
             let rest = tokio::time::sleep(SHORTEST_PAUSE);
@@ -136,148 +153,152 @@ impl Publisher {
             // Limits the rate of writes to etcd.
             rest.await;
         }
-        self.leave_unnamed(&mut session, ids.unnamed).await;
-        for keeping in [ids.former, ids.keeping] {
-            self.leave(&mut session, keeping, false).await;
+        for keys in ids.named {
+            self.leave(keys, false).await;
         }
+        // If it fails, the claim expires by itself.
+        let unnamed = ids.unnamed.delete(&mut self.etcd);
+        let _ = tokio::time::timeout(REMOVAL_TIMEOUT, unnamed).await;
     }
 
-    async fn write_all(
-        &mut self,
-        session: &mut Option<EtcdSession>,
-        ids: &mut ServerIds,
-    ) -> Result<(), PublishError> {
+    async fn write_all(&mut self, ids: &mut ServerIds) -> Result<(), PublishError> {
+        // Peers are to know that a server comes, before they know its name.
+        if ids.named.is_empty() {
+            return self.claim(&mut ids.unnamed).await;
+        }
         let mut written = Ok(());
         // Keep the former ID's live key until the new one exists, so that peers always see one.
-        for keeping in ids.former.iter_mut().chain(&mut ids.keeping) {
-            written = self.write(session, keeping).await;
+        for keys in &mut ids.named {
+            written = self.write(keys).await;
         }
-        match &ids.keeping {
-            // Peers are to know that a server comes, before they know its name.
-            None => {
-                let session = self.session(session).await?;
-                self.claim(session, &mut ids.unnamed).await
-            }
-            Some(_) => written,
-        }
+        written
     }
 
-    /// The open session, or a new one.
-    async fn session<'s>(
-        &mut self,
-        session: &'s mut Option<EtcdSession>,
-    ) -> Result<&'s mut EtcdSession, SourceError> {
-        Ok(match session {
-            Some(session) => session,
-            None => {
-                let limit = renewal::request_limit(self.live_ttl);
-                session.insert(EtcdSession::open(&mut self.connector, limit).await?)
-            }
-        })
-    }
-
-    async fn write(
-        &mut self,
-        session: &mut Option<EtcdSession>,
-        keeping: &mut Keeping,
-    ) -> Result<(), PublishError> {
-        let session = self.session(session).await?;
+    async fn write(&mut self, keys: &mut IdKeys) -> Result<(), PublishError> {
         // Before anything is published: a history from before means nothing to this etcd.
-        if keeping.live.is_of_other_history(session).await? {
+        if keys.live.is_of_other_history(&mut self.etcd).await? {
             self.state.void_history();
         }
-        let believed = keeping.record.revision();
-        let owner = self.check_owner(session, keeping).await;
+        let believed = keys.record.revision();
+        let owner = self.check_owner(keys).await;
         let duplicate = match &owner {
             Err(PublishError::Duplicate(_)) => true,
-            _ => self.is_claimed(session, keeping).await?,
+            _ => self.is_claimed(&keys.id).await?,
         };
         self.duplicate.set(duplicate.into());
         owner?;
-        if keeping.record.read(session).await?.is_none() || keeping.record.revision() != believed {
+        keys.record.read(&mut self.etcd).await?;
+        if keys.record.revision() != believed {
             // Deleted or overwritten.
-            (keeping.at, keeping.since) = (None, None);
+            (keys.at, keys.since) = (None, None);
         }
-        self.write_keys(session, keeping).await
-    }
-
-    async fn write_keys(
-        &mut self,
-        session: &mut EtcdSession,
-        keeping: &mut Keeping,
-    ) -> Result<(), PublishError> {
         let now = self.record();
         let known = now.is_some();
         // Keep the last known contents until newer ones are known: a server that disappears now still served them.
-        if let Some(record) = now.or_else(|| keeping.written.clone())
-            && keeping.is_due(&record, self.record_ttl)
-        {
-            let started = Instant::now();
-            let value = serde_json::to_vec(&record)?;
-            if !keeping.record.put(session, value, self.record_ttl).await? {
-                return Err(PublishError::Raced);
-            }
-            if keeping.written.as_ref() != Some(&record) || keeping.since.is_none() {
-                keeping.since = Some(keeping.record.revision());
-            }
-            (keeping.written, keeping.at) = (Some(record), Some(started));
+        if let Some(record) = now.or_else(|| keys.written.clone()) {
+            self.write_record(keys, record).await?;
         }
-        // The record first, then the live key. An apiserver that rejects requests is not a target, and one that may be frozen
-        // is asked last.
+        // The record first, then the live key.
+        self.write_live_key(keys, known).await?;
+        let serves = self.state.serves();
         let apiserver = self.own.apiserver_id.borrow().clone();
-        let another = apiserver.as_deref().filter(|id| *id != &*keeping.id);
+        Ok(self.write_entry(apiserver.filter(|_| serves)).await?)
+    }
+
+    async fn write_record(&mut self, keys: &mut IdKeys, now: Record) -> Result<(), PublishError> {
+        if !keys.is_due(&now, self.record_ttl) {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let value = serde_json::to_vec(&now)?;
+        let record = &mut keys.record;
+        if !record.put(&mut self.etcd, value, self.record_ttl).await? {
+            return Err(PublishError::Raced);
+        }
+        if keys.written.as_ref() != Some(&now) || keys.since.is_none() {
+            keys.since = Some(keys.record.revision());
+        }
+        (keys.written, keys.at) = (Some(now), Some(started));
+        Ok(())
+    }
+
+    /// `known`: what the apiserver serves is known, and in the record.
+    async fn write_live_key(&mut self, keys: &mut IdKeys, known: bool) -> Result<(), PublishError> {
+        let another = self.own.apiserver_id.borrow().clone();
+        let another = another.filter(|id| *id != keys.id);
+        // An apiserver that rejects requests is not a target, and one that may be frozen is asked last.
         let live = LiveKey {
             endpoint: self.own.endpoint,
             initialized: self.state.accepts(),
             ready: self.state.is_ready() && self.state.serves(),
-            api_server_id: another.map(str::to_owned),
-            record_revision: keeping.since.filter(|_| known),
+            api_server_id: another.as_deref().map(str::to_owned),
+            record_revision: keys.since.filter(|_| known),
         };
         let value = serde_json::to_vec(&live)?;
-        if !keeping.live.put(session, value, self.live_ttl).await? {
+        if !keys.live.put(&mut self.etcd, value, self.live_ttl).await? {
             return Err(PublishError::Raced);
         }
-        keeping.lives = true;
+        keys.lives = true;
         self.announcement.is_coming();
         if known {
             self.written.send_replace(Some(OwnKeys {
-                record: keeping.record.revision(),
-                live: keeping.live.revision(),
+                record: keys.record.revision(),
+                live: keys.live.revision(),
                 claim: 0,
             }));
         }
-        let apiserver = apiserver.filter(|_| self.state.serves());
-        Ok(self.entry.keep(session, apiserver).await?)
+        Ok(())
+    }
+
+    /// Writes the entry for apiservers that reroute by themselves, or removes it. They look entries up by the names of
+    /// identity Leases, so it has the apiserver's `id` and not the proxy's. An entry with another value is the
+    /// apiserver's own.
+    async fn write_entry(&mut self, id: Option<Arc<str>>) -> Result<(), SourceError> {
+        if let Some((former, key)) = &mut self.entry
+            && Some(&*former) != id.as_ref()
+        {
+            key.delete(&mut self.etcd).await?;
+            self.entry = None;
+        }
+        let Some(id) = id else { return Ok(()) };
+        let entry = PeerEndpoint {
+            server: id.to_string(),
+            address: canonical(self.own.endpoint),
+        };
+        let value = encode_endpoints(&entry, 1);
+        let name = format!("{}{id}", self.keys.of(Topic::PeerEndpoints));
+        let (_, mut key) = self
+            .entry
+            .take()
+            .unwrap_or((id.clone(), EtcdKey::new(name)));
+        let there = key.read(&mut self.etcd).await?;
+        if there.is_none_or(|there| there == value) {
+            let (_, key) = self.entry.insert((id, key));
+            key.put(&mut self.etcd, value, self.live_ttl).await?;
+        }
+        Ok(())
     }
 
     /// Writes a claim in place of a live key.
-    async fn claim(
-        &self,
-        session: &mut EtcdSession,
-        claim: &mut EtcdKey,
-    ) -> Result<(), PublishError> {
-        claim.read(session).await?;
+    async fn claim(&mut self, claim: &mut EtcdKey) -> Result<(), PublishError> {
+        claim.read(&mut self.etcd).await?;
         let value = serde_json::to_vec(&canonical(self.own.endpoint))?;
-        claim.put(session, value, self.live_ttl).await?;
+        claim.put(&mut self.etcd, value, self.live_ttl).await?;
         self.announcement.is_coming();
         Ok(())
     }
 
     /// Whether another server has our ID: then there is a claim in place of our keys.
-    async fn check_owner(
-        &self,
-        session: &mut EtcdSession,
-        keeping: &mut Keeping,
-    ) -> Result<(), PublishError> {
-        let Some(taken) = self.other_owner(session, keeping).await? else {
+    async fn check_owner(&mut self, keys: &mut IdKeys) -> Result<(), PublishError> {
+        let Some(taken) = self.other_owner(keys).await? else {
             return Ok(());
         };
-        keeping.lives = false;
-        self.claim(session, &mut keeping.claim).await?;
+        keys.lives = false;
+        self.claim(&mut keys.claim).await?;
         // Before etcd was read, requests for resources are refused.
         if self.custom.borrow().is_some() {
             self.written.send_replace(Some(OwnKeys {
-                claim: keeping.claim.revision(),
+                claim: keys.claim.revision(),
                 ..OwnKeys::default()
             }));
         }
@@ -286,44 +307,36 @@ impl Publisher {
 
     /// Who else has our ID. A value that cannot be decoded does not count.
     async fn other_owner(
-        &self,
-        session: &mut EtcdSession,
-        keeping: &mut Keeping,
+        &mut self,
+        keys: &mut IdKeys,
     ) -> Result<Option<PublishError>, SourceError> {
         let own = canonical(self.own.endpoint);
-        let there = keeping.live.read(session).await?;
-        let live: Option<LiveKey> = there.and_then(|kv| json::read(kv.value()).ok());
+        let other = |at: SocketAddr| Some(canonical(at)).filter(|at| *at != own);
+        let there = keys.live.read(&mut self.etcd).await?;
+        let live: Option<LiveKey> = there.and_then(|value| json::read(value).ok());
         if let Some(live) = live {
-            let other = Some(canonical(live.endpoint)).filter(|other| *other != own);
-            return Ok(other.map(PublishError::Duplicate));
+            return Ok(other(live.endpoint).map(PublishError::Duplicate));
         }
         if self.configured {
             return Ok(None);
         }
-        let there = keeping.record.read(session).await?;
-        let record: Option<Record> = there.and_then(|kv| json::read(kv.value()).ok());
-        let other = record.map(|record| canonical(record.endpoint));
-        let other = other.filter(|other| *other != own);
+        let there = keys.record.read(&mut self.etcd).await?;
+        let record: Option<Record> = there.and_then(|value| json::read(value).ok());
+        let other = record.and_then(|record| other(record.endpoint));
         Ok(other.map(PublishError::OthersRecord))
     }
 
     /// Whether another proxy claims our ID.
-    async fn is_claimed(
-        &self,
-        session: &mut EtcdSession,
-        keeping: &Keeping,
-    ) -> Result<bool, PublishError> {
+    async fn is_claimed(&mut self, id: &str) -> Result<bool, SourceError> {
         let own = canonical(self.own.endpoint);
-        let claims = session.names(&self.keys.claims(&keeping.id)).await?;
-        let addresses = claims.iter().filter_map(|name| name.parse().ok());
-        let other = addresses
-            .into_iter()
-            .find(|other: &SocketAddr| *other != own);
+        let claims = self.etcd.names(&self.keys.claims(id)).await?;
+        let mut addresses = claims.iter().filter_map(|name| name.parse().ok());
+        let other = addresses.find(|other: &SocketAddr| *other != own);
         if let Some(other) = other
             && self.duplicate.get() == 0
         {
             tracing::error!(
-                server_id = &*keeping.id, %other,
+                server_id = id, %other,
                 "another live proxy claims this server ID; identity.serverID must differ"
             );
         }
@@ -331,70 +344,50 @@ impl Publisher {
     }
 
     /// Removes the keys that show us alive under an ID. `renamed`: we have another ID now.
-    async fn leave(
-        &mut self,
-        session: &mut Option<EtcdSession>,
-        keeping: Option<Keeping>,
-        renamed: bool,
-    ) {
-        let Some(mut keeping) = keeping.filter(|keeping| keeping.lives) else {
+    async fn leave(&mut self, mut keys: IdKeys, renamed: bool) {
+        if !keys.lives {
             return;
-        };
+        }
+        let server_id = keys.id.clone();
         let removal = async {
             let mut last = Ok(());
             for _ in 0..REMOVAL_TRIES {
-                last = self.remove_keys(session, &mut keeping, renamed).await;
+                last = self.remove_keys(&mut keys, renamed).await;
                 if !matches!(last, Err(PublishError::Source(_))) {
                     break;
                 }
-                *session = None;
+                self.etcd.close();
             }
             last
         };
-        match tokio::time::timeout(REMOVAL_TIMEOUT, removal).await {
-            Ok(Ok(())) => {
-                tracing::info!(server_id = &*keeping.id, "own live key removed from etcd")
-            }
-            Ok(Err(error)) => {
-                let cause = &error as &dyn std::error::Error;
+        let removed = tokio::time::timeout(REMOVAL_TIMEOUT, removal).await;
+        let removed = removed.unwrap_or(Err(SourceError::Timeout.into()));
+        match removed {
+            Ok(()) => tracing::info!(server_id = &*server_id, "own live key removed from etcd"),
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
                 tracing::warn!(
-                    error = cause,
+                    error,
                     "own live key could not be removed, it expires by itself"
                 );
             }
-            Err(_) => {
-                tracing::warn!("own live key could not be removed in time, it expires by itself")
-            }
         }
     }
 
-    async fn remove_keys(
-        &mut self,
-        session: &mut Option<EtcdSession>,
-        keeping: &mut Keeping,
-        renamed: bool,
-    ) -> Result<(), PublishError> {
-        let session = self.session(session).await?;
-        self.check_owner(session, keeping).await?;
-        keeping.live.delete(session).await?;
-        if !renamed {
-            self.entry.keep(session, None).await?;
+    async fn remove_keys(&mut self, keys: &mut IdKeys, renamed: bool) -> Result<(), PublishError> {
+        self.check_owner(keys).await?;
+        keys.live.delete(&mut self.etcd).await?;
+        // A renamed server has a newer record at its address, and the same entry.
+        if renamed {
+            return Ok(());
         }
-        // The record stays for the whole grace period from now on. A renamed server has a newer record at its address.
-        if !renamed && let Some(record) = self.record().or(keeping.written.clone()) {
-            let value = serde_json::to_vec(&record)?;
-            keeping.record.put(session, value, self.record_ttl).await?;
+        self.write_entry(None).await?;
+        // The record stays for the whole grace period from now on.
+        if let Some(record) = self.record().or(keys.written.clone()) {
+            let (value, ttl) = (serde_json::to_vec(&record)?, self.record_ttl);
+            keys.record.put(&mut self.etcd, value, ttl).await?;
         }
         Ok(())
-    }
-
-    /// Removes the claim of a proxy without ID, if it was written.
-    async fn leave_unnamed(&mut self, session: &mut Option<EtcdSession>, mut claim: EtcdKey) {
-        if let Some(session) = session {
-            let deletion = claim.delete(session);
-            // If it fails, the claim expires by itself.
-            let _ = tokio::time::timeout(REMOVAL_TIMEOUT, deletion).await;
-        }
     }
 
     /// The record to write; `None` while the served set is unknown.
@@ -412,5 +405,30 @@ impl Publisher {
             history_void: self.state.is_history_void(),
             resources: pack(served),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_frozen_members_leave_time_to_write_over_a_third() {
+        // The shortest that the configuration allows, the default, a long one.
+        for seconds in [2, 15, 3600] {
+            let ttl = Duration::from_secs(seconds);
+            let lost: Duration = (1..=2)
+                .map(|failures| request_limit(ttl) + pause_after(failures, ttl))
+                .sum();
+            let left = ttl.checked_sub(pause(ttl) + lost);
+            assert!(left.is_some_and(|left| left >= ttl / 6), "{ttl:?} {left:?}");
+        }
+    }
+
+    #[test]
+    fn no_pause_is_longer_than_between_two_writings() {
+        let ttl = Duration::from_secs(15);
+        assert_eq!(pause_after(u32::MAX, ttl), pause(ttl));
+        assert!(pause_after(1, ttl) < Duration::from_secs(1));
     }
 }

@@ -15,7 +15,7 @@ use crate::cluster::state::canonical;
 const REWRITES_PER_LIFE: u32 = 10;
 
 /// Our keys under one server ID.
-pub(super) struct Keeping {
+pub(super) struct IdKeys {
     pub(super) id: Arc<str>,
     pub(super) live: EtcdKey,
     pub(super) record: EtcdKey,
@@ -28,36 +28,17 @@ pub(super) struct Keeping {
     pub(super) lives: bool,
 }
 
-impl Keeping {
-    /// `before`: the keys under a former ID, whose knowledge is carried over.
-    fn after(before: Option<&Self>, id: Arc<str>, keys: &EtcdKeys, endpoint: SocketAddr) -> Self {
-        let key = |topic| EtcdKey::new(format!("{}{id}", keys.of(topic)));
-        Self {
-            live: key(Topic::Live),
-            record: key(Topic::Servers),
-            claim: claim_key(keys, Some(&id), endpoint),
-            written: before.and_then(|before| before.written.clone()),
-            at: None,
-            since: None,
-            lives: false,
-            id,
-        }
-    }
-
+impl IdKeys {
     pub(super) fn is_due(&self, record: &Record, ttl: Duration) -> bool {
-        self.written.as_ref() != Some(record)
-            || self
-                .at
-                .is_none_or(|at| at.elapsed() > ttl / REWRITES_PER_LIFE)
+        let is_old = |at: Instant| at.elapsed() > ttl / REWRITES_PER_LIFE;
+        self.written.as_ref() != Some(record) || self.at.is_none_or(is_old)
     }
 }
 
 /// All our keys.
 pub(super) struct ServerIds {
-    /// Under our ID; `None` while there is none.
-    pub(super) keeping: Option<Keeping>,
-    /// Under the one before, while its live key exists.
-    pub(super) former: Option<Keeping>,
+    /// Under our ID, the last one, and under those before it while their live keys exist.
+    pub(super) named: Vec<IdKeys>,
     /// The claim of a proxy without ID. It is left to expire once there is an ID: peers see the live key through another
     /// watch, which may be later.
     pub(super) unnamed: EtcdKey,
@@ -66,25 +47,39 @@ pub(super) struct ServerIds {
 impl ServerIds {
     pub(super) fn new(keys: &EtcdKeys, endpoint: SocketAddr) -> Self {
         Self {
-            keeping: None,
-            former: None,
+            named: Vec::new(),
             unnamed: claim_key(keys, None, endpoint),
         }
     }
 
     /// Our ID is now `id`.
-    pub(super) fn take(&mut self, id: Option<Arc<str>>, keys: &EtcdKeys, endpoint: SocketAddr) {
-        if self.keeping.as_ref().map(|keeping| &keeping.id) == id.as_ref() {
+    pub(super) fn take(&mut self, id: Arc<str>, keys: &EtcdKeys, endpoint: SocketAddr) {
+        if self.named.last().is_some_and(|now| now.id == id) {
             return;
         }
-        let before = self.keeping.take();
-        let back = self
-            .former
-            .take_if(|former| Some(&former.id) == id.as_ref());
-        let new = || id.map(|id| Keeping::after(before.as_ref(), id, keys, endpoint));
-        self.keeping = back.or_else(new);
-        let former = before.filter(|before| before.lives);
-        self.former = former.or(self.former.take());
+        let key = |topic| EtcdKey::new(format!("{}{id}", keys.of(topic)));
+        let back = self.named.iter().position(|keys| keys.id == id);
+        let now = match back {
+            Some(index) => self.named.remove(index),
+            None => IdKeys {
+                live: key(Topic::Live),
+                record: key(Topic::Servers),
+                claim: claim_key(keys, Some(&id), endpoint),
+                written: self.named.last().and_then(|last| last.written.clone()),
+                at: None,
+                since: None,
+                lives: false,
+                id,
+            },
+        };
+        self.named.retain(|former| former.lives);
+        self.named.push(now);
+    }
+
+    /// The keys under former IDs.
+    pub(super) fn take_former(&mut self) -> Vec<IdKeys> {
+        let now = self.named.split_off(self.named.len().saturating_sub(1));
+        std::mem::replace(&mut self.named, now)
     }
 }
 
@@ -102,23 +97,18 @@ mod tests {
         let keys = EtcdKeys::new("/registry", &[]);
         let endpoint = "10.0.0.1:6443".parse().unwrap();
         let mut ids = ServerIds::new(&keys, endpoint);
-        let become_server = |ids: &mut ServerIds, id: &str, lives: bool| {
-            ids.take(Some(id.into()), &keys, endpoint);
-            if let Some(keeping) = &mut ids.keeping {
-                keeping.lives = lives;
-            }
-            let former = ids.former.as_ref().map(|former| former.id.to_string());
-            let now = ids.keeping.as_ref().map(|keeping| keeping.id.to_string());
-            (now, former)
+        let mut become_server = |id: &str, lives: bool| {
+            ids.take(id.into(), &keys, endpoint);
+            ids.named.last_mut().unwrap().lives = lives;
+            let ids = ids.named.iter().map(|keys| keys.id.to_string());
+            ids.collect::<Vec<_>>()
         };
-        let expected =
-            |now: &str, former: Option<&str>| (Some(now.to_owned()), former.map(str::to_owned));
-        assert_eq!(become_server(&mut ids, "a", true), expected("a", None));
-        assert_eq!(
-            become_server(&mut ids, "b", false),
-            expected("b", Some("a"))
-        );
-        assert_eq!(become_server(&mut ids, "c", true), expected("c", Some("a")));
-        assert_eq!(become_server(&mut ids, "a", true), expected("a", Some("c")));
+        assert_eq!(become_server("a", true), ["a"]);
+        assert_eq!(become_server("b", false), ["a", "b"]);
+        assert_eq!(become_server("c", true), ["a", "c"]);
+        assert_eq!(become_server("a", true), ["c", "a"]);
+        let former: Vec<_> = ids.take_former();
+        let former: Vec<_> = former.iter().map(|keys| &*keys.id).collect();
+        assert_eq!((former, ids.named.len()), (vec!["c"], 1));
     }
 }

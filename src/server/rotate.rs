@@ -86,7 +86,7 @@ impl Rotations {
         let owner = shared.clone();
         let connect = move |new| {
             owner.credentials.store(Arc::new(new));
-            owner.local.trust().recheck();
+            owner.local.trust_outdated.notify_one();
             owner.callers.revalidations.send_replace(());
         };
         control.spawn(self.upstream.run(metrics.clone(), connect));

@@ -179,17 +179,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::local::requestheader::findings::TrustProblem;
+    use crate::local::requestheader::findings::UserRecognition;
 
     #[test]
     fn one_cause_is_said_once() {
         let config = crate::config::parse(include_str!("../../../config.example.yaml")).unwrap();
+        let lets_in = UserRecognition::Unnamed.problem(&config.serving.request_headers);
+        let trust = TrustReport::problem(lets_in);
         let observed = Observations {
             is_proxy: false,
             status: StatusCode::UNAUTHORIZED,
             missing: String::new(),
             clock: None,
-            asked: (Ok(TrustProblem::UserAnyway.into()), Documents::default()),
+            asked: (Ok(trust), Documents::default()),
         };
         let findings = findings(&config, &FileSnapshot::read(&[]), Ok(observed));
         let lines: Vec<_> = findings.iter().map(ToString::to_string).collect();

@@ -23,7 +23,7 @@ use crate::cluster::keys::claims_an_id;
 use crate::cluster::state::canonical;
 use crate::config::RequestHeaders;
 use crate::local::requestheader::check::PATH;
-use crate::local::requestheader::findings::{TrustProblem, UserRecognition, recognised};
+use crate::local::requestheader::findings::{UserRecognition, recognised};
 use crate::request::headers::{NOT_EXECUTED, PEER_PROXIED, REROUTED};
 use crate::routing::table::ServerKind;
 
@@ -68,7 +68,8 @@ pub async fn check(
         let trust = trust(maker, names, peer.address);
         let observed = probe::observe(&about, maker, peer.address, trust);
         let observed = probe::within(PATIENCE, observed).await;
-        findings(&about, peer.kind, observed)
+        let header = names.username.first().map_or("", HeaderName::as_str);
+        findings(&about, peer.kind, header, observed)
     });
     let mut findings = join_all(probes).await.concat();
     findings.extend((left > 0).then(|| told::left_out("peers", left)));
@@ -148,8 +149,9 @@ pub fn absent(inventory: &Inventory, mine: &[SocketAddr], file: &Path) -> Vec<Fi
     told.collect()
 }
 
-fn findings(about: &str, kind: ServerKind, observed: Observed) -> Vec<Finding> {
-    use UserRecognition::{No, Unnamed, Yes};
+/// `header`: the one in which this proxy names users.
+fn findings(about: &str, kind: ServerKind, header: &str, observed: Observed) -> Vec<Finding> {
+    use UserRecognition::{NotBelieved, TakenFor, Unclear, Unnamed, Yes};
     let bare = kind == ServerKind::Bare;
     let observed = match observed {
         Ok(observed) => observed,
@@ -164,18 +166,14 @@ fn findings(about: &str, kind: ServerKind, observed: Observed) -> Vec<Finding> {
         // A load balancer before proxies, which the apiservers behind them advertise.
         _ if observed.is_proxy && bare => return Vec::new(),
         _ if !observed.is_proxy && kind.has_proxy() => told::peer_is_no_proxy(about),
-        Ok(No(TrustProblem::NotBelieved(_))) => told::peer_rejects(about, "answers 401"),
+        Ok(NotBelieved) => told::peer_rejects(about, "answers 401"),
         // A server that does not take the certificate for a peer's answers 401, and never as anonymous.
-        Ok(No(TrustProblem::TakenFor { header, user })) if user == ANONYMOUS => {
-            told::peer_reads_other_headers(about, header)
-        }
-        Ok(No(TrustProblem::TakenFor { user, .. })) => {
-            told::peer_rejects(about, format!("takes it for user {user}"))
-        }
+        Ok(TakenFor(user)) if user == ANONYMOUS => told::peer_reads_other_headers(about, header),
+        Ok(TakenFor(user)) => told::peer_rejects(about, format!("takes it for user {user}")),
         // A server that is not ready need not tell whom it believes.
         _ if unready => told::peer_not_ready(about),
         Ok(Yes) => told::peer_answers(about),
-        Ok(No(other)) => told::peer_belief_unknown(about, other),
+        Ok(Unclear(status)) => told::peer_belief_unknown(about, format!("it answers {status}")),
         Ok(Unnamed) => told::peer_belief_unknown(about, "everybody may read everything there"),
         Err(why) => told::peer_belief_unknown(about, why),
     };
@@ -195,7 +193,7 @@ async fn trust(maker: &Arc<ClientMaker>, names: &RequestHeaders, address: Socket
     // A proxy sends this header to trusted peers only.
     Ok(match answer.headers.contains_key(NOT_EXECUTED) {
         true => UserRecognition::Yes,
-        false => recognised(names, &invented, answer.status, &answer.body),
+        false => recognised(&invented, answer.status, &answer.body),
     })
 }
 
@@ -321,7 +319,7 @@ mod tests {
 
     #[test]
     fn one_cause_is_one_line() {
-        let unbelieved = UserRecognition::No(TrustProblem::NotBelieved(String::new()));
+        let unbelieved = UserRecognition::NotBelieved;
         let cases = [
             (200, UserRecognition::Yes, "ok      peer b: answers"),
             (401, UserRecognition::Yes, "ok      peer b: answers"),
@@ -337,7 +335,7 @@ mod tests {
                 clock: None,
                 asked: Ok(trust),
             };
-            let findings = findings("peer b", ServerKind::Proxied, Ok(observed));
+            let findings = findings("peer b", ServerKind::Proxied, "x-remote-user", Ok(observed));
             let lines: Vec<_> = findings.iter().map(ToString::to_string).collect();
             assert_eq!(lines.len(), 1, "{lines:?}");
             assert!(lines[0].starts_with(start), "{lines:?}");

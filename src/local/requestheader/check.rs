@@ -8,13 +8,11 @@ use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
 use tokio::time::Instant;
 
-use super::findings::{
-    self, ConfigMapAnswer, DoubtfulName, TrustProblem, TrustReport, UserRecognition,
-};
+use super::findings::{self, DoubtfulName, TrustReport, UserRecognition};
 use crate::client::{self, Client, ClientError, ClientResponse, MakerError};
 use crate::config::{Config, RequestHeaders};
 use crate::kube::requestheader::NameList;
-use crate::local::client::maker_as_nobody;
+use crate::local::client::maker_as;
 use crate::tls::credentials::Current;
 
 /// The ConfigMap in which kube-apiserver publishes its requestheader names. Unprivileged users may not read it.
@@ -34,7 +32,8 @@ pub enum CheckError {
 
 /// Whether the apiserver at `apiServer.address` accepts the users that this proxy names, and which names it publishes.
 pub async fn check(config: &Config, credentials: Current) -> Result<TrustReport, CheckError> {
-    let maker = Arc::new(maker_as_nobody(config, credentials)?);
+    // Each request brings its own identity.
+    let maker = Arc::new(maker_as(config, credentials, HeaderMap::new())?);
     let mut inquiry = Inquiry {
         client: maker.client(config.api_server.address),
         names: &config.serving.request_headers,
@@ -53,31 +52,28 @@ struct Inquiry<'a> {
 impl Inquiry<'_> {
     async fn report(&mut self, internal_user: &str) -> Result<TrustReport, CheckError> {
         let identity = client::identity(self.names, &self.invented, &[])?;
+        let answer = self.get(identity).await?;
+        let recognition = self.recognition(&answer);
         // Whether the answer shows what a user may not do.
-        let telling = match self.recognition(identity).await? {
-            UserRecognition::Yes => true,
-            UserRecognition::No(problem) => return Ok(problem.into()),
-            // All users may read it, so the answer names no user. If the apiserver rejects the same request without the
-            // header, it accepted the header.
-            UserRecognition::Unnamed => {
-                let answer = self.get(HeaderMap::new()).await?;
-                if answer.status != StatusCode::UNAUTHORIZED {
-                    return Ok(TrustProblem::UserAnyway.into());
-                }
-                false
-            }
-        };
+        let telling = recognition == UserRecognition::Yes;
+        // All users may read it, so the answer names no user. If the apiserver rejects the same request without the
+        // header, it accepted the header.
+        let is_accepted = telling
+            || recognition == UserRecognition::Unnamed
+                && self.get(HeaderMap::new()).await?.status == StatusCode::UNAUTHORIZED;
+        if !is_accepted {
+            return Ok(TrustReport::problem(recognition.problem(self.names)));
+        }
         let internal = client::identity(self.names, internal_user, &[MASTERS])?;
         let answer = self.get(internal).await?;
         let published = match findings::published(answer.status, &answer.body) {
-            ConfigMapAnswer::Names(published) => published,
-            ConfigMapAnswer::Unknown(warning) => return Ok(warning.into()),
-            ConfigMapAnswer::Refused(problem) => return Ok(problem.into()),
+            Ok(published) => published,
+            Err(report) => return Ok(report),
         };
         let mut problems = Vec::new();
         for doubtful in findings::doubtful(self.names, &published) {
             let believed = self.believes(&doubtful, telling).await?;
-            problems.extend(findings::judged(doubtful, believed));
+            problems.extend(findings::judged(&doubtful, believed));
         }
         Ok(TrustReport {
             problems,
@@ -92,30 +88,27 @@ impl Inquiry<'_> {
         doubtful: &DoubtfulName,
         telling: bool,
     ) -> Result<Option<bool>, CheckError> {
-        let name = &doubtful.name;
-        if findings::is_framing(name) || (doubtful.list == NameList::Group && !telling) {
+        let is_group = doubtful.list == NameList::Group;
+        if findings::is_framing(&doubtful.name) || (is_group && !telling) {
             return Ok(None);
         }
-        if doubtful.list == NameList::Username {
-            let identity = HeaderMap::from_iter([(name.clone(), value(&self.invented)?)]);
-            let recognition = self.recognition(identity).await?;
-            return Ok(Some(!matches!(recognition, UserRecognition::No(_))));
-        }
-        let mut identity = client::identity(self.names, &self.invented, &[])?;
-        identity.insert(name, value(MASTERS)?);
+        let mut names = self.names.clone();
+        let (list, groups) = match is_group {
+            true => (&mut names.group, &[MASTERS][..]),
+            false => (&mut names.username, &[][..]),
+        };
+        *list = vec![doubtful.name.clone()];
+        let identity = client::identity(&names, &self.invented, groups)?;
         let answer = self.get(identity).await?;
-        Ok(Some(findings::was_allowed(answer.status)))
+        let recognition = self.recognition(&answer);
+        Ok(Some(match is_group {
+            true => findings::was_allowed(answer.status),
+            false => matches!(recognition, UserRecognition::Yes | UserRecognition::Unnamed),
+        }))
     }
 
-    async fn recognition(&mut self, identity: HeaderMap) -> Result<UserRecognition, ClientError> {
-        let answer = self.get(identity).await?;
-        let (names, invented) = (self.names, &self.invented);
-        Ok(findings::recognised(
-            names,
-            invented,
-            answer.status,
-            &answer.body,
-        ))
+    fn recognition(&self, answer: &ClientResponse) -> UserRecognition {
+        findings::recognised(&self.invented, answer.status, &answer.body)
     }
 
     async fn get(&mut self, identity: HeaderMap) -> Result<ClientResponse, ClientError> {
@@ -124,12 +117,9 @@ impl Inquiry<'_> {
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect();
         let deadline = Instant::now() + PATIENCE;
-        self.client
-            .call(Method::GET, PATH, &headers, None, deadline)
-            .await
+        let answer = self
+            .client
+            .call(Method::GET, PATH, &headers, None, deadline);
+        answer.await
     }
-}
-
-fn value(text: &str) -> Result<HeaderValue, MakerError> {
-    HeaderValue::try_from(text).map_err(|_| MakerError::Identity(text.to_owned()))
 }

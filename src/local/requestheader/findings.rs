@@ -1,4 +1,5 @@
-//! Why an apiserver does not accept the users that this proxy names, and what to do about it. Pure.
+//! Why an apiserver does not accept the users that this proxy names, and what to do about it: the advice follows the first
+//! colon of a sentence. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,123 +14,28 @@ use crate::kube::requestheader::{NameList, PublishedNames};
 /// Most bytes of a list of names that are shown.
 const SHOWN: usize = 300;
 
-/// A problem in the configuration of the apiserver or of the proxy.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TrustProblem {
-    /// 401 although a header names a user.
-    #[error(
-        "the apiserver answers 401 to users that this proxy names in {0}: apiServer.proxyClientCertFile must be signed \
-         by its --requestheader-client-ca-file, with a CN of its --requestheader-allowed-names, and the first of \
-         serving.requestHeaderUsernameHeaders must be one of its --requestheader-username-headers"
-    )]
-    NotBelieved(String),
-    /// The answer names another user.
-    #[error(
-        "the apiserver takes users that this proxy names in {header} for {user:?}: the first of \
-         serving.requestHeaderUsernameHeaders must be one of its --requestheader-username-headers, and \
-         apiServer.proxyClientCertFile not be signed by its --client-ca-file only"
-    )]
-    TakenFor {
-        header: String,
-        /// The user whom the apiserver sees instead.
-        user: String,
-    },
-    /// The apiserver forbids nothing and accepts our certificate without the header.
-    #[error(
-        "the apiserver lets everybody in, and knows apiServer.proxyClientCertFile as a user's: sign it by another CA \
-         than --client-ca-file"
-    )]
-    UserAnyway,
-    /// Neither allowed nor forbidden.
-    #[error("the apiserver answers {0} when it is asked whether it believes this proxy")]
-    Unclear(u16),
-    /// The apiserver accepts the user's name, but not its group.
-    #[error(
-        "the apiserver answers {0} to apiServer.internalUser in group system:masters, who must be able to read \
-         ConfigMap kube-system/extension-apiserver-authentication: the first of serving.requestHeaderGroupHeaders must \
-         be one of its --requestheader-group-headers"
-    )]
-    NotInGroup(u16),
-    /// Users whom this proxy or a peer names so are not recognised.
-    #[error(
-        "the apiserver does not believe {name}, which {key} names: make it the same as its --{}", .list.field()
-    )]
-    Lacking {
-        name: HeaderName,
-        list: NameList,
-        /// The configuration's.
-        key: &'static str,
-    },
-    /// A client could name another user, or a group.
-    #[error(
-        "the apiserver takes {name} for what --{} names, and this proxy cannot remove it from requests: start the \
-         apiserver without it", .list.field()
-    )]
-    Believed { name: HeaderName, list: NameList },
-}
-
-/// What the ConfigMap says, and nobody has seen the apiserver do. API users may write it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TrustWarning {
-    /// There is no such ConfigMap.
-    #[error(
-        "ConfigMap kube-system/extension-apiserver-authentication is not there, which kube-apiserver writes after its \
-         start: see who deletes it, if it stays so"
-    )]
-    NoConfigMap,
-    /// The ConfigMap cannot be parsed.
-    #[error("ConfigMap kube-system/extension-apiserver-authentication cannot be understood: {0}")]
-    Malformed(String),
-    /// No names.
-    #[error(
-        "ConfigMap kube-system/extension-apiserver-authentication names no header by which users are recognised: see \
-         who removes what kube-apiserver writes into it"
-    )]
-    NoNames,
-    /// More names than are kept.
-    #[error(
-        "ConfigMap kube-system/extension-apiserver-authentication names too many headers: remove what no apiserver is \
-         started with"
-    )]
-    TooManyNames,
-    /// One list of names differs.
-    #[error(
-        "{key} is {ours}, but {theirs} under {} of ConfigMap kube-system/extension-apiserver-authentication, and what \
-         is only there is removed from requests unless clients need it: make it the same; what no apiserver is started \
-         with any more stays there until somebody removes it", .list.field()
-    )]
-    Differs {
-        list: NameList,
-        /// The configuration's.
-        key: &'static str,
-        /// Names in the configuration.
-        ours: String,
-        /// Names in the ConfigMap.
-        theirs: String,
-    },
-}
+const CONFIG_MAP: &str = "ConfigMap kube-system/extension-apiserver-authentication";
 
 /// The result of a check.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct TrustReport {
     /// Why the apiserver does not accept the users that this proxy names; empty if it does.
-    pub problems: Vec<TrustProblem>,
-    pub warnings: Vec<TrustWarning>,
+    pub problems: Vec<String>,
+    /// What the ConfigMap says, and nobody has seen the apiserver do. API users may write it.
+    pub warnings: Vec<String>,
     /// The names that the ConfigMap has.
     pub names: Option<PublishedNames>,
 }
 
-impl From<TrustProblem> for TrustReport {
-    fn from(problem: TrustProblem) -> Self {
+impl TrustReport {
+    pub fn problem(problem: String) -> Self {
         Self {
             problems: vec![problem],
             ..Self::default()
         }
     }
-}
 
-impl From<TrustWarning> for TrustReport {
-    fn from(warning: TrustWarning) -> Self {
+    fn warning(warning: String) -> Self {
         Self {
             warnings: vec![warning],
             ..Self::default()
@@ -142,32 +48,61 @@ impl From<TrustWarning> for TrustReport {
 pub enum UserRecognition {
     /// By name.
     Yes,
-    No(TrustProblem),
+    /// 401 although a header names a user.
+    NotBelieved,
+    /// The answer names this user.
+    TakenFor(String),
     /// The answer names no user.
     Unnamed,
+    /// Neither allowed nor forbidden.
+    Unclear(StatusCode),
 }
 
 /// Looks for the user `invented` in the answer to a request that an unknown user may not make.
-pub fn recognised(
-    names: &RequestHeaders,
-    invented: &str,
-    status: StatusCode,
-    body: &[u8],
-) -> UserRecognition {
-    let header = names.username.first();
-    let header = header.map_or("", HeaderName::as_str).to_owned();
+pub fn recognised(invented: &str, status: StatusCode, body: &[u8]) -> UserRecognition {
     match status {
         StatusCode::FORBIDDEN => match forbidden_user(body) {
             Some(user) if user == invented => UserRecognition::Yes,
-            Some(user) => UserRecognition::No(TrustProblem::TakenFor { header, user }),
+            Some(user) => UserRecognition::TakenFor(user),
             None => UserRecognition::Unnamed,
         },
-        StatusCode::UNAUTHORIZED => UserRecognition::No(TrustProblem::NotBelieved(header)),
+        StatusCode::UNAUTHORIZED => UserRecognition::NotBelieved,
         // Allowed, whether the object exists or not.
         StatusCode::NOT_FOUND => UserRecognition::Unnamed,
         status if status.is_success() => UserRecognition::Unnamed,
-        status => UserRecognition::No(TrustProblem::Unclear(status.as_u16())),
+        status => UserRecognition::Unclear(status),
     }
+}
+
+impl UserRecognition {
+    /// Why users whom this proxy names are not accepted. An answer that names no user was given without the header too.
+    pub fn problem(&self, names: &RequestHeaders) -> String {
+        let header = names.username.first().map_or("", HeaderName::as_str);
+        match self {
+            Self::NotBelieved => format!(
+                "the apiserver answers 401 to users that this proxy names in {header}: \
+                 apiServer.proxyClientCertFile must be signed by its --requestheader-client-ca-file, with a CN of its \
+                 --requestheader-allowed-names, and the first of serving.requestHeaderUsernameHeaders must be one of \
+                 its --requestheader-username-headers"
+            ),
+            Self::TakenFor(user) => format!(
+                "the apiserver takes users that this proxy names in {header} for {user:?}: the first of \
+                 serving.requestHeaderUsernameHeaders must be one of its --requestheader-username-headers, and \
+                 apiServer.proxyClientCertFile not be signed by its --client-ca-file only"
+            ),
+            Self::Yes | Self::Unnamed => {
+                "the apiserver lets everybody in, and knows apiServer.proxyClientCertFile as \
+                a user's: sign it by another CA than --client-ca-file"
+                    .to_owned()
+            }
+            Self::Unclear(status) => unclear(*status),
+        }
+    }
+}
+
+fn unclear(status: StatusCode) -> String {
+    let status = status.as_u16();
+    format!("the apiserver answers {status} when it is asked whether it believes this proxy")
 }
 
 #[derive(Deserialize)]
@@ -189,33 +124,29 @@ struct ConfigMap {
     data: BTreeMap<String, String>,
 }
 
-/// The ConfigMap, as `apiServer.internalUser` got it.
-#[derive(Debug, PartialEq, Eq)]
-pub enum ConfigMapAnswer {
-    Names(PublishedNames),
-    /// It tells no names.
-    Unknown(TrustWarning),
-    Refused(TrustProblem),
+/// The names in the ConfigMap, as `apiServer.internalUser` got it; or why there are none.
+pub fn published(status: StatusCode, body: &[u8]) -> Result<PublishedNames, TrustReport> {
+    match status {
+        StatusCode::OK => {
+            let map: Result<ConfigMap, _> = serde_json::from_slice(body);
+            let map = map.map_err(|error| malformed(&error))?;
+            PublishedNames::read(&map.data).map_err(|error| malformed(&error))
+        }
+        StatusCode::NOT_FOUND => Err(TrustReport::warning(format!(
+            "{CONFIG_MAP} is not there, which kube-apiserver writes after its start: see who deletes it, if it stays so"
+        ))),
+        StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => Err(TrustReport::problem(format!(
+            "the apiserver answers {} to apiServer.internalUser in group system:masters, who must be able to read \
+             {CONFIG_MAP}: the first of serving.requestHeaderGroupHeaders must be one of its \
+             --requestheader-group-headers",
+            status.as_u16()
+        ))),
+        status => Err(TrustReport::problem(unclear(status))),
+    }
 }
 
-pub fn published(status: StatusCode, body: &[u8]) -> ConfigMapAnswer {
-    match status {
-        StatusCode::OK => {}
-        StatusCode::NOT_FOUND => return ConfigMapAnswer::Unknown(TrustWarning::NoConfigMap),
-        StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => {
-            return ConfigMapAnswer::Refused(TrustProblem::NotInGroup(status.as_u16()));
-        }
-        status => return ConfigMapAnswer::Refused(TrustProblem::Unclear(status.as_u16())),
-    }
-    let malformed = |why| ConfigMapAnswer::Unknown(TrustWarning::Malformed(why));
-    let map: ConfigMap = match serde_json::from_slice(body) {
-        Ok(map) => map,
-        Err(error) => return malformed(error.to_string()),
-    };
-    match PublishedNames::read(&map.data) {
-        Ok(names) => ConfigMapAnswer::Names(names),
-        Err(error) => malformed(error.to_string()),
-    }
+fn malformed(error: &dyn std::error::Error) -> TrustReport {
+    TrustReport::warning(format!("{CONFIG_MAP} cannot be understood: {error}"))
 }
 
 /// A name that only the configuration has, or only the ConfigMap: the apiserver itself is asked.
@@ -232,47 +163,48 @@ pub struct DoubtfulName {
 pub fn doubtful(names: &RequestHeaders, published: &PublishedNames) -> Vec<DoubtfulName> {
     // What the proxy writes itself is a user's name or group too, and must not be taken for the other one.
     let written = [&names.username, &names.uid, &names.group];
-    let written = written.into_iter().flatten().map(HeaderName::as_str);
-    let passes = |name: &str| client_headers::is_one(name) || written.clone().any(|it| it == name);
+    let written: Vec<_> = written.into_iter().flatten().collect();
+    let passes =
+        |name: &HeaderName| client_headers::is_one(name.as_str()) || written.contains(&name);
     let mut doubtful = Vec::new();
     for (list, ours) in [
         (NameList::Username, &names.username),
         (NameList::Group, &names.group),
     ] {
-        let theirs: BTreeSet<_> = published.of(list).collect();
-        let lacking = ours.iter().skip(1);
-        let lacking = lacking.filter(|name| !theirs.contains(name.as_str()));
-        doubtful.extend(lacking.map(|name| DoubtfulName {
+        let theirs = published.of(list);
+        let theirs = theirs.filter_map(|name| HeaderName::from_bytes(name.as_bytes()).ok());
+        let theirs: Vec<_> = theirs.collect();
+        let lacking = ours.iter().skip(1).filter(|name| !theirs.contains(name));
+        let surplus = theirs
+            .iter()
+            .filter(|name| passes(name) && !ours.contains(name));
+        let lacking = lacking.map(|name| (name, true));
+        let all = lacking.chain(surplus.map(|name| (name, false)));
+        doubtful.extend(all.map(|(name, configured)| DoubtfulName {
             name: name.clone(),
             list,
-            configured: true,
-        }));
-        let surplus = theirs.iter().filter(|name| passes(name));
-        let surplus = surplus.filter_map(|name| HeaderName::from_bytes(name.as_bytes()).ok());
-        let surplus = surplus.filter(|name| !ours.contains(name));
-        doubtful.extend(surplus.map(|name| DoubtfulName {
-            name,
-            list,
-            configured: false,
+            configured,
         }));
     }
     doubtful
 }
 
 /// `believed`: by the apiserver; `None`: it could not be asked.
-pub fn judged(doubtful: DoubtfulName, believed: Option<bool>) -> Option<TrustProblem> {
-    let DoubtfulName {
-        name,
-        list,
-        configured,
-    } = doubtful;
-    match (configured, believed) {
-        (true, Some(false)) => Some(TrustProblem::Lacking {
-            name,
-            list,
-            key: key(list),
-        }),
-        (false, Some(true)) => Some(TrustProblem::Believed { name, list }),
+pub fn judged(doubtful: &DoubtfulName, believed: Option<bool>) -> Option<String> {
+    let (name, field) = (&doubtful.name, doubtful.list.field());
+    match (doubtful.configured, believed) {
+        (true, Some(false)) => {
+            let key = key(doubtful.list);
+            // Users whom this proxy or a peer names so are not recognised.
+            Some(format!(
+                "the apiserver does not believe {name}, which {key} names: make it the same as its --{field}"
+            ))
+        }
+        // A client could name another user, or a group.
+        (false, Some(true)) => Some(format!(
+            "the apiserver takes {name} for what --{field} names, and this proxy cannot remove it from requests: start \
+             the apiserver without it"
+        )),
         _ => None,
     }
 }
@@ -300,23 +232,31 @@ pub fn was_allowed(status: StatusCode) -> bool {
 }
 
 /// What the ConfigMap says else than the configuration.
-pub fn differences(names: &RequestHeaders, published: &PublishedNames) -> Vec<TrustWarning> {
+pub fn differences(names: &RequestHeaders, published: &PublishedNames) -> Vec<String> {
     if published.overflow {
-        return vec![TrustWarning::TooManyNames];
+        return vec![format!(
+            "{CONFIG_MAP} names too many headers: remove what no apiserver is started with"
+        )];
     }
     if !published.is_complete() {
-        return vec![TrustWarning::NoNames];
+        return vec![format!(
+            "{CONFIG_MAP} names no header by which users are recognised: see who removes what kube-apiserver writes into it"
+        )];
     }
-    let differs = |list| {
+    let differs = |list: NameList| {
         let theirs: BTreeSet<_> = published.of(list).collect();
         let ours = ours(names, list);
         // Apiservers before 1.32, and those without the flag, ignore the UID.
         let same = theirs == ours || (list == NameList::Uid && theirs.is_empty());
-        (!same).then(|| TrustWarning::Differs {
-            list,
-            key: key(list),
-            ours: shown(&ours),
-            theirs: shown(&theirs),
+        let (key, field) = (key(list), list.field());
+        (!same).then(|| {
+            format!(
+                "{key} is {}, but {} under {field} of {CONFIG_MAP}, and what is only there is removed from requests \
+                 unless clients need it: make it the same; what no apiserver is started with any more stays there \
+                 until somebody removes it",
+                shown(&ours),
+                shown(&theirs)
+            )
         })
     };
     NameList::ALL.into_iter().filter_map(differs).collect()

@@ -2,18 +2,17 @@
 //!
 //! The check runs when a process of the apiserver is initialized, or refuses `/readyz` to this proxy, and when certificate
 //! files have changed. Until it succeeds without warnings it is repeated with backoff, and from time to time while etcd
-//! does not tell which names apiservers publish. [`run`] writes [`trust::HeaderTrust`]; [`check`](check::check) can be
-//! used by itself; [`names`] gives requests the names that the configuration lacks.
+//! does not tell which names apiservers publish. [`run`] writes the result into [`LocalState`]; [`check`](check::check) can
+//! be used by itself; [`names`] gives requests the names that the configuration lacks.
 
 pub mod check;
 pub mod findings;
 pub mod names;
-pub mod trust;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use self::check::CheckError;
 use self::findings::TrustReport;
@@ -21,7 +20,7 @@ use self::names::{NameCollector, NamesInEtcd};
 use super::state::LocalState;
 use crate::config::Config;
 use crate::log_throttle::chain;
-use crate::retry::{Backoff, jittered};
+use crate::retry::{Backoff, jittered, sleep_until};
 use crate::tls::credentials::Current;
 
 /// After a failed check.
@@ -39,17 +38,16 @@ pub async fn run(config: Config, credentials: Current, etcd: NamesInEtcd, state:
     let names = &config.serving.request_headers;
     let mut names = NameCollector::new(names, etcd, state.clone());
     let mut changes = state.changes();
-    // The epoch of the last check that leaves nothing to do, if nothing changed since.
-    let mut done = None;
-    let (mut failures, mut asked_in, mut next) = (0, state.epoch(), Instant::now());
+    // `None`: nothing is left to do, if nothing changes.
+    let (mut failures, mut asked_in, mut next) = (0, state.epoch(), Some(Instant::now()));
     loop {
         changes.mark_unchanged();
         let epoch = state.epoch();
         if epoch != asked_in {
-            (failures, asked_in, next) = (0, epoch, Instant::now());
+            (failures, asked_in, next) = (0, epoch, Some(Instant::now()));
         }
-        let due = state.can_be_asked() && done != Some(epoch);
-        if due && next <= Instant::now() {
+        let due = next.filter(|_| state.can_be_asked());
+        if due.is_some_and(|due| due <= Instant::now()) {
             let report = tokio::select! {
                 report = check::check(&config, credentials.clone()) => report,
                 never = names.follow_etcd() => match never {},
@@ -60,22 +58,20 @@ pub async fn run(config: Config, credentials: Current, etcd: NamesInEtcd, state:
             {
                 names.add(read);
             }
-            if !is_good(&state, epoch, report) {
+            next = if !is_good(&state, epoch, report) {
                 failures += 1;
-                next = Instant::now() + BACKOFF.random_pause(failures);
+                Some(Instant::now() + BACKOFF.random_pause(failures))
             } else if names.etcd_tells() {
-                done = Some(epoch);
+                None
             } else {
-                next = Instant::now() + jittered(REREAD);
-            }
+                Some(Instant::now() + jittered(REREAD))
+            };
             continue;
         }
         tokio::select! {
             changed = changes.changed() => if changed.is_err() { return },
-            () = state.trust().recheck_requested() => {
-                (failures, done, next) = (0, None, Instant::now());
-            }
-            () = sleep_until(next), if due => {}
+            () = state.trust_outdated.notified() => (failures, next) = (0, Some(Instant::now())),
+            () = sleep_until(due) => {}
             never = names.follow_etcd() => match never {},
         }
     }
@@ -84,9 +80,9 @@ pub async fn run(config: Config, credentials: Current, etcd: NamesInEtcd, state:
 /// Whether there is nothing to say against the process of `epoch`, and no warning.
 fn is_good(state: &LocalState, epoch: u64, report: Result<TrustReport, CheckError>) -> bool {
     let (problems, warnings) = match report {
-        Ok(report) => (said(&report.problems), said(&report.warnings)),
+        Ok(report) => (report.problems.join("; "), report.warnings.join("; ")),
         // A failed request does not revoke the trust of an earlier check.
-        Err(_) if state.trust().is_trusted(epoch) => return false,
+        Err(_) if state.trusts_proxy() => return false,
         Err(error) => {
             let problem = format!("the apiserver cannot be asked: {}", chain(&error));
             (problem, String::new())
@@ -95,14 +91,9 @@ fn is_good(state: &LocalState, epoch: u64, report: Result<TrustReport, CheckErro
     let good = problems.is_empty() && warnings.is_empty();
     // A result for the process before a restart does not count.
     if state.epoch() == epoch {
-        state.trust().set(epoch, problems, warnings);
+        state.set_trust(epoch, problems, warnings);
     }
     good
-}
-
-fn said(findings: &[impl ToString]) -> String {
-    let said: Vec<_> = findings.iter().map(ToString::to_string).collect();
-    said.join("; ")
 }
 
 #[cfg(test)]

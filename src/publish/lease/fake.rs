@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-use super::{LeaseKeeper, ObservedLease};
+use super::LeaseKeeper;
 use crate::client::fake::{Reply, Server};
+use crate::cluster::leases::NamedLease;
 use crate::kube::version::Versions;
 use crate::local::discovery::LocalView;
 use crate::local::state::LocalState;
@@ -110,9 +111,8 @@ fn says(status: u16, body: Value) -> Reply {
 pub(super) struct Scene {
     pub(super) store: Arc<watch::Sender<Store>>,
     pub(super) id: watch::Sender<Option<Arc<str>>>,
-    pub(super) wanted: watch::Sender<bool>,
     pub(super) view: watch::Sender<LocalView>,
-    pub(super) leases: watch::Sender<Arc<Vec<ObservedLease>>>,
+    pub(super) leases: watch::Sender<Option<Arc<Vec<Arc<NamedLease>>>>>,
     pub(super) state: Arc<LocalState>,
     pub(super) stop: oneshot::Sender<()>,
     pub(super) keeper: JoinHandle<()>,
@@ -143,7 +143,6 @@ pub(super) async fn scene_with(
     })
     .await;
     let (id, ids) = watch::channel(Some("cp-a".into()));
-    let (wanted, is_wanted) = watch::channel(true);
     let (view, views) = watch::channel(LocalView {
         versions: Some(Versions {
             binary: "v1.20.2".into(),
@@ -151,18 +150,17 @@ pub(super) async fn scene_with(
         }),
         ..LocalView::default()
     });
-    let (leases, observed) = watch::channel(Arc::default());
+    let (leases, observed) = watch::channel(None);
     let (registry, state) = (Registry::new(), Arc::new(state));
     let (stop, stopped) = oneshot::channel();
     let keeper = LeaseKeeper {
         client: server.client(HeaderMap::new(), LONG),
-        namespace: "kube-system".into(),
+        namespaces: vec!["kube-system".into()],
         renew_interval,
         lease_duration: Duration::from_secs(3600),
         hostname: "host-a".into(),
         endpoint: "10.0.0.11:6443".parse().unwrap(),
         id: ids,
-        wanted: is_wanted,
         view: views,
         state: state.clone(),
         leases: observed,
@@ -171,7 +169,6 @@ pub(super) async fn scene_with(
     Scene {
         store,
         id,
-        wanted,
         view,
         leases,
         state,

@@ -3,39 +3,58 @@
 //! Only Leases that a proxy keeps ([`object::is_published`]) are ever changed or deleted. All others belong to
 //! apiservers and are left alone, whatever `publishLease` is; so is a Lease that an apiserver with our ID took over
 //! from us. The keeper takes over the Lease of an earlier proxy once. If another process takes it from us, it keeps it
-//! until the Lease is gone. Deletions carry UID and resourceVersion, so that no renewal is lost. Writes the API and
-//! [`LeaseMetrics`].
+//! until the Lease is gone. Updates and deletions carry the resourceVersion that was read, so that no renewal is lost.
+//! Writes the API and [`LeaseMetrics`].
 
-mod api;
-pub mod expiry;
 pub mod object;
-mod work;
 
 #[cfg(test)]
 mod fake;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use serde_json::Value;
+use time::OffsetDateTime;
 use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, timeout};
 
-use self::work::LeaseWorker;
-use crate::client::Client;
+use self::object::Contents;
+use super::identity::can_name_a_lease;
+use super::metrics::{LeaseMetrics, LeaseOwner};
+use crate::client::{Client, ClientError};
+use crate::cluster::leases::NamedLease;
+use crate::kube::version::Versions;
 use crate::local::discovery::LocalView;
 use crate::local::state::LocalState;
-use crate::publish::metrics::LeaseMetrics;
+use crate::log_throttle::{LogRateLimit, LogThrottle, chain};
+use crate::retry::Backoff;
 
-pub use self::expiry::ObservedLease;
+/// From 200 to 400 ms after the first failure, from 10 to 20 s at most.
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(400),
+    longest: Duration::from_secs(20),
+    jitter: 0.5,
+};
+/// How often one write is tried while others change the same Lease.
+const MOST_TRIES: usize = 6;
+/// How long one request is tried.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit for the apiserver when the proxy stops.
+const FAREWELL: Duration = Duration::from_secs(3);
 
 /// The keeper's inputs and outputs.
 pub struct LeaseKeeper {
     /// For the local apiserver.
     pub client: Client,
-    /// Where our Lease is.
-    pub namespace: String,
+    /// `identity.leaseNamespaces`. Our Lease is in the first.
+    pub namespaces: Vec<String>,
     /// Time between two renewals.
     pub renew_interval: Duration,
     /// How long the Lease is valid without a renewal.
@@ -43,52 +62,103 @@ pub struct LeaseKeeper {
     pub hostname: String,
     /// Where peers reach us.
     pub endpoint: SocketAddr,
-    /// The Lease's name; `None` while unknown. May change.
+    /// The name of the Lease to keep, if there is one. May change.
     pub id: watch::Receiver<Option<Arc<str>>>,
-    /// Whether to keep a Lease.
-    pub wanted: watch::Receiver<bool>,
     /// Versions, for the annotations.
     pub view: watch::Receiver<LocalView>,
     /// The keeper sends no requests while the apiserver is not initialized.
     pub state: Arc<LocalState>,
     /// All identity Leases.
-    pub leases: watch::Receiver<Arc<Vec<ObservedLease>>>,
+    pub leases: watch::Receiver<Option<Arc<Vec<Arc<NamedLease>>>>>,
     pub metrics: LeaseMetrics,
 }
 
-/// Shortest pause between two passes.
-const REST: Duration = Duration::from_millis(20);
-/// Time limit for the apiserver when the proxy stops.
-const FAREWELL: Duration = Duration::from_secs(3);
+#[derive(Debug, thiserror::Error)]
+enum LeaseError {
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error("{method} {path} answered {status}")]
+    Status {
+        method: Method,
+        path: String,
+        status: StatusCode,
+    },
+    #[error("the answer cannot be read")]
+    Parse(#[from] serde_json::Error),
+    #[error("{0} changes all the time")]
+    Restless(String),
+}
+
+/// The answer to a request.
+enum Answer {
+    /// The Lease as read or written, or what is said of its deletion.
+    Done(Value),
+    /// The Lease has changed since, or exists already.
+    Conflict,
+    /// There is no such Lease.
+    Gone,
+}
+
+/// A running keeper.
+struct Running {
+    keeper: LeaseKeeper,
+    /// Distinguishes this process from earlier ones.
+    process: String,
+    /// The Lease to keep.
+    target: Option<Arc<str>>,
+    /// Who keeps it, as the last write found.
+    owner: Option<LeaseOwner>,
+    /// This process has kept it before: if another takes it over, it is left alone.
+    held: bool,
+    /// IDs for which this process may have written a Lease.
+    ours: BTreeSet<Arc<str>>,
+    /// See [`expired`].
+    seen: HashMap<(String, i64), Instant>,
+    failures: u32,
+    throttle: LogThrottle,
+}
 
 impl LeaseKeeper {
     /// Keeps the Lease until the proxy stops, then deletes it.
     pub async fn run(self, mut stop: oneshot::Receiver<()>) {
         let mut changes = self.state.changes();
-        let mut work = LeaseWorker::new(self);
+        let mut running = Running {
+            keeper: self,
+            process: format!("{:032x}", rand::random::<u128>()),
+            target: None,
+            owner: None,
+            held: false,
+            ours: BTreeSet::new(),
+            seen: HashMap::new(),
+            failures: 0,
+            throttle: LogThrottle::default(),
+        };
         loop {
-            let Some(pause) = until(&mut stop, work.pass()).await else {
+            let versions = running.keeper.view.borrow_and_update().versions.clone();
+            let is_initialized = running.keeper.state.is_initialized();
+            let pass = async {
+                match is_initialized {
+                    true => running.pass(versions.as_ref()).await,
+                    false => running.keeper.renew_interval,
+                }
+            };
+            let Some(pause) = until(&mut stop, pass).await else {
                 break;
             };
-            let rest = tokio::time::sleep(REST);
-            let keeper = &mut work.keeper;
+            let LeaseKeeper { id, view, .. } = &mut running.keeper;
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                Ok(()) = keeper.id.changed() => {}
-                Ok(()) = keeper.wanted.changed() => {}
-                Ok(()) = keeper.view.changed() => {}
-                Ok(()) = changes.changed() => {}
+                Ok(()) = id.changed() => {}
+                Ok(_) = view.wait_for(|view| view.versions != versions) => {}
+                Ok(()) = changes.changed(), if !is_initialized => {}
                 _ = &mut stop => break,
             }
-            rest.await;
         }
-        match tokio::time::timeout(FAREWELL, work.leave(None)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                let cause = &error as &dyn std::error::Error;
-                tracing::warn!(error = cause, "own Lease could not be deleted, it expires");
-            }
-            Err(_) => tracing::warn!("own Lease could not be deleted in time, it expires"),
+        let left = timeout(FAREWELL, running.leave(None)).await;
+        let left = left.unwrap_or(Err(ClientError::Timeout(FAREWELL).into()));
+        if let Err(error) = left {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "own Lease could not be deleted, it expires");
         }
     }
 }
@@ -101,8 +171,259 @@ async fn until<T>(stop: &mut oneshot::Receiver<()>, passing: impl Future<Output 
         outcome = &mut passing => Some(outcome),
         _ = stop => {
             // Finished or not, the current Leases are read before any deletion.
-            let _ = tokio::time::timeout(FAREWELL / 3, passing).await;
+            let _ = timeout(FAREWELL / 3, passing).await;
             None
         }
     }
+}
+
+impl Running {
+    /// Writes the own Lease, deletes former ones, collects expired ones. Returns the pause until the next pass.
+    async fn pass(&mut self, versions: Option<&Versions>) -> Duration {
+        let target = self.keeper.id.borrow_and_update().clone();
+        if target != self.target {
+            (self.owner, self.held) = (None, false);
+            self.keeper.metrics.is_of(target.as_deref());
+            self.target = target.clone();
+        }
+        let removed = self.leave(target.as_deref()).await;
+        let kept = match &target {
+            Some(id) => self.keep(id, versions).await,
+            None => Ok(()),
+        };
+        self.keeper.metrics.kept_by(self.owner);
+        self.collect().await;
+        match removed.and(kept) {
+            Ok(()) => {
+                self.failures = 0;
+                if let Some(after) = self.throttle.recovered(&()) {
+                    tracing::info!(?after, "the own Lease is kept again");
+                }
+                self.keeper.renew_interval
+            }
+            Err(error) => {
+                self.failures += 1;
+                if self.throttle.should_log((), chain(&error)) {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "the own Lease cannot be kept, trying on");
+                }
+                self.report_refused(&error);
+                BACKOFF.random_pause(self.failures)
+            }
+        }
+    }
+
+    /// Writes the own Lease, unless another process keeps it.
+    async fn keep(&mut self, id: &Arc<str>, versions: Option<&Versions>) -> Result<(), LeaseError> {
+        let before = self.owner;
+        let written = self.write(id, versions).await;
+        let metrics = &self.keeper.metrics;
+        match &written {
+            Ok(Some(at)) => metrics.renewed(id, *at),
+            Ok(None) => {}
+            Err(_) => metrics.failed(id),
+        }
+        self.owner = match &written {
+            Ok(Some(_)) => Some(LeaseOwner::Proxy),
+            Ok(None) => Some(LeaseOwner::Other),
+            Err(_) => before,
+        };
+        if self.owner != before && self.owner == Some(LeaseOwner::Other) {
+            tracing::warn!(
+                id = &**id,
+                "the Lease of our name is kept by somebody else, most likely the apiserver: it is left alone"
+            );
+        }
+        written.map(|_| ())
+    }
+
+    /// Returns the renew time, or `None` if another process keeps the Lease.
+    async fn write(
+        &mut self,
+        id: &Arc<str>,
+        versions: Option<&Versions>,
+    ) -> Result<Option<OffsetDateTime>, LeaseError> {
+        let collection = collection(self.namespace());
+        let path = format!("{collection}/{id}");
+        for _ in 0..MOST_TRIES {
+            let found = match self.ask(Method::GET, &path, None).await? {
+                Answer::Done(lease) => Some(lease),
+                Answer::Conflict | Answer::Gone => None,
+            };
+            let ours = found.as_ref().is_some_and(|lease| self.is_ours(id, lease));
+            // The Lease that an earlier process has left is taken over.
+            let may_renew = |lease| ours || (!self.held && object::is_published(lease));
+            if !found.as_ref().is_none_or(may_renew) {
+                return Ok(None);
+            }
+            let now = OffsetDateTime::now_utc();
+            let (method, path) = match found {
+                Some(_) => (Method::PUT, &path),
+                None => (Method::POST, &collection),
+            };
+            let contents = Contents {
+                id,
+                holder: &self.holder(id),
+                hostname: &self.keeper.hostname,
+                endpoint: self.keeper.endpoint,
+                versions,
+                duration: self.keeper.lease_duration,
+            };
+            let lease = contents.renew(found, now);
+            self.ours.insert(id.clone());
+            if let Answer::Done(_) = self.ask(method, path, Some(&lease)).await? {
+                if !ours {
+                    tracing::info!(id = &**id, "own Lease acquired");
+                    self.keeper.metrics.acquired(id, now);
+                }
+                self.held = true;
+                return Ok(Some(now));
+            }
+        }
+        Err(LeaseError::Restless(id.to_string()))
+    }
+
+    /// Deletes all Leases of this process except that of `keep`.
+    async fn leave(&mut self, keep: Option<&str>) -> Result<(), LeaseError> {
+        let mut outcome = Ok(());
+        for id in self.ours.clone() {
+            if keep == Some(&*id) {
+                continue;
+            }
+            match self.remove(&id).await {
+                Ok(()) => drop(self.ours.remove(&id)),
+                Err(error) => outcome = Err(error),
+            }
+        }
+        outcome
+    }
+
+    /// Deletes the Lease of this name if this process holds it.
+    async fn remove(&mut self, id: &str) -> Result<(), LeaseError> {
+        let path = format!("{}/{id}", collection(self.namespace()));
+        for _ in 0..MOST_TRIES {
+            let Answer::Done(lease) = self.ask(Method::GET, &path, None).await? else {
+                return Ok(());
+            };
+            if !self.is_ours(id, &lease) {
+                return Ok(());
+            }
+            let version = |key: &str| lease["metadata"][key].as_str().unwrap_or_default();
+            let options = object::deletion(version("uid"), version("resourceVersion"));
+            let deleted = self.ask(Method::DELETE, &path, Some(&options)).await?;
+            if !matches!(deleted, Answer::Conflict) {
+                tracing::info!(id, "own Lease deleted");
+                return Ok(());
+            }
+        }
+        Err(LeaseError::Restless(id.to_owned()))
+    }
+
+    /// Deletes Leases of other proxies that have not changed for their duration. Times in Leases do not count, so that
+    /// clocks are never compared. Failures are retried at the next renewal.
+    async fn collect(&mut self) {
+        let leases = self.keeper.leases.borrow_and_update().clone();
+        // A Lease that another proxy took over is collected like any other.
+        let own = self.target.clone();
+        let own = own.filter(|_| self.owner == Some(LeaseOwner::Proxy));
+        let own = own.as_deref().map(|id| (0, id));
+        let leases = leases.as_deref().map_or(&[][..], Vec::as_slice);
+        for lease in expired(&mut self.seen, leases, Instant::now()) {
+            let (namespace, name) = (lease.namespace, &*lease.name);
+            if own == Some((namespace, name)) {
+                continue;
+            }
+            let Some(namespace) = self.keeper.namespaces.get(namespace) else {
+                continue;
+            };
+            let path = format!("{}/{name}", collection(namespace));
+            let options = object::deletion(&lease.value.uid, &lease.revision.to_string());
+            match self.ask(Method::DELETE, &path, Some(&options)).await {
+                Ok(Answer::Done(_)) => tracing::info!(path, "expired Lease deleted"),
+                // It was renewed or deleted meanwhile.
+                Ok(Answer::Conflict | Answer::Gone) => {}
+                Err(error) => {
+                    static LOG_RATE: LogRateLimit = LogRateLimit::new();
+                    if let Some(left_out) = LOG_RATE.admit() {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::warn!(error, left_out, "an expired Lease could not be deleted");
+                    }
+                    // One refused deletion must not prevent the others.
+                    if matches!(error, LeaseError::Client(_)) {
+                        return self.report_refused(&error);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn ask(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer, LeaseError> {
+        let deadline = Instant::now() + PATIENCE;
+        let body = body.map(|value| Bytes::from(value.to_string()));
+        let client = &mut self.keeper.client;
+        let answer = client.call(method.clone(), path, &[], body, deadline);
+        let answer = answer.await?;
+        match answer.status {
+            StatusCode::CONFLICT => Ok(Answer::Conflict),
+            // Else the namespace is missing.
+            StatusCode::NOT_FOUND if method != Method::POST => Ok(Answer::Gone),
+            status if status.is_success() => {
+                Ok(Answer::Done(serde_json::from_slice(&answer.body)?))
+            }
+            status => Err(LeaseError::Status {
+                method,
+                path: path.to_owned(),
+                status,
+            }),
+        }
+    }
+
+    fn namespace(&self) -> &str {
+        self.keeper.namespaces.first().map_or("", String::as_str)
+    }
+
+    fn holder(&self, id: &str) -> String {
+        format!("{id}_{}", self.process)
+    }
+
+    /// Whether this process was the last to renew the Lease.
+    fn is_ours(&self, id: &str, lease: &Value) -> bool {
+        object::is_published(lease) && object::holder(lease) == Some(&self.holder(id))
+    }
+
+    /// A refused connection means that the apiserver is gone.
+    fn report_refused(&self, error: &LeaseError) {
+        if matches!(error, LeaseError::Client(ClientError::Refused)) {
+            self.keeper.state.refused();
+        }
+    }
+}
+
+fn collection(namespace: &str) -> String {
+    format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases")
+}
+
+/// Leases that a proxy published, and nobody has changed for their duration, by this process's clock. `seen`: when each
+/// state of a Lease was seen first, by its UID and revision.
+fn expired(
+    seen: &mut HashMap<(String, i64), Instant>,
+    leases: &[Arc<NamedLease>],
+    now: Instant,
+) -> Vec<Arc<NamedLease>> {
+    let before = std::mem::take(seen);
+    let published = leases.iter().filter(|lease| lease.value.published);
+    let named = published.filter(|lease| can_name_a_lease(&lease.name));
+    let is_expired = |lease: &&Arc<NamedLease>| {
+        let state = (lease.value.uid.clone(), lease.revision);
+        let since = before.get(&state).copied().unwrap_or(now);
+        seen.insert(state, since);
+        let duration = lease.value.duration;
+        duration.is_some_and(|duration| now - since > duration)
+    };
+    named.filter(is_expired).cloned().collect()
 }

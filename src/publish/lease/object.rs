@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use time::OffsetDateTime;
 
 use crate::cluster::codec::{MANAGED_BY, MANAGER, RENEWAL, micro_time, renewal};
@@ -19,7 +19,7 @@ const LONGEST_LABEL: usize = 63;
 /// The contents of our Lease.
 #[derive(Debug, Clone)]
 pub struct Contents<'a> {
-    /// Our server ID, the Lease's name.
+    /// The Lease's name.
     pub id: &'a str,
     /// Our ID and a suffix that identifies this process.
     pub holder: &'a str,
@@ -34,127 +34,87 @@ pub struct Contents<'a> {
 }
 
 impl Contents<'_> {
-    /// A new Lease.
-    pub fn create(&self, now: OffsetDateTime) -> Value {
-        let new = json!({
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": {"name": self.id},
-        });
-        self.renew(new, now)
-    }
-
-    /// `found` with our fields renewed, and `acquireTime` set if another process held it.
-    pub fn renew(&self, mut found: Value, now: OffsetDateTime) -> Value {
-        let held = holder(&found) == Some(self.holder);
+    /// `found` with our fields renewed, and `acquireTime` set if another process held it; or a new Lease.
+    pub fn renew(&self, found: Option<Value>, now: OffsetDateTime) -> Value {
+        let new = || {
+            json!({
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"name": self.id},
+            })
+        };
+        let mut lease = found.unwrap_or_else(new);
         let now = micro_time(now);
-        if let Some(object) = map(&mut found) {
-            if let Some(metadata) = child(object, "metadata") {
-                put_all(metadata, "labels", self.labels());
-                put_all(metadata, "annotations", self.annotations(&now));
-            }
-            if let Some(spec) = child(object, "spec") {
-                let seconds = self.duration.as_secs().clamp(1, i32::MAX as u64);
-                put(spec, "holderIdentity", self.holder);
-                put(spec, "leaseDurationSeconds", seconds);
-                if !held {
-                    put(spec, "acquireTime", now.as_str());
-                }
-                put(spec, "renewTime", now);
-            }
-        }
-        found
-    }
-
-    fn labels(&self) -> Vec<(&'static str, String)> {
-        let mut labels = vec![
-            ("apiserver.kubernetes.io/identity", "kube-apiserver".into()),
-            ("k8s.io/component", "kube-apiserver".into()),
-            (MANAGED_BY, MANAGER.into()),
-        ];
+        let mut ours = json!({
+            "metadata": {
+                "labels": {
+                    "apiserver.kubernetes.io/identity": "kube-apiserver",
+                    "k8s.io/component": "kube-apiserver",
+                    MANAGED_BY: MANAGER,
+                },
+                "annotations": {
+                    PEER_ADDRESS: self.endpoint.to_string(),
+                    RENEWAL: renewal(self.holder, &now),
+                },
+            },
+            "spec": {
+                "holderIdentity": self.holder,
+                "leaseDurationSeconds": self.duration.as_secs().clamp(1, i32::MAX as u64),
+                "renewTime": now,
+            },
+        });
         if can_be_label(self.hostname) {
-            labels.push(("kubernetes.io/hostname", self.hostname.into()));
+            ours["metadata"]["labels"]["kubernetes.io/hostname"] = json!(self.hostname);
         }
-        labels
-    }
-
-    fn annotations(&self, now: &str) -> Vec<(&'static str, String)> {
-        let mut annotations = vec![
-            (PEER_ADDRESS, self.endpoint.to_string()),
-            (RENEWAL, renewal(self.holder, now)),
-        ];
         if let Some(versions) = self.versions {
-            annotations.push((BINARY, versions.binary.clone()));
-            annotations.extend(
-                versions
-                    .compatibility
-                    .map(|v| (COMPATIBILITY, v.to_string())),
-            );
+            let annotations = &mut ours["metadata"]["annotations"];
+            annotations[BINARY] = json!(versions.binary);
+            if let Some(version) = versions.compatibility {
+                annotations[COMPATIBILITY] = json!(version.to_string());
+            }
         }
-        annotations
+        if holder(&lease) != Some(self.holder) {
+            ours["spec"]["acquireTime"] = json!(now);
+        }
+        merge(&mut lease, ours);
+        lease
+    }
+}
+
+/// Puts all fields of `from` into an object, and keeps the others.
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (name, value) in from {
+                merge(into.entry(name).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from,
     }
 }
 
 /// Whether a proxy keeps it: it has our label, and our annotation matches its last renewal.
 pub fn is_published(lease: &Value) -> bool {
-    let text = |kind, key| metadata(lease)?.get(kind)?.get(key)?.as_str();
-    let renewed = || lease.get("spec")?.get("renewTime")?.as_str();
-    let renewed_as = holder(lease)
-        .zip(renewed())
-        .map(|(holder, time)| renewal(holder, time));
-    text("labels", MANAGED_BY) == Some(MANAGER)
-        && renewed_as.is_some()
-        && text("annotations", RENEWAL) == renewed_as.as_deref()
+    let metadata = |kind, key| lease["metadata"][kind][key].as_str();
+    let renewed = holder(lease).zip(lease["spec"]["renewTime"].as_str());
+    let renewed = renewed.map(|(holder, time)| renewal(holder, time));
+    metadata("labels", MANAGED_BY) == Some(MANAGER)
+        && renewed.is_some()
+        && metadata("annotations", RENEWAL) == renewed.as_deref()
 }
 
 /// Who holds it.
 pub fn holder(lease: &Value) -> Option<&str> {
-    lease.get("spec")?.get("holderIdentity")?.as_str()
-}
-
-/// UID and resourceVersion, which identify one state of one object.
-pub fn version(lease: &Value) -> Option<(&str, &str)> {
-    let metadata = metadata(lease)?;
-    Some((
-        metadata.get("uid")?.as_str()?,
-        metadata.get("resourceVersion")?.as_str()?,
-    ))
+    lease["spec"]["holderIdentity"].as_str()
 }
 
 /// A deletion of exactly this state of exactly this object.
-pub fn delete_options(uid: &str, revision: &str) -> Value {
+pub fn deletion(uid: &str, revision: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "DeleteOptions",
         "preconditions": {"uid": uid, "resourceVersion": revision},
     })
-}
-
-fn metadata(lease: &Value) -> Option<&Value> {
-    lease.get("metadata")
-}
-
-fn map(value: &mut Value) -> Option<&mut Map<String, Value>> {
-    if value.is_null() {
-        *value = json!({});
-    }
-    value.as_object_mut()
-}
-
-fn child<'a>(object: &'a mut Map<String, Value>, name: &str) -> Option<&'a mut Map<String, Value>> {
-    map(object.entry(name).or_insert(Value::Null))
-}
-
-fn put(object: &mut Map<String, Value>, name: &str, value: impl Into<Value>) {
-    object.insert(name.to_owned(), value.into());
-}
-
-fn put_all(object: &mut Map<String, Value>, name: &str, entries: Vec<(&'static str, String)>) {
-    if let Some(object) = child(object, name) {
-        for (name, value) in entries {
-            put(object, name, value);
-        }
-    }
 }
 
 fn can_be_label(text: &str) -> bool {
@@ -195,7 +155,7 @@ mod tests {
     #[test]
     fn a_new_lease_says_who_we_are() {
         let versions = versions();
-        let lease = contents(Some(&versions)).create(at(1_000_000_000));
+        let lease = contents(Some(&versions)).renew(None, at(1_000_000_000));
         let expected = json!({
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -227,12 +187,12 @@ mod tests {
 
     #[test]
     fn a_renewal_changes_the_time_and_keeps_what_others_added() {
-        let mut lease = contents(None).create(at(0));
+        let mut lease = contents(None).renew(None, at(0));
         lease["metadata"]["labels"]["team"] = json!("a");
         lease["metadata"]["annotations"]["note"] = json!("b");
         lease["metadata"]["resourceVersion"] = json!("7");
         lease["spec"]["leaseTransitions"] = json!(3);
-        let renewed = contents(None).renew(lease.clone(), at(10));
+        let renewed = contents(None).renew(Some(lease.clone()), at(10));
         let mut expected = lease;
         let now = "1970-01-01T00:00:10.000000Z";
         expected["spec"]["renewTime"] = json!(now);
@@ -242,9 +202,9 @@ mod tests {
 
     #[test]
     fn a_lease_of_the_process_before_is_acquired_anew() {
-        let mut lease = contents(None).create(at(0));
+        let mut lease = contents(None).renew(None, at(0));
         lease["spec"]["holderIdentity"] = json!("cp-a_0");
-        let renewed = contents(None).renew(lease, at(10));
+        let renewed = contents(None).renew(Some(lease), at(10));
         assert_eq!(holder(&renewed), Some("cp-a_1"));
         assert_eq!(renewed["spec"]["acquireTime"], renewed["spec"]["renewTime"]);
     }
@@ -252,8 +212,8 @@ mod tests {
     #[test]
     fn unknown_versions_leave_known_annotations_alone() {
         let versions = versions();
-        let lease = contents(Some(&versions)).create(at(0));
-        let renewed = contents(None).renew(lease.clone(), at(0));
+        let lease = contents(Some(&versions)).renew(None, at(0));
+        let renewed = contents(None).renew(Some(lease.clone()), at(0));
         assert_eq!(renewed, lease);
     }
 
@@ -264,7 +224,7 @@ mod tests {
                 hostname,
                 ..contents(None)
             }
-            .create(at(0));
+            .renew(None, at(0));
             let labels = lease["metadata"]["labels"].as_object().unwrap();
             assert!(!labels.contains_key("kubernetes.io/hostname"), "{hostname}");
         }
@@ -272,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_lease_is_published_while_a_proxy_is_who_renewed_it() {
-        let ours = contents(None).create(at(0));
+        let ours = contents(None).renew(None, at(0));
         assert!(is_published(&ours));
         let changed = |change: fn(&mut Value)| {
             let mut lease = ours.clone();

@@ -3,10 +3,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::fake::{Scene, Store, scene, scene_with};
-use super::work::BACKOFF;
 use super::*;
 use crate::client::fake::Reply;
-use crate::cluster::codec::{MANAGED_BY, MANAGER, RENEWAL, renewal};
+use crate::cluster::codec::{self, MANAGED_BY, MANAGER, RENEWAL, renewal};
 
 /// Shortest pause after a failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -29,16 +28,23 @@ fn lease_of(holder: &str, published: bool) -> Value {
     lease
 }
 
-fn observed(lease: &Value, published: bool) -> ObservedLease {
-    let (uid, revision) = object::version(lease).unwrap();
-    ObservedLease {
-        namespace: "kube-system".into(),
-        name: lease["metadata"]["name"].as_str().unwrap().into(),
-        revision: revision.parse().unwrap(),
-        uid: uid.into(),
-        duration: Duration::from_millis(60),
-        published,
-    }
+/// As etcd has it.
+fn observed(lease: &Value, published: bool) -> Option<Arc<Vec<Arc<NamedLease>>>> {
+    let metadata = |key: &str| lease["metadata"][key].as_str().unwrap();
+    Some(Arc::new(vec![Arc::new(NamedLease {
+        namespace: 0,
+        name: metadata("name").to_owned(),
+        revision: metadata("resourceVersion").parse().unwrap(),
+        value: codec::Lease {
+            identity: true,
+            published,
+            hostname: None,
+            holder: None,
+            duration: Some(Duration::from_millis(60)),
+            renewed: None,
+            uid: metadata("uid").to_owned(),
+        },
+    })]))
 }
 
 fn is_there(name: &str) -> impl Fn(&Store) -> bool {
@@ -62,7 +68,7 @@ async fn a_lease_is_created_renewed_and_deleted_at_the_end() {
     assert!(
         holder
             .strip_prefix("cp-a_")
-            .is_some_and(|uuid| uuid.len() == 36)
+            .is_some_and(|process| process.len() == 32)
     );
     scene
         .until("renewed", |store| {
@@ -168,17 +174,16 @@ async fn the_lease_of_the_process_before_is_taken_over() {
 async fn an_apiservers_own_lease_is_left_alone() {
     let mut before = Value::Null;
     let scene = scene(|store| before = store.put("cp-a", lease_of("cp-a_native", false))).await;
-    scene
-        .leases
-        .send_replace(Arc::new(vec![observed(&before, false)]));
+    scene.leases.send_replace(observed(&before, false));
     scene.more(Method::GET, 4).await;
     assert_eq!(scene.metric(FAILURES) + scene.metric(SUCCESSES), 0.0);
     assert_eq!(scene.metric(KEPT_BY_OTHER), 1.0);
     let store = scene.stop().await;
     let store = store.borrow();
     assert_eq!(store.leases["cp-a"], before);
-    assert_eq!(store.count(&Method::POST), 1);
-    assert_eq!(store.count(&Method::PUT) + store.count(&Method::DELETE), 0);
+    for method in [Method::POST, Method::PUT, Method::DELETE] {
+        assert_eq!(store.count(&method), 0, "{method}");
+    }
 }
 
 /// What an apiserver of our ID makes of our Lease: client-go's controller changes the time, others the holder too.
@@ -203,9 +208,7 @@ async fn a_lease_that_an_apiserver_takes_over_is_the_apiservers_from_then_on() {
             taken = store.put("cp-a", lease);
         });
         assert_eq!(taken["metadata"]["labels"][MANAGED_BY], MANAGER);
-        scene
-            .leases
-            .send_replace(Arc::new(vec![observed(&taken, false)]));
+        scene.leases.send_replace(observed(&taken, false));
         scene.more(Method::GET, 4).await;
         assert_eq!(scene.lease("cp-a"), Some(taken.clone()));
         assert_eq!(scene.metric(KEPT_BY_OTHER), 1.0);
@@ -225,9 +228,7 @@ async fn a_lease_that_another_proxy_took_comes_back_when_it_is_gone() {
     scene.more(Method::GET, 4).await;
     assert_eq!(scene.lease("cp-a"), Some(taken.clone()));
     // That proxy is dead.
-    scene
-        .leases
-        .send_replace(Arc::new(vec![observed(&taken, true)]));
+    scene.leases.send_replace(observed(&taken, true));
     scene
         .until("ours again", |store| {
             let lease = store.leases.get("cp-a");
@@ -268,9 +269,9 @@ async fn a_lease_that_another_process_holds_now_is_not_deleted() {
 async fn a_lease_that_is_no_longer_wanted_is_deleted_and_comes_back_when_it_is() {
     let scene = scene(|_| ()).await;
     scene.until("created", is_there("cp-a")).await;
-    scene.wanted.send_replace(false);
+    scene.id.send_replace(None);
     scene.until("deleted", is_gone("cp-a")).await;
-    scene.wanted.send_replace(true);
+    scene.id.send_replace(Some("cp-a".into()));
     scene.until("created again", is_there("cp-a")).await;
 }
 
@@ -355,9 +356,7 @@ async fn with_dead(published: bool) -> (Scene, Value) {
 #[tokio::test]
 async fn an_expired_lease_of_another_proxy_is_collected() {
     let (scene, dead) = with_dead(true).await;
-    scene
-        .leases
-        .send_replace(Arc::new(vec![observed(&dead, true)]));
+    scene.leases.send_replace(observed(&dead, true));
     scene.until("collected", is_gone("dead")).await;
     assert!(is_there("cp-a")(&scene.store.borrow()));
     let store = scene.store.borrow();
@@ -373,9 +372,7 @@ async fn an_expired_lease_of_another_proxy_is_collected() {
 async fn a_lease_renewed_meanwhile_is_not_collected() {
     let (scene, dead) = with_dead(true).await;
     // Our view is outdated: the Lease has been renewed since.
-    scene
-        .leases
-        .send_replace(Arc::new(vec![observed(&dead, true)]));
+    scene.leases.send_replace(observed(&dead, true));
     scene.change(|store| {
         let lease = store.leases["dead"].clone();
         store.put("dead", lease);
@@ -390,10 +387,71 @@ async fn a_lease_renewed_meanwhile_is_not_collected() {
 #[tokio::test]
 async fn an_expired_lease_of_an_apiserver_is_not_collected() {
     let (scene, dead) = with_dead(false).await;
-    scene
-        .leases
-        .send_replace(Arc::new(vec![observed(&dead, false)]));
+    scene.leases.send_replace(observed(&dead, false));
     scene.more(Method::PUT, 5).await;
     assert_eq!(scene.lease("dead"), Some(dead));
     assert_eq!(scene.store.borrow().count(&Method::DELETE), 0);
+}
+
+#[test]
+fn only_what_a_proxy_published_and_nobody_changed_for_its_duration_is_expired() {
+    let duration = Duration::from_millis(60);
+    let start = Instant::now();
+    let lease = |name: &str, uid: &str, revision: &str, published| {
+        let metadata = json!({"name": name, "uid": uid, "resourceVersion": revision});
+        let all = observed(&json!({"metadata": metadata}), published);
+        all.unwrap().to_vec()
+    };
+    let a = |revision: &str| lease("a", "1", revision, true);
+    for (what, sightings, is_expired) in [
+        ("first sight", vec![(99, a("1"))], false),
+        ("within its time", vec![(0, a("1")), (1, a("1"))], false),
+        ("beyond its time", vec![(0, a("1")), (2, a("1"))], true),
+        (
+            "renewed",
+            vec![(0, a("1")), (1, a("2")), (2, a("2"))],
+            false,
+        ),
+        (
+            "renewed, then silent",
+            vec![(0, a("1")), (1, a("2")), (3, a("2"))],
+            true,
+        ),
+        (
+            "made again",
+            vec![(0, a("1")), (2, lease("a", "2", "1", true))],
+            false,
+        ),
+        (
+            "gone for a while",
+            vec![(0, a("1")), (1, vec![]), (2, a("1"))],
+            false,
+        ),
+        (
+            "kept by its apiserver",
+            vec![(0, lease("a", "1", "1", false)); 2],
+            false,
+        ),
+        (
+            "published only now",
+            vec![(0, lease("a", "1", "1", false)), (9, a("2"))],
+            false,
+        ),
+        (
+            "no name",
+            vec![
+                (0, lease("a/b", "1", "1", true)),
+                (9, lease("a/b", "1", "1", true)),
+            ],
+            false,
+        ),
+    ] {
+        let mut seen = HashMap::new();
+        let mut last = Vec::new();
+        for (durations, leases) in &sightings {
+            last = expired(&mut seen, leases, start + duration * *durations);
+        }
+        assert_eq!(last.len(), usize::from(is_expired), "{what}");
+        assert!(seen.len() <= 1, "{what}");
+    }
 }
