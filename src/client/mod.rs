@@ -90,16 +90,11 @@ pub struct ClientMaker {
     timeout: Duration,
 }
 
-/// Why no client can be made. Validation of the configuration excludes these errors.
+/// No client can be made: this is no server's name, or no user's in a header. Validation of the configuration excludes
+/// that.
 #[derive(Debug, thiserror::Error)]
-pub enum MakerError {
-    /// Not a valid name for a certificate.
-    #[error("{0:?} is no server name")]
-    Name(String),
-    /// Not a header value.
-    #[error("{0:?} cannot be asserted in a header")]
-    Identity(String),
-}
+#[error("{0:?} cannot be the name of a server or of a user")]
+pub struct MakerError(String);
 
 /// Headers that assert the identity, with the first requestheader name of each kind.
 pub fn identity(
@@ -107,8 +102,7 @@ pub fn identity(
     user: &str,
     groups: &[&str],
 ) -> Result<HeaderMap, MakerError> {
-    let value =
-        |text: &str| HeaderValue::try_from(text).map_err(|_| MakerError::Identity(text.to_owned()));
+    let value = |text: &str| HeaderValue::try_from(text).map_err(|_| MakerError(text.to_owned()));
     let mut identity = HeaderMap::new();
     if let Some(name) = names.username.first() {
         identity.append(name, value(user)?);
@@ -131,8 +125,8 @@ impl ClientMaker {
         identity: HeaderMap,
         timeout: Duration,
     ) -> Result<Self, MakerError> {
-        let name = ServerName::try_from(server_name.to_owned())
-            .map_err(|_| MakerError::Name(server_name.to_owned()))?;
+        let name = ServerName::try_from(server_name.to_owned());
+        let name = name.map_err(|_| MakerError(server_name.to_owned()))?;
         Ok(Self {
             name,
             credentials,
@@ -356,18 +350,18 @@ impl ConnectionEnd {
 
 /// Whether the connection was cut without close_notify.
 fn is_cut(error: &(dyn std::error::Error + 'static)) -> bool {
-    let sources = std::iter::successors(Some(error), |error| error.source());
-    let kinds = sources.filter_map(|error| error.downcast_ref().map(io::Error::kind));
-    let mut cuts = kinds.filter(|kind| {
-        matches!(
-            kind,
-            io::ErrorKind::UnexpectedEof
-                | io::ErrorKind::ConnectionReset
-                | io::ErrorKind::ConnectionAborted
-                | io::ErrorKind::BrokenPipe
-        )
-    });
-    cuts.next().is_some()
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    let cuts = [
+        UnexpectedEof,
+        ConnectionReset,
+        ConnectionAborted,
+        BrokenPipe,
+    ];
+    let mut sources = std::iter::successors(Some(error), |error| error.source());
+    sources.any(|error| {
+        let error = error.downcast_ref().map(io::Error::kind);
+        error.is_some_and(|kind| cuts.contains(&kind))
+    })
 }
 
 fn left(deadline: Instant) -> Duration {

@@ -252,7 +252,7 @@ fn a_user_that_is_no_header_value_is_an_error() {
     };
     for (user, groups) in [("a\nb", vec![]), ("a", vec!["b\r"])] {
         let made = identity(&names, user, &groups);
-        assert!(matches!(made, Err(MakerError::Identity(_))), "{made:?}");
+        assert!(made.is_err(), "{made:?}");
     }
 }
 

@@ -123,22 +123,14 @@ fn judge(
     match (answer, trigger) {
         (Ok(StatusCode::OK), _) => state.answered(true, epoch),
         (Err(ClientError::Refused), _) => state.refused(),
-        (Ok(_), Trigger::Routine) => state.answered(false, epoch),
-        (Ok(_), Trigger::Lease) => {
-            tracing::info!("the local apiserver's lease has a new holder, and it is not ready");
-            state.refused();
-        }
-        (_, Trigger::Cut) => {
-            tracing::info!("the local apiserver cut the connection, and it is not ready");
-            state.refused();
-        }
-        (Err(error), _) => {
-            tracing::debug!(
-                error = &error as &dyn std::error::Error,
-                "/readyz was not answered"
+        (Ok(_), Trigger::Lease) | (_, Trigger::Cut) => {
+            tracing::info!(
+                ?trigger,
+                "the local apiserver is another, and it is not ready"
             );
-            state.silent();
+            state.refused();
         }
+        (Ok(_), Trigger::Routine) | (Err(_), _) => state.answered(false, epoch),
     }
 }
 

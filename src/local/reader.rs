@@ -67,7 +67,15 @@ pub struct Reader {
     versions: Option<Versions>,
     /// A proxy's answers are errors.
     no_proxy: bool,
-    /// The scopes of what was read last, without custom resources.
+    last: LastRead,
+    /// Keys: paths of group versions whose document cannot be read.
+    throttle: LogThrottle<String>,
+}
+
+/// What one process has answered.
+#[derive(Default)]
+struct LastRead {
+    /// The scopes of what was read, without custom resources.
     scopes: Scopes,
     /// Resources of each group version that was read by its own document, and that document if aggregated discovery lacks
     /// it.
@@ -76,14 +84,12 @@ pub struct Reader {
     aggregated: BTreeMap<&'static str, (HeaderValue, BTreeSet<Gvr>)>,
     /// `Content-Type` of aggregated discovery; `None`: the server has none.
     aggregated_type: Option<String>,
-    /// Aggregated discovery has changed, or a document that it lacks could not be read: the index is read too.
-    is_index_due: bool,
+    /// Since then aggregated discovery has not changed, and the index and all that it lacks were read.
+    is_index_read: bool,
     /// What its list of groups names, in that order; without the core group.
     listed: Vec<GroupVersion>,
     /// Versions of groups that the list of groups lacks, in the order of the group's own document.
     orders: BTreeMap<String, Vec<GroupVersion>>,
-    /// Keys: paths of group versions whose document cannot be read.
-    throttle: LogThrottle<String>,
 }
 
 impl Reader {
@@ -96,13 +102,7 @@ impl Reader {
             connections: 0,
             versions: None,
             no_proxy: false,
-            scopes: Scopes::new(),
-            known: BTreeMap::new(),
-            aggregated: BTreeMap::new(),
-            aggregated_type: None,
-            is_index_due: true,
-            listed: Vec::new(),
-            orders: BTreeMap::new(),
+            last: LastRead::default(),
             throttle: LogThrottle::default(),
         }
     }
@@ -145,12 +145,7 @@ impl Reader {
     /// Clears the cache: the server may be another process now.
     pub fn forget(&mut self) {
         self.own.restarted();
-        self.scopes.clear();
-        self.known.clear();
-        self.aggregated.clear();
-        self.is_index_due = true;
-        self.listed.clear();
-        self.orders.clear();
+        self.last = LastRead::default();
     }
 
     pub async fn versions(&mut self) -> Result<Versions, ReadError> {
@@ -182,7 +177,7 @@ impl Reader {
         self.read_each(custom, has_aggregated, &mut listed).await?;
         self.ask_about_namesakes(&listed, custom).await?;
         let own = self.own.update(listed, custom);
-        self.scopes.retain(|gvr, _| own.contains(gvr));
+        self.last.scopes.retain(|gvr, _| own.contains(gvr));
         Ok((own, versions))
     }
 
@@ -224,7 +219,7 @@ impl Reader {
 
     /// The scopes of what was read last, without custom resources.
     pub fn scopes(&self) -> &Scopes {
-        &self.scopes
+        &self.last.scopes
     }
 
     /// What groups list.
@@ -232,7 +227,7 @@ impl Reader {
         let mut set = BTreeSet::new();
         for (gvr, scope) in scopes(groups) {
             if let Some(scope) = scope.filter(|_| !skipped.contains(gvr.borrow())) {
-                self.scopes.insert(gvr.clone(), scope);
+                self.last.scopes.insert(gvr.clone(), scope);
             }
             set.insert(gvr);
         }
@@ -242,21 +237,25 @@ impl Reader {
     /// The groups that the server serves itself, as last read, whatever its list of groups says. `served`: what it serves
     /// itself.
     pub async fn groups(&mut self, served: &ServedSet) -> ServedGroups {
-        for group in listed_nowhere(served, &self.listed) {
-            if !self.orders.contains_key(&group) {
+        for group in listed_nowhere(served, &self.last.listed) {
+            if !self.last.orders.contains_key(&group) {
                 let path = format!("/apis/{group}");
                 // Without it the versions are in the order of their names.
                 if let Ok(document) = self.get(&path).await
                     && let Ok(versions) = documents::versions(&document)
                 {
-                    self.orders.insert(group, versions);
+                    self.last.orders.insert(group, versions);
                 }
             }
         }
-        let order = self.listed.iter().chain(self.orders.values().flatten());
+        let order = self
+            .last
+            .listed
+            .iter()
+            .chain(self.last.orders.values().flatten());
         ServedGroups {
-            document: arrange(order, served, &self.known),
-            aggregated: self.aggregated_type.clone(),
+            document: arrange(order, served, &self.last.known),
+            aggregated: self.last.aggregated_type.clone(),
         }
     }
 
@@ -270,10 +269,10 @@ impl Reader {
         for path in ["/apis", "/api"] {
             let accept = HeaderValue::from_static(media_type::ACCEPT_AGGREGATED);
             let mut headers = vec![(ACCEPT, accept)];
-            let known = self.aggregated.get(path);
+            let known = self.last.aggregated.get(path);
             headers.extend(known.map(|(etag, _)| (IF_NONE_MATCH, etag.clone())));
             let answer = self.ask(path, &headers).await?;
-            match (answer.status, self.aggregated.get(path)) {
+            match (answer.status, self.last.aggregated.get(path)) {
                 (StatusCode::NOT_MODIFIED, Some((_, known))) => {
                     served.extend(known.iter().cloned());
                     continue;
@@ -285,11 +284,11 @@ impl Reader {
                     return Err(ReadError::Status { path, status });
                 }
             }
-            self.is_index_due = true;
+            self.last.is_index_read = false;
             let aggregated_type = aggregated_type(&answer);
             if path == "/apis" {
-                self.aggregated_type = aggregated_type.map(str::to_owned);
-                self.listed = match answer.status {
+                self.last.aggregated_type = aggregated_type.map(str::to_owned);
+                self.last.listed = match answer.status {
                     StatusCode::OK => parse(path, documents::listed(&answer.body))?,
                     _ => Vec::new(),
                 };
@@ -301,7 +300,7 @@ impl Reader {
             let set = self.take(&groups, skipped);
             served.extend(set.iter().cloned());
             if let Some(etag) = answer.headers.get(ETAG) {
-                self.aggregated.insert(path, (etag.clone(), set));
+                self.last.aggregated.insert(path, (etag.clone(), set));
             }
         }
         Ok(true)
@@ -315,7 +314,7 @@ impl Reader {
         served: &mut ServedSet,
     ) -> Result<(), ReadError> {
         // What only the index names is not in the ETag of the lists.
-        if has_aggregated && !self.is_index_due && self.known.is_empty() {
+        if has_aggregated && self.last.is_index_read && self.last.known.is_empty() {
             return Ok(());
         }
         let mut named = match self.index(skipped).await {
@@ -328,17 +327,17 @@ impl Reader {
             index => index?,
         };
         if has_aggregated {
-            named.retain(|of| !of.group.is_empty() && !self.listed.contains(of));
+            named.retain(|of| !of.group.is_empty() && !self.last.listed.contains(of));
         }
-        self.is_index_due = false;
-        self.known.retain(|of, _| named.contains(of));
+        self.last.is_index_read = true;
+        self.last.known.retain(|of, _| named.contains(of));
         for of in named {
             if let Err(error) = self.read_one(&of, skipped, has_aggregated).await {
-                self.is_index_due = true;
+                self.last.is_index_read = false;
                 // Nothing else can be read either, or it was never read: an error is better than a set without this group
                 // version.
                 let is_silent = matches!(error, ReadError::Client(_) | ReadError::Proxy);
-                if is_silent || !self.known.contains_key(&of) {
+                if is_silent || !self.last.known.contains_key(&of) {
                     return Err(error);
                 }
                 if self.throttle.should_log(of.path(), chain(&error)) {
@@ -346,7 +345,7 @@ impl Reader {
                     tracing::warn!(error, "keeping what was known of a group");
                 }
             }
-            let known = self.known.get(&of).into_iter();
+            let known = self.last.known.get(&of).into_iter();
             served.extend(known.flat_map(|(set, _)| set).cloned());
         }
         Ok(())
@@ -384,7 +383,7 @@ impl Reader {
         }
         let set = self.take(&read.groups, skipped);
         let document = document.filter(|_| keeps_document).unwrap_or_default();
-        self.known.insert(of.clone(), (set, document));
+        self.last.known.insert(of.clone(), (set, document));
         Ok(())
     }
 

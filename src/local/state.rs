@@ -231,22 +231,13 @@ impl LocalState {
         self.epoch_and_initialized.load(Ordering::Relaxed) >> 1
     }
 
-    /// The epoch, if the apiserver is initialized in it.
-    pub fn initialized_epoch(&self) -> Option<u64> {
-        let state = self.epoch_and_initialized.load(Ordering::Relaxed);
-        (state & 1 == 1).then_some(state >> 1)
-    }
-
-    /// A `/readyz` that was sent in `epoch` was answered. Ignored if the process was replaced since.
+    /// A `/readyz` that was sent in `epoch` was 200, or not; the process may live on. A 200 is ignored if the process was
+    /// replaced since.
     pub fn answered(&self, ok: bool, epoch: u64) {
         if ok {
             let (before, after) = (epoch << 1, epoch << 1 | 1);
-            match self.epoch_and_initialized.compare_exchange(
-                before,
-                after,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            ) {
+            let (order, state) = (Ordering::Relaxed, &self.epoch_and_initialized);
+            match state.compare_exchange(before, after, order, order) {
                 Ok(_) => {
                     tracing::info!("the local apiserver is initialized");
                     self.reread.notify_one();
@@ -256,11 +247,6 @@ impl LocalState {
             }
         }
         self.set(&self.ready, ok);
-    }
-
-    /// `/readyz` was not answered; the process may live on.
-    pub fn silent(&self) {
-        self.set(&self.ready, false);
     }
 
     /// The process is gone, and the next one is not initialized: a connection was refused, or the probe found another
@@ -382,7 +368,6 @@ mod tests {
         assert!(!state.is_initialized());
         state.answered(true, 0);
         state.answered(false, 0);
-        state.silent();
         assert!(state.is_initialized() && !state.is_ready());
     }
 

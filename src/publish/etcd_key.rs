@@ -9,7 +9,7 @@ use etcd_client::{Client, Compare, CompareOp, GetOptions, GetResponse, PutOption
 
 use crate::cluster::connector::{Connector, bounded};
 use crate::cluster::source::SourceError;
-use crate::log_throttle::{LogThrottle, chain};
+use crate::log_throttle::LogRateLimit;
 
 /// A connection to a member of etcd, made when it is needed, with a limit for each request.
 pub struct EtcdSession {
@@ -71,8 +71,6 @@ pub struct EtcdKey {
     key: String,
     /// As last read or written; `None`: absent.
     known: Option<KnownValue>,
-    /// For failures while etcd refuses writes.
-    refused: LogThrottle,
 }
 
 #[derive(Debug)]
@@ -84,11 +82,7 @@ struct KnownValue {
 
 impl EtcdKey {
     pub fn new(key: String) -> Self {
-        Self {
-            key,
-            known: None,
-            refused: LogThrottle::default(),
-        }
+        Self { key, known: None }
     }
 
     /// The last known revision; 0: absent.
@@ -135,14 +129,7 @@ impl EtcdKey {
     ) -> Result<bool, SourceError> {
         let error = match self.write(etcd, &value, ttl).await {
             Err(error @ SourceError::Failed(_)) => error,
-            result => {
-                if result.is_ok()
-                    && let Some(after) = self.refused.recovered(&())
-                {
-                    tracing::info!(key = self.key, ?after, "etcd writes again");
-                }
-                return result;
-            }
+            result => return result,
         };
         let kept = match &self.known {
             Some(known) if known.value == value => etcd.keep_alive(known.lease).await,
@@ -151,11 +138,13 @@ impl EtcdKey {
         if !kept.unwrap_or(false) {
             return Err(error);
         }
-        if self.refused.should_log((), chain(&error)) {
-            let error = &error as &dyn std::error::Error;
+        static LOG_RATE: LogRateLimit = LogRateLimit::new();
+        if let Some(left_out) = LOG_RATE.admit() {
+            let (key, error) = (&self.key, &error as &dyn std::error::Error);
             tracing::warn!(
-                key = self.key,
+                key,
                 error,
+                left_out,
                 "etcd refuses to write: the key is kept alive as it is"
             );
         }

@@ -191,6 +191,9 @@ impl Running {
             Some(id) => self.keep(id, versions).await,
             None => Ok(()),
         };
+        if let (Some(id), Err(_)) = (&target, &kept) {
+            self.keeper.metrics.failed(id);
+        }
         self.keeper.metrics.kept_by(self.owner);
         self.collect().await;
         match removed.and(kept) {
@@ -215,34 +218,6 @@ impl Running {
 
     /// Writes the own Lease, unless another process keeps it.
     async fn keep(&mut self, id: &Arc<str>, versions: Option<&Versions>) -> Result<(), LeaseError> {
-        let before = self.owner;
-        let written = self.write(id, versions).await;
-        let metrics = &self.keeper.metrics;
-        match &written {
-            Ok(Some(at)) => metrics.renewed(id, *at),
-            Ok(None) => {}
-            Err(_) => metrics.failed(id),
-        }
-        self.owner = match &written {
-            Ok(Some(_)) => Some(LeaseOwner::Proxy),
-            Ok(None) => Some(LeaseOwner::Other),
-            Err(_) => before,
-        };
-        if self.owner != before && self.owner == Some(LeaseOwner::Other) {
-            tracing::warn!(
-                id = &**id,
-                "the Lease of our name is kept by somebody else, most likely the apiserver: it is left alone"
-            );
-        }
-        written.map(|_| ())
-    }
-
-    /// Returns the renew time, or `None` if another process keeps the Lease.
-    async fn write(
-        &mut self,
-        id: &Arc<str>,
-        versions: Option<&Versions>,
-    ) -> Result<Option<OffsetDateTime>, LeaseError> {
         let collection = collection(self.namespace());
         let path = format!("{collection}/{id}");
         for _ in 0..MOST_TRIES {
@@ -254,7 +229,13 @@ impl Running {
             // The Lease that an earlier process has left is taken over.
             let may_renew = |lease| ours || (!self.held && object::is_published(lease));
             if !found.as_ref().is_none_or(may_renew) {
-                return Ok(None);
+                if self.owner.replace(LeaseOwner::Other) != Some(LeaseOwner::Other) {
+                    tracing::warn!(
+                        id = &**id,
+                        "the Lease of our name is kept by somebody else, most likely the apiserver: it is left alone"
+                    );
+                }
+                return Ok(());
             }
             let now = OffsetDateTime::now_utc();
             let (method, path) = match found {
@@ -276,8 +257,9 @@ impl Running {
                     tracing::info!(id = &**id, "own Lease acquired");
                     self.keeper.metrics.acquired(id, now);
                 }
-                self.held = true;
-                return Ok(Some(now));
+                self.keeper.metrics.renewed(id, now);
+                (self.owner, self.held) = (Some(LeaseOwner::Proxy), true);
+                return Ok(());
             }
         }
         Err(LeaseError::Restless(id.to_string()))

@@ -455,3 +455,13 @@ fn only_what_a_proxy_published_and_nobody_changed_for_its_duration_is_expired() 
         assert!(seen.len() <= 1, "{what}");
     }
 }
+
+#[tokio::test]
+async fn the_own_lease_is_not_collected() {
+    let scene = scene(|_| ()).await;
+    scene.until("created", is_there("cp-a")).await;
+    let own = scene.lease("cp-a").unwrap();
+    scene.leases.send_replace(observed(&own, true));
+    scene.more(Method::PUT, 5).await;
+    assert_eq!(scene.store.borrow().count(&Method::DELETE), 0);
+}
