@@ -4,7 +4,7 @@
 //! stand in `sections`, with the keys and their defaults.
 //!
 //! From text to `Config`: `file` (YAML to a `tree`), `section` (the keys of any mapping), `sections` (every key),
-//! `values`, `headers`, `etcd` and `tls_options` (single values), `validate` (the whole, and rules across keys), `files`
+//! `values` and `headers` (single values), `validate` (the whole, and rules across keys), `files`
 //! and [`crate::x509::pem`] (certificates and keys). `facts` collects values and problems, `file` finds their lines.
 //! [`settings`] is what is read again while the proxy runs, [`contents`] when.
 
@@ -12,7 +12,6 @@ pub mod contents;
 pub mod duration;
 pub mod settings;
 
-mod etcd;
 mod facts;
 mod file;
 mod files;
@@ -20,7 +19,6 @@ mod headers;
 mod problem;
 mod section;
 mod sections;
-mod tls_options;
 mod tree;
 mod validate;
 mod values;

@@ -11,7 +11,7 @@ use rustls::CipherSuite;
 
 use super::section::Section;
 use super::values::{address, duration, flag, number, whole_seconds};
-use super::{etcd, headers, tls_options, values};
+use super::{headers, values};
 
 /// Highest `serving.goawayChance`, as in kube-apiserver: one request in fifty.
 const MAX_GOAWAY_CHANCE: f64 = 0.02;
@@ -101,16 +101,16 @@ sections! {
         pub goaway_chance: f64 = s.or("goawayChance", 0u32, values::share(MAX_GOAWAY_CHANCE));
         /// Further serving certificates, for clients that ask for one of their names. Default none.
         pub sni_certificates: Vec<SniCertificate> = s.mappings("sniCertificates", SniCertificate::read);
-        pub min_tls_version: MinTlsVersion = s.or("minTLSVersion", "VersionTLS12", tls_options::minimum_version);
+        pub min_tls_version: MinTlsVersion = s.or("minTLSVersion", "VersionTLS12", values::choice(MinTlsVersion::NAMES));
         /// Cipher suites that may be used; empty: all. Default empty.
-        pub cipher_suites: Vec<CipherSuite> = s.list("cipherSuites", &[], tls_options::cipher_suite);
+        pub cipher_suites: Vec<CipherSuite> = s.list("cipherSuites", &[], values::cipher_suite);
     }
 
     /// A serving certificate and the names that it is for.
     pub struct SniCertificate(s) {
         pub pair: KeyPair = KeyPair::read(s, "certFile", "keyFile");
         /// Empty: the names in the certificate. Default empty.
-        pub names: Vec<SniName> = s.list("names", &[], tls_options::sni_name);
+        pub names: Vec<SniName> = s.list("names", &[], values::sni_name);
     }
 
     /// The kube-apiserver's `--requestheader-*` headers; all distinct, and without another meaning.
@@ -147,13 +147,13 @@ sections! {
     /// The cluster's etcd.
     pub struct EtcdConfig(s) {
         /// `scheme://host:port`, all https or, on loopback, all http; at least one. Required.
-        pub endpoints: Vec<String> = s.list("endpoints", &[], etcd::endpoint);
+        pub endpoints: Vec<String> = s.list("endpoints", &[], values::endpoint);
         /// CAs of etcd's certificates; `Some` exactly with https.
         pub ca_file: Option<PathBuf> = s.optional_file("caFile");
         /// Client certificate for etcd; `Some` exactly with https.
         pub client: Option<KeyPair> = KeyPair::read_optional(s, "certFile", "keyFile");
         /// The kube-apiserver's `--etcd-prefix`: starts with a slash and does not end with one. Default `/registry`.
-        pub prefix: String = s.or("prefix", "/registry", etcd::prefix);
+        pub prefix: String = s.or("prefix", "/registry", values::key_prefix);
         /// Resources that the kube-apiserver keeps in another etcd, `resource` or `resource.group`. Default none.
         pub other_resources: Vec<String> = s.list("otherResources", &[], values::resource);
     }
@@ -306,6 +306,12 @@ choices! {
         ServeLocal,
     }
 
+    /// Oldest version of TLS. Default `VersionTLS12`.
+    pub enum MinTlsVersion {
+        VersionTLS12,
+        VersionTLS13,
+    }
+
     /// Whose discovery documents clients see. Default `Merged`.
     pub enum DiscoveryMode {
         /// Documents of all servers, merged.
@@ -324,13 +330,6 @@ pub enum SniName {
     Domain(String),
     /// The address that it connected to, if it sends no name.
     Address(IpAddr),
-}
-
-/// Oldest version of TLS. Default 1.2.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MinTlsVersion {
-    Tls12,
-    Tls13,
 }
 
 /// A certificate and its private key, PEM files.

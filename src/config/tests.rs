@@ -87,7 +87,7 @@ fn everything_but_the_required_keys_has_the_default_of_the_documentation() {
         ["x-remote-extra-"]
     );
     assert!(config.serving.sni_certificates.is_empty());
-    assert_eq!(config.serving.min_tls_version, MinTlsVersion::Tls12);
+    assert_eq!(config.serving.min_tls_version, MinTlsVersion::VersionTLS12);
     assert!(config.serving.cipher_suites.is_empty());
     assert_eq!(config.api_server.address, "127.0.0.1:6443".parse().unwrap());
     assert_eq!(config.api_server.server_name, "kubernetes.default.svc");

@@ -7,13 +7,31 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use http::uri::Authority;
+use rustls::CipherSuite;
 use rustls::pki_types::ServerName;
 
+use super::SniName;
 use super::duration;
 use super::tree::{Node, quoted};
 
 /// Longest duration: a year, so that sums with times cannot overflow.
 const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// The cipher suites that rustls has. Go has the last two under older names as well.
+const SUITES: [CipherSuite; 9] = [
+    CipherSuite::TLS13_AES_128_GCM_SHA256,
+    CipherSuite::TLS13_AES_256_GCM_SHA384,
+    CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+    CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+    CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+    CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+];
+
+/// Prefix of the proxies' keys; the apiservers' keys must not be below it.
+const OWN_KEYS: &str = "/kube-interop-proxy";
 
 /// Longest DNS label, and longest serverID.
 const LABEL_BYTES: usize = 63;
@@ -237,6 +255,89 @@ pub(super) fn resource(node: &Node) -> Result<String, String> {
     let is_resource = |found: &str| is_subdomain(found).then(|| found.to_owned());
     let expected = "a resource such as events or events.events.k8s.io";
     read(node, expected, is_resource)
+}
+
+/// An endpoint of etcd: a scheme, a host and a port only.
+pub(super) fn endpoint(node: &Node) -> Result<String, String> {
+    const EXPECTED: &str = "scheme://host:port such as https://127.0.0.1:2379";
+    let found = text(node, EXPECTED)?;
+    // The message does not repeat the text: it may contain a password.
+    if found.contains('@') {
+        return Err(format!("is not {EXPECTED}: a user name is not supported"));
+    }
+    let (scheme, host) = read(node, EXPECTED, |found| {
+        let (scheme, authority) = found.split_once("://")?;
+        let (host, _) = authority.rsplit_once(':')?;
+        let bare = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
+        let good = ["http", "https"].contains(&scheme) && is_host_and_port(authority);
+        let host = ServerName::try_from(bare.unwrap_or(host)).ok();
+        Some((scheme, host.filter(|_| good)?))
+    })?;
+    let is_loopback = match &host {
+        ServerName::IpAddress(ip) => IpAddr::from(*ip).is_loopback(),
+        name => name.to_str().eq_ignore_ascii_case("localhost"),
+    };
+    match scheme == "http" && !is_loopback {
+        true => refused(node, "must be https: http is for loopback only"),
+        false => Ok(found.to_owned()),
+    }
+}
+
+/// A prefix of etcd's keys such as `/registry`: one or more segments, each after a slash.
+pub(super) fn key_prefix(node: &Node) -> Result<String, String> {
+    let found = text(node, "a key prefix such as /registry")?;
+    let is_part = |part: &str| {
+        !matches!(part, "" | "." | "..") && part.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    match found.strip_prefix('/') {
+        Some(parts) if parts.split('/').all(is_part) => {}
+        _ => {
+            let rule = "is not a slash and a plain name, or several: no '.' or '..', and no slash at its end";
+            return refused(node, rule);
+        }
+    }
+    if found == OWN_KEYS || found.starts_with(&format!("{OWN_KEYS}/")) {
+        return refused(node, "is where this program keeps its own keys");
+    }
+    Ok(found.to_owned())
+}
+
+/// Go's name.
+fn name_of(suite: &CipherSuite) -> String {
+    let name = suite.as_str().unwrap_or_default();
+    name.replace("TLS13_", "TLS_")
+}
+
+/// A name of `--tls-cipher-suites`.
+pub(super) fn cipher_suite(node: &Node) -> Result<CipherSuite, String> {
+    const EXPECTED: &str =
+        "the name of a cipher suite such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256";
+    let found = text(node, EXPECTED)?;
+    let is = |suite: &&CipherSuite| {
+        let name = name_of(suite);
+        let older = name.strip_suffix("_SHA256");
+        name == found || older.is_some_and(|it| it == found && it.ends_with("_POLY1305"))
+    };
+    if let Some(suite) = SUITES.iter().find(is) {
+        return Ok(*suite);
+    }
+    let names = SUITES.each_ref().map(name_of).join(", ");
+    refused(node, &format!("is not one of {names}"))
+}
+
+/// A domain pattern of `--tls-sni-cert-key`, in lower case, or an IP address.
+pub(super) fn sni_name(node: &Node) -> Result<SniName, String> {
+    read(node, "a DNS name, *.DOMAIN or an IP address", |found| {
+        if let Ok(address) = found.parse::<IpAddr>() {
+            return Some(SniName::Address(address.to_canonical()));
+        }
+        let below = found.strip_prefix("*.").unwrap_or(found);
+        let is_name = matches!(ServerName::try_from(below), Ok(ServerName::DnsName(_)));
+        let is_pattern = found == "*" || is_name && !below.ends_with('.');
+        is_pattern.then(|| SniName::Domain(found.to_ascii_lowercase()))
+    })
 }
 
 /// Directives for log lines. Unlike `RUST_LOG`, a directive must have a level: a misspelled level would otherwise be the

@@ -1,6 +1,5 @@
 //! TLS: certificate files, rustls configurations, and verification of client certificates.
 
-pub mod algorithms;
 pub mod credentials;
 pub mod error;
 pub mod files;

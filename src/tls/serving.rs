@@ -46,8 +46,8 @@ impl ServingTls {
         let provider = provider(config);
         let selection = selection(config, reading, &provider.cipher_suites)?;
         let versions = match config.min_tls_version {
-            MinTlsVersion::Tls12 => &[&TLS13, &TLS12][..],
-            MinTlsVersion::Tls13 => &[&TLS13],
+            MinTlsVersion::VersionTLS12 => &[&TLS13, &TLS12][..],
+            MinTlsVersion::VersionTLS13 => &[&TLS13],
         };
         let server = |selection: Selection| {
             let mut server = ServerConfig::builder_with_provider(provider.clone())

@@ -14,7 +14,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, SignatureScheme};
 use webpki::RawPublicKeyEntity;
 
-use super::algorithms::ALGORITHMS;
+use super::store::ALGORITHMS;
 use crate::x509::{self, Roots, UnparsableCertificate, pem};
 
 /// Accepts every client certificate that can be parsed; requests one, requires none.

@@ -15,7 +15,7 @@ fn serving(line: &str) -> Result<ServingConfig, Vec<String>> {
 #[test]
 fn names_of_kube_apiserver_are_understood() {
     let config = serving("minTLSVersion: VersionTLS13").unwrap();
-    assert_eq!(config.min_tls_version, MinTlsVersion::Tls13);
+    assert_eq!(config.min_tls_version, MinTlsVersion::VersionTLS13);
     let config = serving(
         "cipherSuites: [TLS_AES_128_GCM_SHA256, TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305, \
          TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384]",
