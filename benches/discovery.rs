@@ -18,7 +18,7 @@ use kube_interop_proxy::kube::discovery::DiscoveryDocument;
 use kube_interop_proxy::kube::discovery::documents::aggregated;
 use kube_interop_proxy::kube::discovery::model::Document;
 use kube_interop_proxy::kube::gvr::GroupVersion;
-use kube_interop_proxy::relay::documents::{Cache, Entity, EntityFormat, EntitySource, Variant};
+use kube_interop_proxy::relay::documents::{Cache, Entity, EntityKey, EntitySource, Variant};
 use pingora_http::ResponseHeader;
 use serde_json::{Value, json};
 
@@ -91,18 +91,13 @@ fn main() {
 /// What a request costs whose document is there already, as a whole and as 304; the apiserver's part is not in it.
 fn from_cache() {
     let accept = HeaderValue::from_static("application/json;g=apidiscovery.k8s.io;v=v2");
-    let format = EntityFormat {
+    let key = EntityKey {
+        document: DiscoveryDocument::Groups,
         content_type: accept.clone(),
         for_one: false,
+        source: EntitySource::Etag(HeaderValue::from_static("\"local\"")),
     };
-    let source = EntitySource::Etag(HeaderValue::from_static("\"local\""));
-    let entity = Entity::new(
-        DiscoveryDocument::Groups,
-        format,
-        source,
-        Vec::new(),
-        Some(USUAL.into()),
-    );
+    let entity = Entity::new(key, Vec::new(), Some(USUAL.into()));
     let variant = Variant {
         accept: Some(accept),
         for_one: false,

@@ -311,17 +311,16 @@ impl Wiring {
             let taking_over = takeover::run(shared.clone(), serving, admin_bound, start_listening);
             self.control.spawn(taking_over);
         }
-        let inputs = server::ServerInputs {
-            listeners: ports.listeners,
-            start_listening: starts_listening,
-            tls,
-            etcd_tls: self.etcd_tls,
-            rotations,
-            certificate_metrics,
-            connection_metrics: ConnectionMetrics::new(&self.registry)?,
-        };
-        let server =
-            server::start(shared, inputs, &mut self.control).map_err(BuildError::Thread)?;
+        rotations.start(
+            shared,
+            &certificate_metrics,
+            &tls,
+            &self.etcd_tls,
+            &mut self.control,
+        );
+        let metrics = ConnectionMetrics::new(&self.registry)?;
+        let server = server::start(shared, ports.listeners, starts_listening, tls, metrics)
+            .map_err(BuildError::Thread)?;
         self.control.spawn(memory::give_back());
         Ok((server, self.control))
     }

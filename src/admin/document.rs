@@ -29,7 +29,6 @@ sections! {
         /// As [`crate::cluster::report`] writes it; null while nothing can report.
         pub facts: Value,
         pub peers: Vec<PeerStatus>,
-        pub recent: RecentStatus,
         pub resources: Vec<ResourceStatus>,
         pub server: ServerStatus,
         /// RFC 3339.
@@ -154,12 +153,6 @@ sections! {
         pub aggregated: Vec<String>,
         /// Resources of CRDs, by group.
         pub definitions: BTreeMap<String, Vec<String>>,
-    }
-
-    /// The last requests of two kinds, as [`crate::relay::observe`] writes them.
-    pub struct RecentStatus {
-        pub refused: Value,
-        pub rerouted: Value,
     }
 }
 

@@ -69,7 +69,7 @@ fn values(metric: &str, label: &str) -> String {
         ("requests_total", "code") => "the status code of the answer; of a rare one its class, as `4xx`; `none`: the \
              client went away before the answer began"
             .to_owned(),
-        (_, "verb_class") => code(VerbClass::ALL.map(VerbClass::name)),
+        (_, "verb_class") => code(VerbClass::NAMES),
         ("if_ready_answers_total", "ready") => code(["false", "true"]),
         ("spans_total", "result") => code(["exported", "failed", "dropped"]),
         ("failed_reroutes_total", "result") => code(["answered", "refused"]),
@@ -78,11 +78,11 @@ fn values(metric: &str, label: &str) -> String {
             include_str!("../relay/outcome.rs"),
             "pub fn name(&self)",
         )),
-        ("discovery_total", "how") => code(DocumentOutcome::ALL.map(|(_, name)| name)),
+        ("discovery_total", "how") => code(DocumentOutcome::NAMES),
         ("identity_lease", "kept_by") => code(LeaseOwner::ALL.map(LeaseOwner::name)),
         ("last_bookmarks_withheld_total", "reason") => code(Withheld::ALL.map(Withheld::name)),
         ("expired_watches_total", "result") => code(EXPIRED_RESULTS),
-        ("unread_resets_total", "reason") => code(ResetReason::ALL.map(ResetReason::name)),
+        ("unread_resets_total", "reason") => code(ResetReason::NAMES),
         ("watches", "bookmarks") => code(["false", "true"]),
         ("peers", "state") => code(["target", "live", "bare", "absent"]),
         ("readyz_check", "check") => code([
@@ -162,8 +162,8 @@ fn every_metric_passes_where_it_is_noted() {
         include_str!("../publish/metrics.rs"),
         include_str!("../relay/observe/metrics.rs"),
         include_str!("../relay/documents/metrics.rs"),
-        include_str!("../relay/observe/request_metrics.rs"),
-        include_str!("../relay/client/unread/metrics.rs"),
+        include_str!("../relay/observe/meter.rs"),
+        include_str!("../relay/client/unread.rs"),
         include_str!("../reload/metrics.rs"),
         include_str!("../server/metrics.rs"),
         include_str!("../tls/metrics.rs"),

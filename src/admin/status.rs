@@ -11,14 +11,13 @@ use tokio::sync::{oneshot, watch};
 
 use super::document::{
     AddedGroupVersion, CertificatesStatus, CheckStatus, ConfigStatus, CustomStatus,
-    DiscoverySourceStatus, DiscoveryStatus, EtcdStatus, PeerStatus, RecentStatus, ResourceStatus,
-    ServerStatus, StatusDocument,
+    DiscoverySourceStatus, DiscoveryStatus, EtcdStatus, PeerStatus, ResourceStatus, ServerStatus,
+    StatusDocument,
 };
 use crate::cluster::catalog::Published;
 use crate::discovery::peer_discovery::SourceStatus;
 use crate::kube::gvr::{Custom, Gvr, Pair, api_version};
 use crate::publish::metrics::LeaseMetrics;
-use crate::relay::observe::unix;
 use crate::relay::shared::Shared;
 use crate::relay::upstream::health::Health;
 use crate::reload::metrics::{ReloadMetrics, ReloadStatus};
@@ -102,7 +101,6 @@ impl StatusReader {
             peers: peers
                 .map(|server| peer(server, &shared.servers.health))
                 .collect(),
-            recent: recent(shared, &snapshot),
             resources: resources
                 .map(|(gvr, holders)| resource(gvr, holders, &snapshot))
                 .collect(),
@@ -262,21 +260,12 @@ fn resource(gvr: &Gvr, holders: &Holders, snapshot: &Snapshot) -> ResourceStatus
     }
 }
 
-fn recent(shared: &Shared, snapshot: &Snapshot) -> RecentStatus {
-    let local = shared.config.api_server.address;
-    let server_id = |address| {
-        let mut servers = snapshot.servers.iter();
-        let peer = servers.find(|server| server.endpoint == address);
-        match peer {
-            Some(server) => Some(server.id.to_string()),
-            None if address == local => shared.own.id.borrow().as_deref().map(str::to_owned),
-            None => None,
-        }
-    };
-    RecentStatus {
-        refused: shared.recent.refused.status(server_id),
-        rerouted: shared.recent.rerouted.status(server_id),
-    }
+/// Unix time in seconds.
+fn unix(time: SystemTime) -> i64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| {
+        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+    })
 }
 
 fn strings<'a>(texts: impl IntoIterator<Item = &'a str>) -> Vec<String> {

@@ -3,21 +3,30 @@
 //! `h2` writes and flushes each larger DATA frame by itself, and pingora's HTTP/1.1 writes the header of an answer before
 //! its body. Here both wait in a buffer of at most one TLS record until the connection has done what there was to do.
 
-mod pingora_io;
-
+use std::fmt;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
+use async_trait::async_trait;
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use pingora_core::protocols::raw_connect::ProxyDigest;
+use pingora_core::protocols::tls::SslDigest;
+use pingora_core::protocols::{
+    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    TimingDigest, UniqueID, UniqueIDType,
+};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 /// Most plaintext of one TLS record.
 const RECORD: usize = 16 << 10;
 
 /// A connection whose writes wait for [`Flush`].
-pub struct WriteBatch<S>(Arc<Mutex<Batch<S>>>);
+pub struct WriteBatch<S> {
+    batch: Arc<Mutex<Batch<S>>>,
+    tls: Option<Arc<SslDigest>>,
+}
 
 /// Flushes a [`WriteBatch`].
 pub struct Flush<S>(Arc<Mutex<Batch<S>>>);
@@ -36,16 +45,20 @@ struct Batch<S> {
 
 /// For HTTP/2. A flush of [`WriteBatch`] does nothing. Whoever uses the connection must run in [`Flush::run`].
 pub fn batched<S>(stream: S) -> (WriteBatch<S>, Flush<S>) {
-    with(stream, true)
+    with(stream, None, true)
 }
 
 /// For HTTP/1.1. A flush is one, because the next request waits for it. Whoever uses the connection must run in
-/// [`Flush::run`], because not every write is followed by a flush.
-pub fn buffered<S>(stream: S) -> (WriteBatch<S>, Flush<S>) {
-    with(stream, false)
+/// [`Flush::run`], because not every write is followed by a flush. `tls`: what pingora tells of the connection.
+pub fn buffered<S>(stream: S, tls: Option<Arc<SslDigest>>) -> (WriteBatch<S>, Flush<S>) {
+    with(stream, tls, false)
 }
 
-fn with<S>(stream: S, defers_flushes: bool) -> (WriteBatch<S>, Flush<S>) {
+fn with<S>(
+    stream: S,
+    tls: Option<Arc<SslDigest>>,
+    defers_flushes: bool,
+) -> (WriteBatch<S>, Flush<S>) {
     let batch = Arc::new(Mutex::new(Batch {
         stream,
         waiting: BytesMut::new(),
@@ -53,7 +66,8 @@ fn with<S>(stream: S, defers_flushes: bool) -> (WriteBatch<S>, Flush<S>) {
         defers_flushes,
         has_read: false,
     }));
-    (WriteBatch(batch.clone()), Flush(batch))
+    let flush = Flush(batch.clone());
+    (WriteBatch { batch, tls }, flush)
 }
 
 impl<S> Flush<S> {
@@ -143,7 +157,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for WriteBatch<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let mut batch = lock(&self.0);
+        let mut batch = lock(&self.batch);
         // HTTP/2 first reads what has arrived, and then flushes.
         if !batch.defers_flushes {
             batch.met()?;
@@ -161,7 +175,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteBatch<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        lock(&self.0).poll_write(context, &[IoSlice::new(bytes)])
+        lock(&self.batch).poll_write(context, &[IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
@@ -169,15 +183,15 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteBatch<S> {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        lock(&self.0).poll_write(context, pieces)
+        lock(&self.batch).poll_write(context, pieces)
     }
 
     fn is_write_vectored(&self) -> bool {
-        lock(&self.0).stream.is_write_vectored()
+        lock(&self.batch).stream.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut batch = lock(&self.0);
+        let mut batch = lock(&self.batch);
         batch.met()?;
         match batch.defers_flushes {
             true => Poll::Ready(Ok(())),
@@ -186,11 +200,59 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteBatch<S> {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut batch = lock(&self.0);
+        let mut batch = lock(&self.batch);
         ready!(batch.flush(context))?;
         Pin::new(&mut batch.stream).poll_shutdown(context)
     }
 }
+
+impl<S> fmt::Debug for WriteBatch<S> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("WriteBatch")
+    }
+}
+
+// What pingora wants of a connection besides, for its HTTP/1.1.
+
+#[async_trait]
+impl<S: AsyncWrite + Unpin + Send> Shutdown for WriteBatch<S> {
+    async fn shutdown(&mut self) {
+        // The connection is over, whether the client takes the rest or not.
+        let _ = AsyncWriteExt::shutdown(self).await;
+    }
+}
+
+impl<S> UniqueID for WriteBatch<S> {
+    fn id(&self) -> UniqueIDType {
+        0
+    }
+}
+
+impl<S> Ssl for WriteBatch<S> {
+    fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
+        self.tls.clone()
+    }
+}
+
+impl<S> GetTimingDigest for WriteBatch<S> {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        Vec::new()
+    }
+}
+
+impl<S> GetProxyDigest for WriteBatch<S> {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        None
+    }
+}
+
+impl<S> GetSocketDigest for WriteBatch<S> {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        None
+    }
+}
+
+impl<S> Peek for WriteBatch<S> {}
 
 #[cfg(test)]
 mod tests;

@@ -9,8 +9,8 @@
 
 mod tries;
 
-use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
@@ -19,41 +19,22 @@ use pingora_core::ErrorType;
 use self::tries::{Kept, Tries, unwritable};
 use crate::net::rare;
 use crate::relay::answer::Refusal;
-use crate::relay::client::unread::outflow::Outflow;
-use crate::relay::client::{ClientSession, VerificationPermit};
+use crate::relay::client::{ClientSession, Outflow, VerificationPermit};
 use crate::relay::context::RequestContext;
 use crate::relay::documents::DocumentOutcome;
 use crate::relay::exchange::{self, Delivered, Exchange, Expiry, Leaving, Upload, headers};
 use crate::relay::exchange::{pass_event, pass_kept};
-use crate::relay::observe::RequestEvent;
 use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::relay::plan::Route;
-use crate::relay::upstream::{ConnectionChoice, PoolChoice, RequestKind, Token};
+use crate::relay::upstream::{ConnectionChoice, ConnectionPool, RequestKind, Token};
 use crate::request::caller::Caller;
+use crate::request::info::Target;
 use crate::routing::table::ServerKind;
 
 /// How long a request with a token waits until other callers of the same connection are verified, and how much longer
 /// for each request that waits before it.
 const VERIFICATION_TIMEOUT: Duration = Duration::from_secs(1);
 const VERIFICATION_TIMEOUT_EACH: Duration = Duration::from_millis(100);
-
-/// The proxy answers with this refusal.
-#[derive(Debug, Clone, Copy)]
-pub struct Refused {
-    pub refusal: Refusal,
-    /// The server that was tried last, if any.
-    pub server: Option<SocketAddr>,
-}
-
-impl Refused {
-    /// No server was tried.
-    pub fn untried(refusal: Refusal) -> Self {
-        Self {
-            refusal,
-            server: None,
-        }
-    }
-}
 
 /// Tries `route`, and then other servers that can serve the request. `large`: its header is too large for a shared
 /// connection.
@@ -63,13 +44,13 @@ pub async fn forward<'a>(
     upload: &mut Upload,
     route: &mut Route,
     large: bool,
-) -> Result<Delivered, Refused> {
+) -> Result<Delivered, Refusal> {
     // Before anything is taken that others wait for: the client decides how long this lasts.
     let outflow = &context.downstream.outflow;
     if !outflow.may_ask() && !rare(|| may_have_answer(outflow, session)).await {
         return Ok(Outcome::Broken.into());
     }
-    let mut request = ForwardedRequest::new(context, upload, large).map_err(Refused::untried)?;
+    let mut request = ForwardedRequest::new(context, upload, large)?;
     let is_unverified = !request.is_known && route.details.ends_anonymous;
     let is_peers = context.caller == Caller::Peer;
     if is_unverified && !is_peers && session.is_http2() {
@@ -95,8 +76,7 @@ pub async fn forward<'a>(
         match rare(|| tries.next(context, route, failure, upload)).await {
             Ok(next) => *route = *next,
             Err(refusal) => {
-                let last = (route.address, refusal);
-                return rare(|| request.end(session, upload, tries, last)).await;
+                return rare(|| request.end(session, upload, tries, refusal)).await;
             }
         }
     }
@@ -226,23 +206,19 @@ impl<'a> ForwardedRequest<'a> {
         let headers = &mut header.headers;
         headers::for_server_kind(context, headers, route.server_kind)?;
         let overlay = route.overlay.as_ref();
-        let merge_request = overlay.map(|overlay| overlay.begin(&shared.merge_cache, headers));
+        let overlay = overlay.map(|overlay| overlay.asked(&shared.merge_cache, headers));
         if let Caller::User(user) = &context.caller {
             let privileged = &shared.callers.privileged;
             privileged.stamp_details(headers, user, route.details)?;
         }
-        let group = match route.server_kind {
-            ServerKind::Local => &context.upstreams.local,
-            ServerKind::Proxied | ServerKind::Native | ServerKind::Bare => &context.upstreams.peers,
-        };
         let exchange = Exchange {
             context,
             route,
-            group,
-            destination: group.at(route.address),
-            pool_choice: self.pool_choice(route),
-            connection_choice: match exclusive {
-                _ if self.large => ConnectionChoice::NewHttp1,
+            pool: self.pool(route),
+            connection: match exclusive {
+                _ if self.large || context.kind == RequestKind::Upgrade => {
+                    ConnectionChoice::NewHttp1
+                }
                 true => ConnectionChoice::New,
                 false => ConnectionChoice::Any,
             },
@@ -251,48 +227,44 @@ impl<'a> ForwardedRequest<'a> {
             ready: route.ready,
             leaving: None,
             expiry: Expiry::Pass,
-            merge_request: merge_request.transpose()?.flatten().map(Box::new),
+            overlay: overlay.transpose()?,
         };
         Ok((exchange, header))
     }
 
     /// The connections that the request may use.
-    fn pool_choice(&self, route: &Route) -> PoolChoice {
+    fn pool(&self, route: &Route) -> Arc<ConnectionPool> {
         let context = self.context;
         // Tokens and anonymous requests go to a peer's proxy with our certificate, because it believes only a peer's
         // reroute mark. An apiserver would reject an anonymous request with our certificate.
-        if self.certificate || route.server_kind == ServerKind::Proxied {
-            return PoolChoice::Certificate;
-        }
+        let certificate = self.certificate || route.server_kind == ServerKind::Proxied;
+        let local = route.server_kind == ServerKind::Local;
+        let pool = context.upstreams.pool(local, certificate, context.kind);
         // Asked again: a server may have accepted it, or not, meanwhile.
         let is_known = |token| context.tokens.is_known(token);
-        if !route.details.ends_anonymous || self.token.is_some_and(is_known) {
-            return PoolChoice::Shared;
+        let is_shared =
+            certificate || !route.details.ends_anonymous || self.token.is_some_and(is_known);
+        match is_shared {
+            true => pool.clone(),
+            false => context.downstream.unverified_pool(pool),
         }
-        let own = context.downstream.unverified_pools(&context.upstreams);
-        PoolChoice::Unverified(match route.server_kind {
-            ServerKind::Local => own.local,
-            ServerKind::Proxied | ServerKind::Native | ServerKind::Bare => own.peers,
-        })
     }
 
-    /// No other server is tried: the client gets an answer that was kept, or a refusal. `last`: the server that was tried
-    /// last, and the refusal.
+    /// No other server is tried: the client gets an answer that was kept, or the refusal.
     async fn end(
         &self,
         session: &mut ClientSession,
         upload: &mut Upload,
         mut tries: Tries<'a>,
-        (server, refusal): (SocketAddr, Refusal),
-    ) -> Result<Delivered, Refused> {
+        refusal: Refusal,
+    ) -> Result<Delivered, Refusal> {
         let metrics = &self.context.shared.metrics;
         let Some((from, kept)) = tries.end(self.context, refusal) else {
             if let Some(peer) = &tries.failed_peer {
                 metrics.failed_reroute(false);
                 metrics.rerouted(refusal.code(), peer.rerouted_as.as_deref());
             }
-            let server = Some(server);
-            return Err(Refused { refusal, server });
+            return Err(refusal);
         };
         let Ok((exchange, _)) = self.exchange(&from, upload, false) else {
             return Ok(Outcome::Broken.into());
@@ -328,11 +300,7 @@ impl<'a> ForwardedRequest<'a> {
             if !is_cut {
                 shared.servers.health.answered(peer.address);
             }
-            shared.recent.rerouted.add(|| {
-                let request = Some((&context.method, &context.info));
-                RequestEvent::new(request, Some(peer.address), code, peer.row.name())
-            });
-            if peer.overlay.is_some() {
+            if matches!(context.info.target, Target::Discovery(_)) {
                 shared.metrics.documents.count(DocumentOutcome::Rerouted);
             }
         }

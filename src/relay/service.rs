@@ -15,22 +15,24 @@ use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Method, Version};
 use pingora_core::protocols::Stream;
+use pingora_core::protocols::tls::SslDigest;
 use pingora_core::server::ShutdownWatch;
 use rand::Rng as _;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::http1::read;
 use self::refuse::answer_refused;
 use crate::metrics::Open;
 use crate::net::{boxed, buffered, rare};
 use crate::relay::answer::Refusal;
-use crate::relay::client::large_headers::{self, LargeHeaderPermit};
+use crate::relay::client::header::{self as client_header, LargeHeaderPermit, READ};
 use crate::relay::client::unread::SEND_BUFFER;
 use crate::relay::client::{ClientSession, Downstream, idle, linger};
 use crate::relay::client::{Expectation, has_one_length, is_hosted, names_a_path};
 use crate::relay::context::RequestContext;
 use crate::relay::exchange::{Delivered, Upload};
-use crate::relay::forward::{Refused, forward};
-use crate::relay::observe::{AccessEntry, RequestMeter, RequestSpan, VerbClass, WatchRequest};
+use crate::relay::forward::forward;
+use crate::relay::observe::{AccessEntry, RequestMeter, RequestSpan, VerbClass};
 use crate::relay::outcome::Outcome;
 use crate::relay::plan::plan;
 use crate::relay::shared::Shared;
@@ -91,7 +93,7 @@ impl RelayService {
             false => (MAX_STREAMS, CONNECTION_WINDOW),
         };
         options.max_concurrent_streams(streams);
-        options.max_header_list_size(large_headers::READ);
+        options.max_header_list_size(READ);
         options.max_pending_accept_reset_streams(RESET_STREAMS);
         options.initial_window_size(STREAM_WINDOW);
         options.initial_connection_window_size(window);
@@ -120,8 +122,13 @@ impl RelayService {
     }
 
     /// Serves an HTTP/1 connection to its end.
-    pub async fn serve_http1(&self, stream: Stream, shutdown: &ShutdownWatch) {
-        let (stream, flush) = buffered(stream);
+    pub async fn serve_http1(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        tls: Option<Arc<SslDigest>>,
+        shutdown: &ShutdownWatch,
+    ) {
+        let (stream, flush) = buffered(stream, tls);
         let serving = Box::pin(self.serve_requests(Box::new(stream), shutdown));
         flush.run(serving).await.unwrap_or_default();
     }
@@ -180,7 +187,7 @@ impl RelayService {
             Err(refusal) => {
                 // Large headers are not kept while a slow client reads the answer.
                 drop(header);
-                Err(Refused::untried(refusal))
+                Err(refusal)
             }
             Ok(mut route) => {
                 let _open = counted(&context);
@@ -190,7 +197,7 @@ impl RelayService {
                 forward(&context, session, &mut upload, &mut route, alone).await
             }
         };
-        let refusal = end.as_ref().err().map(|refused| refused.refusal.name());
+        let refusal = end.as_ref().err().map(|refused| refused.name());
         let delivered = match end {
             Ok(delivered) => delivered,
             Err(refused) => rare(|| answer_refused(&context, session, refused))
@@ -198,15 +205,23 @@ impl RelayService {
                 .into(),
         };
         let entry = AccessEntry {
-            client: &context.downstream.client,
-            caller: &context.caller,
-            user: user.as_ref(),
+            user,
             decision,
             refusal,
-            method: &context.method,
-            path: context.path,
+            method: context.method.clone(),
+            path: context.path.into(),
         };
-        let delivered = logged(delivered, entry);
+        let delivered = match delivered {
+            // What is left of a watch is logged at its end.
+            Delivered::Continues(mut rest) => {
+                rest.request = Some(entry.into_owned());
+                Delivered::Continues(rest)
+            }
+            Delivered::Ended(outcome) => {
+                entry.log(&context.downstream.client, &context.caller, outcome);
+                Delivered::Ended(outcome)
+            }
+        };
         context.meter.ended(refusal);
         delivered
     }
@@ -345,9 +360,9 @@ fn header_permit(
     header: &Parts,
     session: &ClientSession,
 ) -> Option<LargeHeaderPermit> {
-    let weight = large_headers::weight(header, session.as_http1());
+    let weight = client_header::weight(header, session.as_http1());
     // Over HTTP/1 the bytes were counted while they were read.
-    let fits = header.version < Version::HTTP_2 || weight <= large_headers::LIMIT;
+    let fits = header.version < Version::HTTP_2 || weight <= client_header::LIMIT;
     fits.then(|| LargeHeaderPermit::take(downstream, weight))
         .flatten()
 }
@@ -374,25 +389,6 @@ fn counted<'a>(context: &RequestContext<'a>) -> (Open<'a>, Option<Open<'a>>) {
     let late = shared.shutdown.is_draining();
     let late = late.then(|| Open::new(&metrics.late_long_running));
     (Open::new(&metrics.long_running), late)
-}
-
-/// Logs a request that has ended. What is left of a watch does that itself, at its end.
-fn logged(delivered: Delivered, entry: AccessEntry<'_>) -> Delivered {
-    match delivered {
-        Delivered::Continues(mut rest) => {
-            rest.request = Some(WatchRequest {
-                user: entry.user.cloned(),
-                decision: entry.decision,
-                method: entry.method.clone(),
-                path: entry.path.into(),
-            });
-            Delivered::Continues(rest)
-        }
-        Delivered::Ended(outcome) => {
-            entry.log(outcome);
-            Delivered::Ended(outcome)
-        }
-    }
 }
 
 /// Ends a session that nothing can follow.

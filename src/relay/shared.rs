@@ -1,12 +1,11 @@
 //! State that all serving threads share. Requests read it, other tasks write it. [`start`] puts it together, and starts what
 //! asks failed peers again.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
-use http::{HeaderMap, HeaderValue, Method};
+use http::{HeaderMap, HeaderValue};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
@@ -22,14 +21,13 @@ use crate::relay::answer::Refusal;
 use crate::relay::client::unread::UnreadBudget;
 use crate::relay::documents::Cache;
 use crate::relay::inspect::denials::Denials;
-use crate::relay::observe::{Metrics, RecentEvents, RequestEvent};
+use crate::relay::observe::Metrics;
 use crate::relay::shutdown::{Shutdown, ShutdownPhase};
 use crate::relay::upstream::frozen::{self, FrozenServers, Questions};
 use crate::relay::upstream::health;
 use crate::relay::upstream::health::Health;
 use crate::request::caller::{Authenticator, Caller};
 use crate::request::headers::PrivilegedHeaders;
-use crate::request::info::RequestInfo;
 use crate::tls::credentials::Current;
 use crate::tls::verify::ClientCas;
 use crate::watches::WatchState;
@@ -55,8 +53,6 @@ pub struct Shared {
     /// What etcd says, for the final bookmarks of watches.
     pub watches: WatchState,
     pub limits: Limits,
-    /// Reroutes and refusals, for the status page.
-    pub recent: RecentEvents,
     pub metrics: Metrics,
     /// Set with `tracing.endpoint`.
     pub tracer: Option<Tracer>,
@@ -158,20 +154,6 @@ impl Shared {
         }
     }
 
-    /// Counts an answer of the proxy itself. `request`: `None` if it could not be read; `server`: the server that was
-    /// tried last.
-    pub fn refused(
-        &self,
-        refusal: Refusal,
-        request: Option<(&Method, &RequestInfo<'_>)>,
-        server: Option<SocketAddr>,
-    ) {
-        self.metrics.refused(refusal);
-        let (code, reason) = (refusal.code(), refusal.name());
-        let event = || RequestEvent::new(request, server, code, reason);
-        self.recent.refused.add(event);
-    }
-
     /// Our server ID for peers that may not know that a proxy answers; empty while there is none.
     pub fn server_id_header(&self) -> HeaderValue {
         let id = self.own.id.borrow();
@@ -230,7 +212,6 @@ pub fn start(
         merge_cache: Cache::default(),
         watches: inputs.watches,
         limits: Limits::new(unread),
-        recent: RecentEvents::default(),
         metrics: inputs.metrics,
         tracer: inputs.tracer,
         shutdown: Shutdown::new(inputs.phase, config.shutdown.drain),

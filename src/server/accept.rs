@@ -3,9 +3,11 @@
 //! [`files`] limits the number of clients; further clients are refused, and others are not affected. Peers are accepted
 //! even then, because each of their connections carries requests of many users.
 
+use std::any::Any;
 use std::fmt;
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -17,28 +19,22 @@ use pingora_core::listeners::TlsAccept;
 use pingora_core::listeners::tls::Acceptor;
 use pingora_core::protocols::l4::ext::TcpKeepalive;
 use pingora_core::protocols::l4::stream::Stream as TcpStream;
-use pingora_core::protocols::tls::TlsRef;
 use pingora_core::protocols::tls::server::handshake_with_callback;
-use pingora_core::protocols::{ALPN, GetSocketDigest, SocketDigest, Stream};
+use pingora_core::protocols::tls::{TlsRef, TlsStream};
+use pingora_core::protocols::{ALPN, GetSocketDigest, SocketDigest, Ssl};
 use pingora_core::{ErrorType, OrErr};
-use std::any::Any;
-use std::os::fd::AsRawFd;
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, watch};
 
-use super::closing::becomes_true;
-use super::counted_stream::CountedStream;
-use super::header_blocks::HeaderBlockWatch;
 use super::http2;
 use super::listener::ignore_newcomers;
 use super::metrics::ConnectionMetrics;
 use crate::log_throttle::LogRateLimit;
 use crate::net::files;
-use crate::relay::client::Downstream;
-use crate::relay::client::unread::UnreadBudget;
+use crate::relay::client::{CountedStream, Downstream};
 use crate::relay::service::{HEADER_TIMEOUT, RelayService};
+use crate::relay::shared::Shared;
 use crate::request::caller::ClientConnection;
-use crate::routing::table::Snapshot;
 use crate::tls::serving::ServingTls;
 
 /// Longest TLS handshake.
@@ -52,29 +48,37 @@ pub const LAST_HANDSHAKES: Duration = Duration::from_millis(200);
 /// This part of the limit for clients is added for peers.
 const PEERS_SHARE: usize = 8;
 
-/// The state for accepting connections. Every connection holds it.
-pub struct ConnectionAcceptor {
-    pub service: Arc<RelayService>,
+/// What all serving threads get.
+#[derive(Clone)]
+pub(super) struct WorkerContext {
+    pub shared: Arc<Shared>,
     /// The current TLS configuration.
     pub tls: Arc<ArcSwap<ServingTls>>,
     pub metrics: Arc<ConnectionMetrics>,
     /// Most clients at the same time, of all threads.
     pub max_clients: usize,
-    /// For the addresses of peers.
-    pub snapshot: Arc<ArcSwap<Snapshot>>,
-    pub unread: Arc<UnreadBudget>,
+    /// Becomes true when connections are to be accepted.
+    pub start_listening: watch::Receiver<bool>,
     /// Becomes true when connections are to end after their running requests.
     pub closing: watch::Receiver<bool>,
     /// Becomes true when no more connections are to be accepted.
     pub stop_listening: watch::Receiver<bool>,
+    /// Becomes true when open connections are to be closed at once.
+    pub cut: watch::Receiver<bool>,
+}
+
+/// Accepts the connections of one thread. Every connection holds it.
+pub(super) struct ConnectionAcceptor {
+    pub context: WorkerContext,
+    pub service: Arc<RelayService>,
     /// Held during the expensive part of a handshake.
     pub handshake_lock: Mutex<()>,
 }
 
 impl ConnectionAcceptor {
     /// Accepts until listening stops, and then those that have begun to connect.
-    pub async fn run(self: Arc<Self>, listener: TcpListener) {
-        let mut stop = self.stop_listening.clone();
+    pub(super) async fn run(self: Arc<Self>, listener: TcpListener) {
+        let mut stop = self.context.stop_listening.clone();
         tokio::select! {
             biased;
             () = becomes_true(&mut stop) => {}
@@ -91,11 +95,11 @@ impl ConnectionAcceptor {
         loop {
             match listener.accept().await {
                 Ok((tcp, from)) if self.has_room_for(&tcp, from.ip()) => {
-                    let open = Open::new(self.metrics.clone());
+                    let open = Open::new(self.context.metrics.clone());
                     tokio::spawn(self.clone().serve(tcp, from, open));
                 }
                 Ok(_) => {
-                    self.metrics.refused.inc();
+                    self.context.metrics.refused.inc();
                     warn_refused(&"as many are connected as may be");
                 }
                 Err(error) => {
@@ -108,17 +112,16 @@ impl ConnectionAcceptor {
     }
 
     fn has_room_for(&self, tcp: &tokio::net::TcpStream, from: IpAddr) -> bool {
-        let open = usize::try_from(self.metrics.open.get()).unwrap_or_default();
-        let room = open < self.max_clients
-            || (open < self.max_clients + self.max_clients / PEERS_SHARE
-                && self.is_peers_address(from));
+        let open = usize::try_from(self.context.metrics.open.get()).unwrap_or_default();
+        let most = self.context.max_clients;
+        let room = open < most || (open < most + most / PEERS_SHARE && self.is_peers_address(from));
         room && files::is_for_requests(tcp)
     }
 
     /// Other clients at a peer's address are accepted, too: it is a host of the cluster.
     fn is_peers_address(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        let snapshot = self.snapshot.load();
+        let snapshot = self.context.shared.published.snapshot.load();
         let mut servers = snapshot.servers.iter();
         servers.any(|server| server.live && server.endpoint.ip().to_canonical() == address)
     }
@@ -133,43 +136,33 @@ impl ConnectionAcceptor {
         match handshake {
             Ok(Ok(stream)) => self.serve_requests(stream).await,
             Ok(Err(error)) => {
-                self.metrics.failed_handshakes.inc();
+                self.context.metrics.failed_handshakes.inc();
                 tracing::debug!(client = %from, %error, "TLS handshake failed");
             }
             Err(_) => {
-                self.metrics.failed_handshakes.inc();
+                self.context.metrics.failed_handshakes.inc();
                 tracing::debug!(client = %from, "TLS handshake took too long");
             }
         }
     }
 
     /// Closes a connection that sends no request. pingora waits for the first bytes of HTTP/2 without a limit.
-    async fn serve_requests(&self, stream: Stream) {
+    async fn serve_requests(&self, stream: TlsStream<TcpStream>) {
         let tls = stream.get_ssl_digest();
-        let Some(downstream) = tls.and_then(|tls| tls.extension.get::<Arc<Downstream>>().cloned())
-        else {
+        let downstream = tls.as_ref().and_then(|tls| tls.extension.get());
+        let Some(downstream) = downstream.map(Arc::<Downstream>::clone) else {
             return;
         };
-        let serving = async {
-            match stream.selected_alpn_proto() {
-                Some(ALPN::H2) => {
-                    let of_a_peer = self.service.is_peer(&downstream);
-                    let stream = Box::new(HeaderBlockWatch::new(
-                        stream,
-                        of_a_peer,
-                        downstream.accepted.clone(),
-                    ));
-                    let options = self.service.http2_options(of_a_peer);
-                    let serving =
-                        http2::serve(&self.service, options, stream, &downstream, &self.closing);
-                    serving.await;
-                }
-                _ => {
-                    self.service.serve_http1(stream, &self.closing).await;
-                }
+        let is_http2 = stream.selected_alpn_proto() == Some(ALPN::H2);
+        let unread = self.context.shared.limits.unread.clone();
+        let stream = CountedStream::new(stream, downstream.outflow.clone(), unread);
+        let closing = &self.context.closing;
+        let mut serving = pin!(async {
+            match is_http2 {
+                true => http2::serve(&self.service, stream, &downstream, closing).await,
+                false => self.service.serve_http1(stream, tls, closing).await,
             }
-        };
-        let mut serving = pin!(serving);
+        });
         let first = tokio::time::timeout(HEADER_TIMEOUT, &mut serving).await;
         if first.is_err() && downstream.client.has_asked() {
             serving.await;
@@ -180,7 +173,7 @@ impl ConnectionAcceptor {
         &self,
         tcp: tokio::net::TcpStream,
         from: SocketAddr,
-    ) -> pingora_core::Result<Stream> {
+    ) -> pingora_core::Result<TlsStream<TcpStream>> {
         tcp.readable()
             .await
             .or_err(ErrorType::TLSHandshakeFailure, "waiting for its beginning")?;
@@ -191,7 +184,7 @@ impl ConnectionAcceptor {
         &self,
         tcp: tokio::net::TcpStream,
         from: SocketAddr,
-    ) -> pingora_core::Result<Stream> {
+    ) -> pingora_core::Result<TlsStream<TcpStream>> {
         let digest = SocketDigest::from_raw_fd(tcp.as_raw_fd());
         let local = tcp.local_addr().ok().map(|address| address.ip());
         let mut tcp = TcpStream::from(tcp);
@@ -200,19 +193,15 @@ impl ConnectionAcceptor {
         tcp.set_socket_digest(digest);
         tcp.set_nodelay()?;
         tcp.set_keepalive(&keepalive())?;
-        let acceptor = Acceptor::from_server_config(self.tls.load().at(local).clone());
-        let handshake = Handshake { from };
-        let stream = handshake_with_callback(&acceptor, tcp, &handshake).await?;
-        let tls = stream.ssl_digest();
-        let downstream = tls.as_ref().and_then(|tls| tls.extension.get());
-        let outflow = downstream.map(|downstream: &Arc<Downstream>| downstream.outflow.clone());
-        let outflow = outflow.unwrap_or_default();
-        Ok(Box::new(CountedStream::new(
-            stream,
-            outflow,
-            self.unread.clone(),
-        )))
+        let acceptor = Acceptor::from_server_config(self.context.tls.load().at(local).clone());
+        handshake_with_callback(&acceptor, tcp, &Handshake { from }).await
     }
+}
+
+/// Resolves when the value is true, or when its sender is gone.
+pub(super) async fn becomes_true(watched: &mut watch::Receiver<bool>) {
+    // The guard in the result must not be held.
+    let _ = watched.wait_for(|value| *value).await.is_ok();
 }
 
 /// Signing a handshake takes as long as many requests. Ready tasks run between two handshakes.

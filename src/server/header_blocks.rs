@@ -1,26 +1,27 @@
 //! Watches a client's HTTP/2 connection for header blocks that take more than one frame, and for frames that ask for
-//! nothing (`FrameBudget`).
+//! nothing: PING, SETTINGS, WINDOW_UPDATE, PRIORITY, RST_STREAM, empty DATA and unknown ones.
 //!
 //! h2 decodes a header block while it arrives, and keeps the fields until it is complete: up to 3 MiB for 1 MiB of
 //! fields. So such a block has a limit of [`HEADER_TIMEOUT`], and takes one of the few slots for large headers, except
 //! on a peer's connection. h2 also reads all available data before any request is handled; after a large block reading
 //! pauses until other tasks have run.
+//!
+//! Requests and answers explain some frames that ask for nothing: clients reset requests, and open windows while they
+//! read. A client beyond its budget is not read until the budget has grown again, so that it breaks nothing of its own.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use pingora_core::protocols::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 
-use super::delegate::delegate_connection;
-use super::frame_budget::{FrameBudget, OF_A_REQUEST};
-use crate::relay::client::large_headers::IncomingHeaderSlot;
+use crate::relay::client::Downstream;
+use crate::relay::client::header::IncomingHeaderSlot;
 use crate::relay::service::HEADER_TIMEOUT;
 
 /// A block of more bytes may have many fields: each byte may stand for one.
@@ -36,12 +37,10 @@ const END_HEADERS: u8 = 4;
 /// Bytes of a frame that asks for nothing that count as another one.
 const FRAME: usize = 256;
 
-#[derive(Debug)]
-pub struct HeaderBlockWatch {
-    stream: Stream,
+pub(super) struct HeaderBlockWatch<S> {
+    stream: S,
     of_a_peer: bool,
-    /// Requests that were begun and are not counted yet.
-    accepted: Arc<AtomicUsize>,
+    downstream: Arc<Downstream>,
     frames: Frames,
     block: Option<Block>,
     budget: FrameBudget,
@@ -73,13 +72,13 @@ impl Block {
     }
 }
 
-impl HeaderBlockWatch {
+impl<S> HeaderBlockWatch<S> {
     /// `stream`: nothing was read from it yet.
-    pub fn new(stream: Stream, of_a_peer: bool, accepted: Arc<AtomicUsize>) -> Self {
+    pub(super) fn new(stream: S, of_a_peer: bool, downstream: Arc<Downstream>) -> Self {
         Self {
             stream,
             of_a_peer,
-            accepted,
+            downstream,
             frames: Frames::new(),
             block: None,
             budget: FrameBudget::new(Instant::now()),
@@ -89,10 +88,11 @@ impl HeaderBlockWatch {
 
     /// Frames that requests explain which were begun since the last call.
     fn explained(&self) -> i64 {
-        match self.accepted.load(Ordering::Relaxed) {
+        let accepted = &self.downstream.accepted;
+        match accepted.load(Ordering::Relaxed) {
             0 => 0,
             _ => {
-                let count = self.accepted.swap(0, Ordering::Relaxed);
+                let count = accepted.swap(0, Ordering::Relaxed);
                 i64::try_from(count).unwrap_or(0) * (1 + OF_A_REQUEST)
             }
         }
@@ -174,7 +174,7 @@ impl Frames {
     }
 }
 
-impl AsyncRead for HeaderBlockWatch {
+impl<S: AsyncRead + Unpin> AsyncRead for HeaderBlockWatch<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -213,7 +213,7 @@ impl AsyncRead for HeaderBlockWatch {
     }
 }
 
-impl AsyncWrite for HeaderBlockWatch {
+impl<S: AsyncWrite + Unpin> AsyncWrite for HeaderBlockWatch<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -245,7 +245,56 @@ impl AsyncWrite for HeaderBlockWatch {
     }
 }
 
-delegate_connection!([] HeaderBlockWatch);
+/// Frames at once, as many as Go's server lets wait.
+const MOST: i64 = 10_000;
+const PER_SECOND: i64 = 1000;
+/// Frames that one request explains.
+const OF_A_REQUEST: i64 = 8;
+/// Bytes of answers that explain one frame. A client of Go opens two windows for each 4 KiB.
+const BYTES: usize = 128;
+
+#[derive(Debug)]
+struct FrameBudget {
+    left: i64,
+    /// It has grown until then.
+    grown: Instant,
+}
+
+impl FrameBudget {
+    fn new(now: Instant) -> Self {
+        Self {
+            left: MOST,
+            grown: now,
+        }
+    }
+
+    /// So many bytes were sent to the client.
+    fn sent(&mut self, bytes: usize) {
+        self.earn(i64::try_from(bytes / BYTES).unwrap_or(MOST));
+    }
+
+    /// These frames were read. Returns the time until the client may be read again, if it has sent too many.
+    fn read(&mut self, frames: i64, now: impl FnOnce() -> Instant) -> Option<Duration> {
+        if frames <= 0 {
+            self.earn(frames.saturating_neg());
+            return None;
+        }
+        self.left = self.left.saturating_sub(frames);
+        if self.left >= 0 {
+            return None;
+        }
+        let now = now();
+        let time = now.saturating_duration_since(self.grown).as_millis();
+        self.grown = now;
+        self.earn(i64::try_from(time).unwrap_or(MOST) * PER_SECOND / 1000);
+        let missing = u64::try_from(self.left.saturating_neg()).unwrap_or(0);
+        (missing > 0).then(|| Duration::from_millis(missing * 1000 / PER_SECOND as u64))
+    }
+
+    fn earn(&mut self, frames: i64) {
+        self.left = self.left.saturating_add(frames).min(MOST);
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -318,5 +367,44 @@ mod tests {
         for pieces in [1, 8, 9, 4096, 20_000] {
             assert_eq!(follow(&frames, pieces), expected, "{pieces}");
         }
+    }
+
+    /// The pause after `frames` more, so many seconds after the beginning.
+    fn paused(budget: &mut FrameBudget, begun: Instant, frames: i64, seconds: u64) -> Option<u64> {
+        let now = || begun + Duration::from_secs(seconds);
+        let pause = budget.read(frames, now)?;
+        Some(pause.as_millis().try_into().unwrap())
+    }
+
+    #[test]
+    fn who_floods_is_read_at_a_bounded_rate() {
+        let begun = Instant::now();
+        let mut budget = FrameBudget::new(begun);
+        assert_eq!(paused(&mut budget, begun, MOST, 0), None);
+        assert_eq!(paused(&mut budget, begun, 2000, 0), Some(2000));
+        assert_eq!(paused(&mut budget, begun, 1000, 2), Some(1000));
+        // It grows for as long as that, and not above its size.
+        assert_eq!(paused(&mut budget, begun, 1000, 1_000_000), None);
+        assert_eq!(
+            paused(&mut budget, begun, MOST + 1000, 1_000_000),
+            Some(1000)
+        );
+    }
+
+    #[test]
+    fn requests_and_answers_explain_frames() {
+        let begun = Instant::now();
+        let mut budget = FrameBudget::new(begun);
+        for _ in 0..10 * MOST {
+            assert_eq!(paused(&mut budget, begun, -OF_A_REQUEST, 0), None);
+            assert_eq!(paused(&mut budget, begun, OF_A_REQUEST, 0), None);
+            budget.sent(4096);
+            assert_eq!(paused(&mut budget, begun, 32, 0), None);
+            budget.sent(BYTES * 32);
+        }
+        // An answer to a PING explains none.
+        budget.sent(17);
+        assert_eq!(budget.left, MOST);
+        assert!(paused(&mut budget, begun, MOST + 1, 0).is_some());
     }
 }

@@ -9,18 +9,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2::Reason;
-use h2::server::{Builder, SendResponse};
+use h2::server::{Handshake, SendResponse};
 use http::header::{HOST, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode};
-use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::authority::{RawTargetAuthority, raw_target_authority};
 use pingora_core::server::ShutdownWatch;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio::task::unconstrained;
 use tokio::time::{Instant, sleep_until};
 
-use super::closing::becomes_true;
+use super::accept::becomes_true;
+use super::header_blocks::HeaderBlockWatch;
 use crate::net::{WriteBatch, batched, lengths_agree};
 use crate::relay::client::{
     ClientSession, ClientStream, Downstream, FIRST_REQUEST_TIMEOUT, IDLE_TIMEOUT,
@@ -38,27 +39,26 @@ const LINGER: Duration = Duration::from_secs(10);
 /// arrive before the end are served. One that comes after `closing` ends with the answer to its first request.
 pub async fn serve(
     service: &Arc<RelayService>,
-    options: Builder,
-    stream: Stream,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
     downstream: &Arc<Downstream>,
     closing: &ShutdownWatch,
 ) {
+    let of_a_peer = service.is_peer(downstream);
+    let stream = HeaderBlockWatch::new(stream, of_a_peer, downstream.clone());
     let (stream, flush) = batched(stream);
+    let handshake = service.http2_options(of_a_peer).handshake(stream);
     // Pinned here, or the future would have room for it twice.
-    let serving = pin!(serve_requests(
-        service, options, stream, downstream, closing
-    ));
+    let serving = pin!(serve_requests(service, handshake, downstream, closing));
     flush.run(serving).await;
 }
 
 async fn serve_requests(
     service: &Arc<RelayService>,
-    options: Builder,
-    stream: WriteBatch<Stream>,
+    handshake: Handshake<WriteBatch<impl AsyncRead + AsyncWrite + Unpin>, Bytes>,
     downstream: &Arc<Downstream>,
     closing: &ShutdownWatch,
 ) {
-    let mut connection = match options.handshake(stream).await {
+    let mut connection = match handshake.await {
         Ok(connection) => connection,
         Err(error) => return tracing::debug!(%error, "no HTTP/2 after the TLS handshake"),
     };
@@ -128,7 +128,7 @@ async fn serve_requests(
         }
         downstream.accepted.fetch_add(1, Ordering::Relaxed);
         let stream = ClientStream::new(request, respond, downstream.clone());
-        let session = ClientSession::http2(stream);
+        let session = ClientSession::H2(Box::new(stream));
         if running.are_none() {
             idle.set(running.idle_for(if ended.is_some() { LINGER } else { first }));
         }
@@ -143,8 +143,8 @@ async fn serve_requests(
 /// What is wrong with a stream that is no request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Malformed {
-    /// Its bytes may mean something else to the next hop.
-    Bytes,
+    /// Its end may be another one to the next hop.
+    Length,
     /// It does not name one host.
     Authority,
 }
@@ -152,7 +152,7 @@ enum Malformed {
 impl Malformed {
     fn refuse(self, respond: &mut SendResponse<Bytes>) {
         match self {
-            Malformed::Bytes => respond.send_reset(Reason::PROTOCOL_ERROR),
+            Malformed::Length => respond.send_reset(Reason::PROTOCOL_ERROR),
             Malformed::Authority => {
                 let mut answer = Response::new(());
                 *answer.status_mut() = StatusCode::BAD_REQUEST;
@@ -166,14 +166,8 @@ impl Malformed {
 /// Refuses what may be understood in two ways (RFC 9113, sections 8.1.1 and 8.3.1), as pingora does.
 fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
     let (uri, headers) = (request.uri(), request.headers());
-    let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
-    let forbidden = |byte| matches!(byte, b'\0' | b'\n' | b'\r' | b' ');
-    // All bytes, because the compiler then looks at many at a time.
-    let any = target
-        .bytes()
-        .fold(false, |any, byte| any | forbidden(byte));
-    if any || !lengths_agree(headers) {
-        return Err(Malformed::Bytes);
+    if !lengths_agree(headers) {
+        return Err(Malformed::Length);
     }
     let mut hosts = headers.get_all(HOST).iter().map(HeaderValue::as_bytes);
     let (host, another) = (hosts.next(), hosts.next());
@@ -181,9 +175,10 @@ fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
         .authority()
         .map(|authority| authority.as_str().as_bytes());
     let named = authority.or(host).ok_or(Malformed::Authority)?;
-    let same = host.is_none_or(|host| host == named);
+    let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
     let in_path = raw_target_authority(target.as_bytes()) != RawTargetAuthority::None;
-    match another.is_none() && same && !named.contains(&b'@') && !in_path {
+    let same = another.is_none() && host.is_none_or(|host| host == named);
+    match same && !named.contains(&b'@') && !in_path {
         true => Ok(()),
         false => Err(Malformed::Authority),
     }
@@ -261,6 +256,6 @@ mod tests {
             );
         }
         let lengths = [("content-length", "5"), ("content-length", "6")];
-        assert_eq!(checked("https://h/api", &lengths), Err(Malformed::Bytes));
+        assert_eq!(checked("https://h/api", &lengths), Err(Malformed::Length));
     }
 }

@@ -1,16 +1,12 @@
-//! The TLS port: listeners, handshakes, one runtime for each core.
+//! The TLS port: listeners, handshakes, and one serving thread for each core, each with its own runtime, listeners and
+//! upstream connections. No work is stolen, and shared state is only read.
 
 pub mod accept;
-mod closing;
-pub mod counted_stream;
-mod delegate;
-mod frame_budget;
-pub mod header_blocks;
+mod header_blocks;
 pub mod http2;
 pub mod listener;
 pub mod metrics;
 pub mod rotate;
 mod start;
-pub mod worker;
 
-pub use self::start::{ServerInputs, ServingThreads, start};
+pub use self::start::{ServingThreads, start};

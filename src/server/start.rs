@@ -1,4 +1,4 @@
-//! Starts the TLS port, the rotation of certificates and the serving threads; and stops them.
+//! Starts the serving threads of the TLS port, and stops them.
 
 use std::io;
 use std::net::TcpListener;
@@ -7,35 +7,19 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
-use super::accept::LAST_HANDSHAKES;
+use super::accept::{ConnectionAcceptor, LAST_HANDSHAKES, WorkerContext, becomes_true};
+use super::listener::listen;
 use super::metrics::ConnectionMetrics;
-use super::rotate::Rotations;
-use super::worker::{self, WorkerContext};
-use crate::cluster::connector::EtcdTls;
 use crate::net::files;
+use crate::relay::service::RelayService;
 use crate::relay::shared::Shared;
-use crate::tls::metrics::CertificateMetrics;
 use crate::tls::serving::ServingTls;
 
 /// Between two looks at what is open.
 const INTERVAL: Duration = Duration::from_millis(20);
-
-/// What connections are accepted with.
-pub struct ServerInputs {
-    /// For each serving thread one of each address.
-    pub listeners: Vec<Vec<TcpListener>>,
-    /// Becomes true when connections are to be accepted.
-    pub start_listening: watch::Receiver<bool>,
-    pub tls: Arc<ArcSwap<ServingTls>>,
-    pub etcd_tls: EtcdTls,
-    pub rotations: Rotations,
-    pub certificate_metrics: Arc<CertificateMetrics>,
-    pub connection_metrics: ConnectionMetrics,
-}
 
 /// The serving threads and what stops them.
 pub struct ServingThreads {
@@ -79,39 +63,33 @@ impl ServingThreads {
     }
 }
 
-/// Spawns the rotation of certificates and starts the serving threads.
+/// Starts the serving threads. `listeners`: for each thread one of each address; `start_listening`: becomes true when
+/// connections are to be accepted.
 pub fn start(
     shared: &Arc<Shared>,
-    inputs: ServerInputs,
-    control: &mut JoinSet<()>,
+    listeners: Vec<Vec<TcpListener>>,
+    start_listening: watch::Receiver<bool>,
+    tls: Arc<ArcSwap<ServingTls>>,
+    metrics: ConnectionMetrics,
 ) -> io::Result<ServingThreads> {
-    let tls = inputs.tls;
-    inputs.rotations.start(
-        shared,
-        &inputs.certificate_metrics,
-        &tls,
-        &inputs.etcd_tls,
-        control,
-    );
     let (closing, closes) = watch::channel(false);
     let (stop_listening, stops_listening) = watch::channel(false);
     let (cut, cuts) = watch::channel(false);
-    let metrics = Arc::new(inputs.connection_metrics);
+    let metrics = Arc::new(metrics);
     let context = WorkerContext {
         shared: shared.clone(),
         tls,
         closing: closes,
-        start_listening: inputs.start_listening,
+        start_listening,
         stop_listening: stops_listening,
         cut: cuts,
         max_clients: files::for_clients(),
         metrics: metrics.clone(),
     };
-    let workers = inputs
-        .listeners
+    let workers = listeners
         .into_iter()
         .enumerate()
-        .map(|(index, listeners)| worker::start(index, listeners, context.clone()))
+        .map(|(index, listeners)| serve(index, listeners, context.clone()))
         .collect::<Result<_, _>>()?;
     Ok(ServingThreads {
         closing,
@@ -120,4 +98,42 @@ pub fn start(
         metrics,
         workers,
     })
+}
+
+/// Starts a thread that serves `listeners` until `cut` is true.
+fn serve(
+    index: usize,
+    listeners: Vec<TcpListener>,
+    mut context: WorkerContext,
+) -> io::Result<JoinHandle<()>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let mut cut = context.cut.clone();
+    let serving = async move {
+        let accepting = async move {
+            becomes_true(&mut context.start_listening).await;
+            let acceptor = Arc::new(ConnectionAcceptor {
+                service: Arc::new(RelayService::new(context.shared.clone())),
+                context,
+                handshake_lock: Mutex::default(),
+            });
+            for listener in listeners {
+                match begin(listener) {
+                    Ok(listener) => drop(tokio::spawn(acceptor.clone().run(listener))),
+                    Err(error) => tracing::error!(%error, "listener cannot be used"),
+                }
+            }
+        };
+        tokio::spawn(accepting);
+        becomes_true(&mut cut).await;
+    };
+    std::thread::Builder::new()
+        .name(format!("serve-{index}"))
+        .spawn(move || runtime.block_on(serving))
+}
+
+fn begin(socket: TcpListener) -> io::Result<tokio::net::TcpListener> {
+    listen(&socket)?;
+    tokio::net::TcpListener::from_std(socket)
 }

@@ -20,7 +20,7 @@ use kube_interop_proxy::config::{Config, parse};
 use kube_interop_proxy::kube::gvr::{Custom, Definition, Gvr, Pair, ServedSet};
 use kube_interop_proxy::kube::requestheader::{NameList, PublishedNames};
 use kube_interop_proxy::local::state::LocalState;
-use kube_interop_proxy::relay::client::Downstream;
+use kube_interop_proxy::relay::client::{CountedStream, Downstream};
 use kube_interop_proxy::relay::observe::Metrics;
 use kube_interop_proxy::relay::service::RelayService;
 use kube_interop_proxy::relay::shared::Shared;
@@ -29,8 +29,6 @@ use kube_interop_proxy::relay::{self, RelayInputs};
 use kube_interop_proxy::request::caller::ClientConnection;
 use kube_interop_proxy::request::headers::PrivilegedHeaders;
 use kube_interop_proxy::routing::table::{Server, ServerKind, Snapshot};
-use kube_interop_proxy::server::counted_stream::CountedStream;
-use kube_interop_proxy::server::header_blocks::HeaderBlockWatch;
 use kube_interop_proxy::server::{http2, rotate};
 use kube_interop_proxy::tls::credentials::{Credentials, Current};
 use kube_interop_proxy::tls::serving::ServingTls;
@@ -222,21 +220,14 @@ impl Service {
         let chain = WORLD.pki.chain(client);
         let connection = ClientConnection::new(CLIENT.into(), 7, chain);
         let downstream = Arc::new(Downstream::new(connection));
-        let of_a_peer = self.relay.is_peer(&downstream);
-        let options = self.relay.http2_options(of_a_peer);
         let (outflow, unread) = (
             downstream.outflow.clone(),
             self.shared.limits.unread.clone(),
         );
         let stream = CountedStream::new(theirs, outflow, unread);
-        let stream = Box::new(HeaderBlockWatch::new(
-            Box::new(stream),
-            of_a_peer,
-            Arc::default(),
-        ));
         let (relay, closing) = (self.relay.clone(), self.closing.1.clone());
         let serving =
-            async move { http2::serve(&relay, options, stream, &downstream, &closing).await };
+            async move { http2::serve(&relay, stream, &downstream, &closing).await };
         (ours, serving)
     }
 
@@ -262,8 +253,9 @@ impl Service {
             downstream.outflow.clone(),
             self.shared.limits.unread.clone(),
         );
-        let stream = Box::new(CountedStream::new(theirs, outflow, unread));
-        let serving = async move { relay.serve_http1(stream, &closing).await };
+        let stream = CountedStream::new(theirs, outflow, unread);
+        let tls = Some(digest);
+        let serving = async move { relay.serve_http1(stream, tls, &closing).await };
         (ours.expect("a handshake"), serving)
     }
 }

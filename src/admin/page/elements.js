@@ -89,32 +89,6 @@ function clock(moment) {
   return here ? date.toLocaleTimeString("en-GB") : date.toLocaleString("en-GB");
 }
 
-const REASONS = {
-  peers: "listed by a peer, and not here or not in the version asked for",
-  resume: "a watch that begins before the history of the apiserver here",
-  custom: "a custom resource, while the apiserver here is not initialized or does not know it yet",
-  not_a_resource: "a document that the apiserver here lacks",
-  local: "the apiserver here could not answer",
-  local_uninitialized: "the apiserver here could not answer",
-  not_initialized: "asked to wait until the apiserver here is initialized",
-  peer_frozen: "sent on by a peer, and nothing comes from the apiserver here",
-  peer_not_initialized: "sent on by a peer, and the apiserver here is not initialized",
-  terminating: "the apiserver here is shutting down, and turns requests away",
-  unsynced: "etcd was not read completely yet",
-  unreachable: "only servers list it that cannot be asked",
-  failed: "the server asked could not answer",
-  failed_maybe_executed: "the connection broke; a write that may have been done",
-  doubtful_not_found: "“no such resource” from a server that lists it",
-  not_served: "a peer asked for a custom resource that the apiserver here does not know",
-  unauthorized: "a client certificate that proves nothing",
-  not_ready: "a load balancer was told that this server is not ready",
-  not_believed: "not ready: the apiserver does not believe this proxy",
-  bad_target: "malformed request target",
-  bad_version: "malformed compatibility version",
-  header_too_large: "header too large",
-  unreadable: "malformed request",
-};
-
 /** How it is with a peer: kind, word, meaning. */
 function stateOf(peer) {
   if (!peer.live) return ["bad", "gone", "no sign of life; what it listed is remembered for a while"];

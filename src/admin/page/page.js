@@ -202,25 +202,6 @@ function showCustom() {
   fill(byId("custom"), seen ? table(["Group", "Kind", "Resources"], rows, "custom-note") : []);
 }
 
-function showEvents(kind) {
-  const { events, leftOut } = latest.recent[kind];
-  fill(byId(`${kind}-note`), leftOut ? `${count(leftOut, "more was", "more were")} not kept: too many at once.` :
-    events.length ? "" : "None.");
-  const rows = events.map((event) => {
-    const group = [event.group, event.version].filter((part) => part).join("/");
-    const resource = [event.resource, event.subresource].filter((part) => part).join("/");
-    const times = event.times > 1 ? `, ${number(event.times)} times` : "";
-    const who = event.server ?? event.address;
-    return [
-      [h("span", { class: "nowrap" }, clock(event.last)), quiet(`${time(since(event.last)).replace(".0", "")} ago${times}`)],
-      [`${event.method} ${event.path ?? resource}`, quiet(event.path === null ? group : "")],
-      [`${event.code} `, who === null ? "" : `${kind === "rerouted" ? "from" : "after asking"} ${clip(who)}`,
-        quiet(REASONS[event.reason] ?? event.reason)],
-    ];
-  });
-  fill(byId(kind), rows.length ? table(["When", "Request", "Answer"], rows, `${kind}-h`) : []);
-}
-
 function showCertificates() {
   const { broken, expire } = latest.certificates;
   const rows = Object.entries(expire).map(([file, end]) => {
@@ -256,8 +237,6 @@ function show() {
   showEtcd();
   showPeers();
   showMatrix();
-  showEvents("rerouted");
-  showEvents("refused");
   showCertificates();
   showDiscovery();
 }

@@ -3,15 +3,14 @@
 //! budget for those that clients do not read ([`unread`]).
 
 mod connection;
-mod head;
-mod keepalive;
-pub mod large_headers;
-mod request_form;
+pub mod header;
+mod http1;
 mod session;
 pub mod unread;
 
-pub use self::connection::{Downstream, VerificationPermit};
-pub use self::head::{Head, HeadError, read_head};
-pub use self::keepalive::{FIRST_REQUEST_TIMEOUT, IDLE_TIMEOUT, idle, linger, linger_unread};
-pub use self::request_form::{Expectation, has_one_length, is_hosted, names_a_path};
+pub use self::connection::{CountedStream, Downstream, Outflow, VerificationPermit};
+pub use self::header::{Expectation, has_one_length, is_hosted, names_a_path};
+pub use self::http1::{
+    FIRST_REQUEST_TIMEOUT, Head, HeadError, IDLE_TIMEOUT, idle, linger, linger_unread, read_head,
+};
 pub use self::session::{ClientSession, ClientStream};

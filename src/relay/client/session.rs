@@ -12,7 +12,7 @@ use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode, Version};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::date::get_cached_date;
-use pingora_core::{Error, ErrorType, OrErr};
+use pingora_core::{Error, ErrorType, OkOrErr, OrErr};
 use pingora_http::ResponseHeader;
 
 use super::connection::Downstream;
@@ -44,14 +44,6 @@ pub struct ClientStream {
 }
 
 impl ClientSession {
-    pub fn http1(session: ServerSession) -> Self {
-        Self::H1(Box::new(session))
-    }
-
-    pub fn http2(stream: ClientStream) -> Self {
-        Self::H2(Box::new(stream))
-    }
-
     pub fn is_http2(&self) -> bool {
         matches!(self, Self::H2(_))
     }
@@ -259,9 +251,8 @@ impl ClientStream {
         if header.status.is_informational() {
             return Ok(());
         }
-        let Some(mut respond) = self.respond.take() else {
-            return Error::e_explain(ErrorType::InternalError, WRITING);
-        };
+        let respond = self.respond.take();
+        let mut respond = respond.or_err(ErrorType::InternalError, WRITING)?;
         if header.version != Version::HTTP_2 {
             for name in [&TRANSFER_ENCODING, &UPGRADE] {
                 header.remove_header(name);
@@ -279,19 +270,22 @@ impl ClientStream {
 
     /// Writes `100 Continue`.
     fn write_continue(&mut self) -> pingora_core::Result<()> {
-        let Some(respond) = &mut self.respond else {
-            return Error::e_explain(ErrorType::InternalError, WRITING);
-        };
+        let respond = self.respond.as_mut();
+        let respond = respond.or_err(ErrorType::InternalError, WRITING)?;
         let mut interim = Response::new(());
         *interim.status_mut() = StatusCode::CONTINUE;
         let sent = respond.send_informational(interim);
         sent.or_err(ErrorType::WriteError, WRITING)
     }
 
+    /// The sending half, while the body has not ended.
+    fn open_writer(&mut self) -> pingora_core::Result<&mut SendStream<Bytes>> {
+        let writer = self.writer.as_mut().filter(|_| !self.ended);
+        writer.or_err(ErrorType::InternalError, WRITING)
+    }
+
     async fn write_body(&mut self, mut data: Bytes, end: bool) -> pingora_core::Result<()> {
-        let Some(writer) = self.writer.as_mut().filter(|_| !self.ended) else {
-            return Error::e_explain(ErrorType::InternalError, WRITING);
-        };
+        let writer = self.open_writer()?;
         while !poll_fn(|context| poll_send(writer, &mut data, end, context))
             .await
             .or_err(ErrorType::WriteError, WRITING)?
@@ -301,23 +295,18 @@ impl ClientStream {
     }
 
     fn write_trailers(&mut self, trailers: HeaderMap) -> pingora_core::Result<()> {
-        let Some(writer) = self.writer.as_mut().filter(|_| !self.ended) else {
-            return Error::e_explain(ErrorType::InternalError, WRITING);
-        };
+        let sent = self.open_writer()?.send_trailers(trailers);
         self.ended = true;
-        let sent = writer.send_trailers(trailers);
         sent.or_err(ErrorType::WriteError, WRITING)
     }
 
     fn finish(&mut self) -> pingora_core::Result<()> {
-        match self.writer.as_mut().filter(|_| !self.ended) {
-            Some(writer) => {
-                self.ended = true;
-                let sent = writer.send_data(Bytes::new(), true);
-                sent.or_err(ErrorType::WriteError, WRITING)
-            }
-            None => Ok(()),
-        }
+        let Ok(writer) = self.open_writer() else {
+            return Ok(());
+        };
+        let sent = writer.send_data(Bytes::new(), true);
+        self.ended = true;
+        sent.or_err(ErrorType::WriteError, WRITING)
     }
 
     fn reset(&mut self, reason: Reason) {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use http::HeaderValue;
 use tokio::sync::Semaphore;
 
-use super::entity::{Entity, EntityFormat, EntitySource};
+use super::entity::{Entity, EntityKey};
 use crate::kube::discovery::DiscoveryDocument;
 
 /// Most documents: all common documents in all formats.
@@ -74,20 +74,11 @@ impl Cache {
         found.map(|(_, _, entity)| entity.clone())
     }
 
-    /// The document that was made from this source.
-    pub fn find(
-        &self,
-        generation: u64,
-        document: &DiscoveryDocument,
-        format: &EntityFormat,
-        source: &EntitySource,
-    ) -> Option<Arc<Entity>> {
+    /// The document that was made from this.
+    pub fn find(&self, generation: u64, key: &EntityKey) -> Option<Arc<Entity>> {
         let kept = self.kept(generation)?;
         let mut entities = kept.entities.iter();
-        let found = entities.find(|entity| {
-            entity.source == *source && entity.document == *document && entity.format == *format
-        });
-        found.cloned()
+        entities.find(|entity| entity.key == *key).cloned()
     }
 
     /// Adds a document, and the variant that led to it.
@@ -97,16 +88,18 @@ impl Cache {
         };
         if !kept.entities.iter().any(|known| Arc::ptr_eq(known, entity)) {
             // The apiserver's document has changed: the previous result is not needed any more.
-            let replaced = |known: &Arc<Entity>| {
-                known.document == entity.document && known.format == entity.format
-            };
-            kept.drop_where(replaced);
+            let new = &entity.key;
+            kept.drop_where(|Entity { key, .. }| {
+                key.document == new.document
+                    && key.content_type == new.content_type
+                    && key.for_one == new.for_one
+            });
             kept.bytes += entity.size();
             kept.entities.push_back(entity.clone());
         }
         let accept = variant.accept.as_ref();
         if accept.is_none_or(|accept| accept.len() <= LONGEST_ACCEPT) {
-            let led = (entity.document.clone(), variant.clone(), entity.clone());
+            let led = (entity.key.document.clone(), variant.clone(), entity.clone());
             kept.accepted
                 .retain(|(of, by, _)| *of != led.0 || *by != led.1);
             kept.accepted.push_back(led);
@@ -115,7 +108,7 @@ impl Cache {
             let Some(oldest) = kept.entities.front().cloned() else {
                 break;
             };
-            kept.drop_where(|known| Arc::ptr_eq(known, &oldest));
+            kept.drop_where(|known| std::ptr::eq(known, &*oldest));
         }
         while kept.accepted.len() > ACCEPTED {
             kept.accepted.pop_front();
@@ -136,7 +129,7 @@ impl Cache {
 }
 
 impl Kept {
-    fn drop_where(&mut self, is_dropped: impl Fn(&Arc<Entity>) -> bool) {
+    fn drop_where(&mut self, is_dropped: impl Fn(&Entity) -> bool) {
         self.entities.retain(|entity| {
             let dropped = is_dropped(entity);
             self.bytes -= if dropped { entity.size() } else { 0 };
@@ -148,12 +141,15 @@ impl Kept {
 
 #[cfg(test)]
 mod tests {
+    use super::super::entity::EntitySource;
     use super::*;
 
-    fn format(content_type: &'static str) -> EntityFormat {
-        EntityFormat {
-            content_type: HeaderValue::from_static(content_type),
+    fn key(document: DiscoveryDocument, tag: &str) -> EntityKey {
+        EntityKey {
+            document,
+            content_type: HeaderValue::from_static("application/json"),
             for_one: false,
+            source: etag(tag),
         }
     }
 
@@ -164,17 +160,13 @@ mod tests {
         }
     }
 
-    fn json() -> EntityFormat {
-        format("application/json")
-    }
-
     fn etag(text: &str) -> EntitySource {
         EntitySource::Etag(HeaderValue::from_str(text).unwrap())
     }
 
     fn entity(document: DiscoveryDocument, tag: &str, size: usize) -> Arc<Entity> {
         let body = vec![b'x'; size];
-        Arc::new(Entity::new(document, json(), etag(tag), body, None))
+        Arc::new(Entity::new(key(document, tag), body, None))
     }
 
     fn group(number: usize) -> DiscoveryDocument {
@@ -187,26 +179,21 @@ mod tests {
         let kept = entity(DiscoveryDocument::Groups, "1", 10);
         let accept = variant("application/json");
         cache.keep(1, &accept, &kept);
-        let found = cache
-            .find(1, &DiscoveryDocument::Groups, &json(), &etag("1"))
-            .unwrap();
-        assert!(Arc::ptr_eq(&found, &kept));
-        assert!(
-            cache
-                .find(1, &DiscoveryDocument::Groups, &json(), &etag("2"))
-                .is_none()
-        );
-        assert!(
-            cache
-                .find(1, &DiscoveryDocument::Versions, &json(), &etag("1"))
-                .is_none()
-        );
-        let yaml = format("application/yaml");
-        assert!(
-            cache
-                .find(1, &DiscoveryDocument::Groups, &yaml, &etag("1"))
-                .is_none()
-        );
+        let found = |key: &EntityKey| cache.find(1, key);
+        let groups = key(DiscoveryDocument::Groups, "1");
+        assert!(Arc::ptr_eq(&found(&groups).unwrap(), &kept));
+        assert!(found(&key(DiscoveryDocument::Groups, "2")).is_none());
+        assert!(found(&key(DiscoveryDocument::Versions, "1")).is_none());
+        let yaml = EntityKey {
+            content_type: HeaderValue::from_static("application/yaml"),
+            ..groups.clone()
+        };
+        assert!(found(&yaml).is_none());
+        let for_one = EntityKey {
+            for_one: true,
+            ..groups
+        };
+        assert!(found(&for_one).is_none());
         assert!(
             cache
                 .accepted(1, &DiscoveryDocument::Groups, &accept)
@@ -235,7 +222,7 @@ mod tests {
         cache.keep(1, &Variant::default(), &old);
         assert!(
             cache
-                .find(2, &DiscoveryDocument::Groups, &json(), &etag("1"))
+                .find(2, &key(DiscoveryDocument::Groups, "1"))
                 .is_none()
         );
         assert_eq!(Arc::strong_count(&old), 1);
@@ -275,7 +262,7 @@ mod tests {
         let led = cache
             .accepted(1, &DiscoveryDocument::Groups, &Variant::default())
             .unwrap();
-        assert_eq!(led.source, etag("2"));
+        assert_eq!(led.key.source, etag("2"));
     }
 
     #[test]
@@ -284,7 +271,7 @@ mod tests {
         for number in 0..2 * ENTITIES {
             cache.keep(1, &Variant::default(), &entity(group(number), "1", 10));
         }
-        let found = |number: usize| cache.find(1, &group(number), &json(), &etag("1")).is_some();
+        let found = |number: usize| cache.find(1, &key(group(number), "1")).is_some();
         assert_eq!(
             (0..2 * ENTITIES).filter(|number| found(*number)).count(),
             ENTITIES

@@ -20,7 +20,7 @@ use crate::kube::discovery::DiscoveryDocument;
 /// Smaller documents are not compressed, as in kube-apiserver.
 const WORTH_COMPRESSING: usize = 128 << 10;
 
-/// The source of a merged document: equal sources give equal documents.
+/// The apiserver's own document, by what tells it from others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EntitySource {
     /// The apiserver's ETag.
@@ -30,28 +30,25 @@ pub enum EntitySource {
 }
 
 impl EntitySource {
-    pub fn of(etag: Option<&HeaderValue>, body: &[u8]) -> Self {
-        match etag {
-            Some(etag) => EntitySource::Etag(etag.clone()),
-            None => EntitySource::Hash(digest(&SHA512, body).as_ref().to_vec()),
-        }
+    pub fn hash(body: &[u8]) -> Self {
+        Self::Hash(digest(&SHA512, body).as_ref().to_vec())
     }
 }
 
-/// The format of a document, and whether it is for one server.
+/// What a merged document is made from: equal keys have equal documents while peers' contents are the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EntityFormat {
+pub struct EntityKey {
+    pub document: DiscoveryDocument,
     /// As in the apiserver's answer.
     pub content_type: HeaderValue,
     /// It was requested without peers' contents.
     pub for_one: bool,
+    pub source: EntitySource,
 }
 
 #[derive(Debug)]
 pub struct Entity {
-    pub document: DiscoveryDocument,
-    pub format: EntityFormat,
-    pub source: EntitySource,
+    pub key: EntityKey,
     /// Something was added to the apiserver's document.
     pub is_merged: bool,
     etag: Option<HeaderValue>,
@@ -62,22 +59,14 @@ pub struct Entity {
 impl Entity {
     /// `merged`: the merged document; `None`: nothing was added, and `local` is sent unchanged. The document has an
     /// ETag if the local one has.
-    pub fn new(
-        document: DiscoveryDocument,
-        format: EntityFormat,
-        source: EntitySource,
-        local: Vec<u8>,
-        merged: Option<Vec<u8>>,
-    ) -> Self {
-        let etag = match (&source, &merged) {
+    pub fn new(key: EntityKey, local: Vec<u8>, merged: Option<Vec<u8>>) -> Self {
+        let etag = match (&key.source, &merged) {
             (EntitySource::Hash(_), _) => None,
             (EntitySource::Etag(etag), None) => Some(etag.clone()),
             (EntitySource::Etag(_), Some(merged)) => etag(merged),
         };
         Self {
-            document,
-            format,
-            source,
+            key,
             is_merged: merged.is_some(),
             etag,
             body: merged.unwrap_or(local).into(),
@@ -130,7 +119,7 @@ impl Entity {
     pub fn write(&self, response: &mut ResponseHeader, gzip: bool) -> pingora_core::Result<Bytes> {
         remove_headers(response);
         response.remove_header(&X_CONTENT_TYPE_OPTIONS);
-        response.insert_header(CONTENT_TYPE, self.format.content_type.clone())?;
+        response.insert_header(CONTENT_TYPE, self.key.content_type.clone())?;
         self.write_validators(response)?;
         let compressed = self.compressed.get().and_then(Option::as_ref);
         let compressed = compressed.filter(|_| gzip);
@@ -201,20 +190,17 @@ mod tests {
     }
 
     fn entity(etag: Option<&'static str>, local: &str, merged: Option<&str>) -> Entity {
-        let etag = etag.map(HeaderValue::from_static);
-        let source = EntitySource::of(etag.as_ref(), local.as_bytes());
-        let merged = merged.map(|merged| merged.as_bytes().to_vec());
-        let format = EntityFormat {
+        let key = EntityKey {
+            document: DiscoveryDocument::Groups,
             content_type: HeaderValue::from_static("application/json"),
             for_one: false,
+            source: match etag {
+                Some(etag) => EntitySource::Etag(HeaderValue::from_static(etag)),
+                None => EntitySource::hash(local.as_bytes()),
+            },
         };
-        Entity::new(
-            DiscoveryDocument::Groups,
-            format,
-            source,
-            local.into(),
-            merged,
-        )
+        let merged = merged.map(|merged| merged.as_bytes().to_vec());
+        Entity::new(key, local.into(), merged)
     }
 
     fn answer(headers: &[(&'static str, &str)]) -> ResponseHeader {

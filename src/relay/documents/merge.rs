@@ -1,21 +1,17 @@
 //! Merges a document by its kind and format. Pure.
 
-use http::HeaderValue;
+use std::borrow::Cow;
 
-use super::entity::{Entity, EntityFormat, EntitySource};
+use super::entity::{Entity, EntityKey};
 use crate::discovery::merge::{self, DocumentFormat, MergeError};
 use crate::discovery::openapi;
 use crate::discovery::peer_discovery::{PeerDiscovery, PeerListing, SharedPeerDiscovery};
 use crate::kube::discovery::DiscoveryDocument;
-use crate::kube::gvr::{Custom, GvrRef};
 use crate::kube::media_type;
 
 /// Why a document cannot be merged.
 #[derive(Debug, thiserror::Error)]
 pub enum OverlayError {
-    /// kube-apiserver does not use this format for discovery by default.
-    #[error("discovery in the form {0:?}")]
-    Form(HeaderValue),
     #[error(transparent)]
     Discovery(#[from] MergeError),
     #[error(transparent)]
@@ -23,18 +19,12 @@ pub enum OverlayError {
     /// Only servers that cannot be asked list it.
     #[error("listed only by servers that cannot be asked")]
     Nobody,
-    /// It is too long, or its end does not come.
-    #[error("cannot be read whole")]
-    Incomplete,
     /// The connection broke while it was read.
     #[error("broke off")]
     BrokeOff(#[source] Box<pingora_core::Error>),
-    /// It is encoded, although that was not requested.
-    #[error("in the encoding {0:?}")]
-    Encoding(HeaderValue),
-    /// The task was cancelled.
-    #[error("given up")]
-    GivenUp,
+    /// It cannot be read whole, or not in this form.
+    #[error("{0}")]
+    Unusable(Cow<'static, str>),
 }
 
 impl OverlayError {
@@ -45,30 +35,17 @@ impl OverlayError {
     }
 }
 
-/// A document from an apiserver.
-pub(super) struct UpstreamDocument {
-    pub document: DiscoveryDocument,
-    pub form: EntityFormat,
-    pub etag: Option<HeaderValue>,
-    /// `None`: the apiserver has no such group.
-    pub body: Option<Vec<u8>>,
-}
-
-/// Merges the document with peers' contents. Takes milliseconds for an OpenAPI document.
+/// Merges the apiserver's document with peers' contents; `body`: `None` if the apiserver has no such group. Takes
+/// milliseconds for an OpenAPI document.
 pub(super) fn merge_document(
-    upstream: UpstreamDocument,
+    key: EntityKey,
+    body: Option<Vec<u8>>,
     peer_discovery: &PeerDiscovery,
     shared_peer_discovery: &SharedPeerDiscovery,
 ) -> Result<Entity, OverlayError> {
-    let UpstreamDocument {
-        document,
-        form,
-        etag,
-        body,
-    } = upstream;
-    let merged = match &document {
+    let merged = match &key.document {
         DiscoveryDocument::OpenApiV3Version(_) => None,
-        DiscoveryDocument::OpenApiV2 | DiscoveryDocument::OpenApiV3 if form.for_one => None,
+        DiscoveryDocument::OpenApiV2 | DiscoveryDocument::OpenApiV3 if key.for_one => None,
         DiscoveryDocument::OpenApiV2 => {
             let local = body.as_deref().unwrap_or_default();
             // The media types of old releases are ambiguous.
@@ -83,66 +60,37 @@ pub(super) fn merge_document(
             let local = body.as_deref().unwrap_or_default();
             open_api(openapi::OpenApiFormat::V3Index, local, peer_discovery)?
         }
-        document => discovery(document, &form, body.as_deref(), peer_discovery)?,
+        _ => discovery(&key, body.as_deref(), peer_discovery)?,
     };
     if body.is_none() && merged.is_none() {
         return Err(OverlayError::Nobody);
     }
-    let body = body.unwrap_or_default();
-    let source = EntitySource::of(etag.as_ref(), &body);
-    Ok(Entity::new(document, form, source, body, merged))
-}
-
-/// Why `merge_document` would fail whatever the apiserver's document of this form has in it, if the apiserver lists
-/// what of a group version is in `custom` as well.
-pub fn refuses(
-    document: &DiscoveryDocument,
-    form: &EntityFormat,
-    peer_discovery: &PeerDiscovery,
-    custom: &Custom,
-) -> Option<OverlayError> {
-    let text = form.content_type.to_str().unwrap_or("");
-    let is_merged = merge::is_merged(document, media_type::is_aggregated(text));
-    if !is_merged || form.for_one || !peer_discovery.adds_to(document) {
-        return None;
-    }
-    if DocumentFormat::of(text).is_none() {
-        return Some(OverlayError::Form(form.content_type.clone()));
-    }
-    let of = document.group_version()?;
-    let is_custom = |resource: &str| {
-        custom.contains(GvrRef {
-            group: &of.group,
-            version: &of.version,
-            resource,
-            subresource: "",
-        })
-    };
-    let stale = peer_discovery.others.is_stale_for(of, is_custom);
-    stale.then_some(OverlayError::Discovery(MergeError::Stale))
+    Ok(Entity::new(key, body.unwrap_or_default(), merged))
 }
 
 /// Adds to a list of groups what the apiserver serves and does not list. Then adds what peers list, unless the document
 /// is for one server.
 fn discovery(
-    document: &DiscoveryDocument,
-    form: &EntityFormat,
+    key: &EntityKey,
     body: Option<&[u8]>,
     peer_discovery: &PeerDiscovery,
 ) -> Result<Option<Vec<u8>>, OverlayError> {
-    let text = form.content_type.to_str().unwrap_or("");
+    let text = key.content_type.to_str().unwrap_or("");
+    let document = &key.document;
     let aggregated = media_type::is_aggregated(text);
     if !merge::is_merged(document, aggregated) {
         return Ok(None);
     }
     let own = document.lists_groups().then_some(&peer_discovery.own.union);
-    let others = (!form.for_one).then_some(&peer_discovery.others);
+    let others = (!key.for_one).then_some(&peer_discovery.others);
     let merged = match DocumentFormat::of(text) {
         Some(format) => {
             let all = own.into_iter().chain(others);
             merge::merge(document, aggregated, format, body, all).map_err(OverlayError::from)
         }
-        None => Err(OverlayError::Form(form.content_type.clone())),
+        None => Err(OverlayError::Unusable(
+            format!("discovery in the form {text:?}").into(),
+        )),
     };
     match merged {
         // It may be complete as it is.
@@ -173,6 +121,9 @@ fn open_api(
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
+    use super::super::entity::EntitySource;
     use super::*;
     use crate::kube::discovery::model;
 
@@ -196,22 +147,25 @@ mod tests {
         peer_discovery
     }
 
+    fn key(document: DiscoveryDocument, content_type: &'static str, for_one: bool) -> EntityKey {
+        EntityKey {
+            document,
+            content_type: HeaderValue::from_static(content_type),
+            for_one,
+            source: EntitySource::hash(b""),
+        }
+    }
+
     fn made(
         document: DiscoveryDocument,
         content_type: &'static str,
         for_one: bool,
         body: Option<&str>,
     ) -> Result<String, OverlayError> {
-        let upstream = UpstreamDocument {
-            document,
-            form: EntityFormat {
-                content_type: HeaderValue::from_static(content_type),
-                for_one,
-            },
-            etag: None,
-            body: body.map(|body| body.as_bytes().to_vec()),
-        };
-        let entity = merge_document(upstream, &peer_discovery(), &SharedPeerDiscovery::default())?;
+        let body = body.map(|body| body.as_bytes().to_vec());
+        let key = key(document, content_type, for_one);
+        let shared = SharedPeerDiscovery::default();
+        let entity = merge_document(key, body, &peer_discovery(), &shared)?;
         let mut header = pingora_http::ResponseHeader::build(200, None).unwrap();
         let body = entity.write(&mut header, false).unwrap();
         Ok(String::from_utf8_lossy(&body).into_owned())
@@ -245,16 +199,9 @@ mod tests {
         own.metadata.name = "own".into();
         known.own.union.document.groups = vec![own];
         let made = |for_one, content_type| {
-            let upstream = UpstreamDocument {
-                document: DiscoveryDocument::Groups,
-                form: EntityFormat {
-                    content_type: HeaderValue::from_static(content_type),
-                    for_one,
-                },
-                etag: None,
-                body: Some(GROUPS.into()),
-            };
-            merge_document(upstream, &known, &SharedPeerDiscovery::default())
+            let key = key(DiscoveryDocument::Groups, content_type, for_one);
+            let shared = SharedPeerDiscovery::default();
+            merge_document(key, Some(GROUPS.into()), &known, &shared)
         };
         let text = |for_one| {
             let mut header = pingora_http::ResponseHeader::build(200, None).unwrap();
@@ -279,6 +226,6 @@ mod tests {
             false,
             Some(GROUPS),
         );
-        assert!(matches!(cbor, Err(OverlayError::Form(_))));
+        assert!(matches!(cbor, Err(OverlayError::Unusable(_))));
     }
 }

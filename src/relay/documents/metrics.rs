@@ -6,7 +6,6 @@ use crate::metrics::metrics;
 
 /// How a request for a discovery document was served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub enum DocumentOutcome {
     /// By the local apiserver, unchanged: other servers add nothing.
     Passed,
@@ -21,20 +20,15 @@ pub enum DocumentOutcome {
 }
 
 impl DocumentOutcome {
-    pub const ALL: [(Self, &'static str); 5] = [
-        (Self::Passed, "passed"),
-        (Self::Merged, "merged"),
-        (Self::NotModified, "not_modified"),
-        (Self::Rerouted, "rerouted"),
-        (Self::Stale, "stale"),
-    ];
+    /// In the order of their declaration.
+    pub const NAMES: [&str; 5] = ["passed", "merged", "not_modified", "rerouted", "stale"];
 }
 
 metrics! {
     pub struct DocumentMetrics {
         /// Requests for discovery and OpenAPI documents by how they were served.
-        served: [IntCounter; DocumentOutcome::ALL.len()] =
-            counters("kube_interop_proxy_discovery_total", "how", DocumentOutcome::ALL.map(|(_, name)| name)),
+        served: [IntCounter; DocumentOutcome::NAMES.len()] =
+            counters("kube_interop_proxy_discovery_total", "how", DocumentOutcome::NAMES),
         /// Discovery and OpenAPI documents that were put together, each once for many requests.
         pub merges: IntCounter = counter("kube_interop_proxy_discovery_merges_total"),
     }
@@ -42,8 +36,6 @@ metrics! {
 
 impl DocumentMetrics {
     pub fn count(&self, how: DocumentOutcome) {
-        if let Some(counter) = self.served.get(how as usize) {
-            counter.inc();
-        }
+        self.served[how as usize].inc();
     }
 }

@@ -15,18 +15,17 @@ use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
 
 use super::expired::Expiry;
-use crate::net::Destination;
 use crate::relay::client::unread::AnswerWriter;
 use crate::relay::client::{ClientSession, VerificationPermit};
 use crate::relay::context::RequestContext;
-use crate::relay::documents::MergeRequest;
+use crate::relay::documents::Overlay;
 use crate::relay::inspect::Asking;
 use crate::relay::outcome::ExchangeFailure;
 use crate::relay::plan::{self, Route};
 use crate::relay::shared::Shared;
 use crate::relay::upstream::frozen::{ReadBudget, Ticker};
 use crate::relay::upstream::{
-    ConnectionChoice, PoolChoice, RequestKind, Token, UpstreamGroup, UpstreamSession,
+    ConnectionChoice, ConnectionPool, RequestKind, Token, UpstreamSession,
 };
 use crate::relay::watch::Revalidation;
 use crate::request::caller::Caller;
@@ -43,10 +42,9 @@ pub struct Exchange<'a> {
     pub context: &'a RequestContext<'a>,
     /// Where the request is sent.
     pub route: &'a Route,
-    pub group: &'a UpstreamGroup,
-    pub destination: Destination,
-    pub pool_choice: PoolChoice,
-    pub connection_choice: ConnectionChoice,
+    /// The connections that it may use, and which of them.
+    pub pool: Arc<ConnectionPool>,
+    pub connection: ConnectionChoice,
     /// The bearer token, if only an apiserver can verify it.
     pub token: Option<Token>,
     /// Held for an unverified caller.
@@ -58,7 +56,7 @@ pub struct Exchange<'a> {
     /// What becomes of a 410.
     pub expiry: Expiry<'a>,
     /// Set if something is to be added to a discovery document.
-    pub merge_request: Option<Box<MergeRequest>>,
+    pub overlay: Option<Box<Overlay>>,
 }
 
 /// A request that may be sent to another server while it waits for this one.
@@ -106,15 +104,10 @@ impl Exchange<'_> {
             shared: self.context.shared,
             connection: &self.context.downstream.client,
             caller: &self.context.caller,
-            trust: self.group.trust(),
-            presented: self.presents_certificate(),
+            trust: &self.pool.to.trust,
+            presented: self.pool.to.presents_certificate,
             server_kind: self.route.server_kind,
         }
-    }
-
-    /// Whether the proxy client certificate is presented.
-    pub(super) fn presents_certificate(&self) -> bool {
-        matches!(self.pool_choice, PoolChoice::Certificate)
     }
 
     /// Writes the answer within the budget for slow clients. `length`: of the body, if known.
@@ -131,7 +124,7 @@ impl Exchange<'_> {
         let Some(leaving) = &self.leaving else {
             return std::future::pending().await;
         };
-        let address = self.destination.address;
+        let address = self.route.address;
         let sent = || sent.load(Ordering::Relaxed);
         let elsewhere = || leaving.is_possible(self.context, address, sent());
         if leaving.reads {
@@ -147,14 +140,8 @@ impl Exchange<'_> {
     /// Returns a connection to the pool if the request `is_sent` completely. Otherwise the server would read the next
     /// request as the rest of this body.
     pub(super) async fn release(&self, up: UpstreamSession, is_sent: bool) {
-        let kind = self.context.kind;
-        if is_sent
-            && kind != RequestKind::Upgrade
-            && self.connection_choice == ConnectionChoice::Any
-        {
-            self.group
-                .release(up, &self.destination, kind, &self.pool_choice)
-                .await;
+        if is_sent && self.connection == ConnectionChoice::Any {
+            self.pool.release(up, self.route.address).await;
         }
     }
 }

@@ -13,15 +13,15 @@ use super::watch_rest::Delivered;
 use crate::log_throttle::LogRateLimit;
 use crate::relay::client::ClientSession;
 use crate::relay::documents::{
-    DocumentMaker, DocumentOutcome, Entity, MergeRequest, OverlayError, refuses, remove_headers,
+    DocumentMaker, DocumentOutcome, Entity, Overlay, OverlayError, remove_headers,
 };
 use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::relay::upstream::UpstreamSession;
 
-/// Answers with the merged document. Only for an answer that [`MergeRequest::concerns`].
+/// Answers with the merged document. Only for an answer that [`Overlay::concerns`].
 pub(super) async fn send_merged(
     exchange: &Exchange<'_>,
-    merge_request: &MergeRequest,
+    overlay: &Overlay,
     down: &mut ClientSession,
     mut up: UpstreamSession,
     mut response: Box<ResponseHeader>,
@@ -31,12 +31,6 @@ pub(super) async fn send_merged(
     let head = exchange.context.method == Method::HEAD;
     let delivered = if head && response.status == StatusCode::OK {
         // HEAD has no document to merge, and headers about the apiserver's own document would be wrong.
-        let form = merge_request.form_of(&response);
-        let custom = shared.published.snapshot.load().custom.clone();
-        let of = &merge_request.peer_discovery;
-        if let Some(error) = refuses(&merge_request.document, &form, of, &custom) {
-            return Err(unmerged(exchange, error));
-        }
         upload.forget();
         remove_headers(&mut response);
         pass_header(exchange, down, response, true)
@@ -54,7 +48,7 @@ pub(super) async fn send_merged(
         let entity = async {
             tokio::select! {
                 biased;
-                entity = maker.entity(merge_request, &mut up, &response, head) => {
+                entity = maker.entity(overlay, &mut up, &response, head) => {
                     entity.map_err(|error| unmerged(exchange, error))
                 }
                 failure = exchange.is_to_be_left(&read) => Err(failure),
@@ -65,7 +59,7 @@ pub(super) async fn send_merged(
             None => return Ok(Outcome::Broken.into()),
         };
         upload.forget();
-        deliver(exchange, merge_request, down, response, &entity).await
+        deliver(exchange, overlay, down, response, &entity).await
     };
     let Ok(status) = delivered else {
         return Ok(Outcome::Broken.into());
@@ -87,11 +81,11 @@ fn unmerged(exchange: &Exchange<'_>, error: OverlayError) -> ExchangeFailure {
         error if error.is_of_nobody() => return ExchangeFailure::DoubtfulNotFound(None),
         error => error,
     };
-    let destination = &exchange.destination;
+    let server = exchange.route.address;
     static LOG_RATE: LogRateLimit = LogRateLimit::new();
     if let Some(left_out) = LOG_RATE.admit() {
         let error = &error as &dyn std::error::Error;
-        tracing::warn!(error, %destination, left_out, "a discovery document cannot be served");
+        tracing::warn!(error, %server, left_out, "a discovery document cannot be served");
     }
     ExchangeFailure::Unmerged
 }
@@ -99,13 +93,13 @@ fn unmerged(exchange: &Exchange<'_>, error: OverlayError) -> ExchangeFailure {
 /// Sends a document with the header of an apiserver's answer.
 async fn deliver(
     exchange: &Exchange<'_>,
-    merge_request: &MergeRequest,
+    overlay: &Overlay,
     down: &mut ClientSession,
     mut response: Box<ResponseHeader>,
     entity: &Entity,
 ) -> pingora_core::Result<StatusCode> {
     let metrics = &exchange.context.shared.metrics.documents;
-    if entity.is_known(&merge_request.if_none_match) {
+    if entity.is_known(&overlay.if_none_match) {
         metrics.count(DocumentOutcome::NotModified);
         let status = StatusCode::NOT_MODIFIED;
         response.set_status(status)?;
@@ -118,7 +112,7 @@ async fn deliver(
         false => DocumentOutcome::Passed,
     });
     response.set_status(StatusCode::OK)?;
-    let body = entity.write(&mut response, merge_request.gzip)?;
+    let body = entity.write(&mut response, overlay.gzip)?;
     let end = exchange.context.method == Method::HEAD || body.is_empty();
     pass_header(exchange, down, response, end).await?;
     if !end {

@@ -354,7 +354,7 @@ impl Answer<'_, '_> {
             self.writer.reserve(length).await?;
             let passing = pin!(self.final_bookmark.pass(down, part, last && whole));
             self.writer.write(passing).await?;
-            self.final_bookmark.count(&mut self.writer.kept);
+            self.final_bookmark.count(self.writer);
             if whole {
                 return Ok(last);
             }
@@ -470,7 +470,7 @@ pub(super) async fn stream(
     let mut answer = Answer {
         final_bookmark,
         caller: &exchange.context.caller,
-        server: exchange.destination.address,
+        server: exchange.route.address,
         writer: &mut writer,
         duplex: match down {
             // A watch has no request body, and [`FinalBookmark`] ends it.

@@ -20,7 +20,7 @@ use super::upgraded::splice;
 use super::watch_rest::Delivered;
 use crate::net::{is_unprocessed, rare};
 use crate::relay::client::ClientSession;
-use crate::relay::documents::MergeRequest;
+use crate::relay::documents::Overlay;
 use crate::relay::inspect::{denials, not_executed, turned_away};
 use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::relay::upstream::{RequestKind, UpstreamSession};
@@ -37,7 +37,7 @@ pub async fn run(
     permit: Option<Box<SemaphorePermit<'_>>>,
 ) -> Result<Delivered, ExchangeFailure> {
     let context = exchange.context;
-    context.meter.attempt(exchange.destination.address);
+    context.meter.attempt(exchange.route.address);
     let mut final_bookmark = final_bookmark(exchange, &header);
     let outflow = &context.downstream.outflow;
     let _long = (context.kind != RequestKind::Short).then(|| outflow.long_running());
@@ -95,7 +95,7 @@ pub async fn run(
 /// How a long-running request ends before its server ends it.
 fn final_bookmark<'e>(exchange: &Exchange<'e>, header: &Parts) -> FinalBookmark<'e> {
     let (context, shared) = (exchange.context, exchange.context.shared);
-    let server = exchange.destination.address;
+    let server = exchange.route.address;
     match context.kind {
         RequestKind::Long => {
             FinalBookmark::of(shared, &context.settings, &context.info, header, server)
@@ -114,13 +114,8 @@ async fn ask(
     sent: &AtomicBool,
 ) -> Result<Option<(UpstreamSession, Box<ResponseHeader>, Duration)>, ExchangeFailure> {
     let (mut up, reused) = exchange
-        .group
-        .session(
-            &exchange.destination,
-            exchange.context.kind,
-            &exchange.pool_choice,
-            exchange.connection_choice,
-        )
+        .pool
+        .session(exchange.route.address, exchange.connection)
         .await
         .map_err(ExchangeFailure::Unsent)?;
     let broke_off = |error: Box<Error>| match is_unprocessed(&error) {
@@ -134,7 +129,7 @@ async fn ask(
     if gone.await {
         return Ok(None);
     }
-    let name = &*exchange.destination.name;
+    let name = &*exchange.pool.to.name;
     sent.store(true, Ordering::Relaxed);
     let sending = up.write_header(header, upload.is_expected(), name).await;
     let own_time = exchange.context.meter.started.elapsed();
@@ -191,7 +186,7 @@ async fn answer_timeout(exchange: &Exchange<'_>, sent: &AtomicBool) -> ExchangeF
 /// Notes what an answer says of its server, and of the client's token.
 fn note_answer(exchange: &Exchange<'_>, response: &ResponseHeader) {
     let context = exchange.context;
-    let server = exchange.destination.address;
+    let server = exchange.route.address;
     context.shared.servers.frozen.heard(server);
     if let Some(token) = exchange.token {
         let (method, code) = (&context.method, response.status.as_u16());
@@ -208,7 +203,7 @@ enum Look<'a> {
     /// Its body is read first.
     Read(ReadKind),
     /// Something is added to the document.
-    Merge(&'a MergeRequest),
+    Merge(&'a Overlay),
 }
 
 /// What the header of an answer says about what is to be done with it. In this order: each looks only at answers that
@@ -232,10 +227,10 @@ fn look<'a>(
     {
         return Ok(Look::Read(ReadKind::TurnedAway));
     }
-    if let Some(merge_request) = &exchange.merge_request
-        && merge_request.concerns(response.status)
+    if let Some(overlay) = &exchange.overlay
+        && overlay.concerns(response.status)
     {
-        return Ok(Look::Merge(merge_request));
+        return Ok(Look::Merge(overlay));
     }
     if response.status == StatusCode::NOT_FOUND
         && exchange.route.no_such_resource != NoSuchResource::Pass

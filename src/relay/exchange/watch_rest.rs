@@ -16,7 +16,7 @@ use super::pump::{Answer, End};
 use crate::metrics::Open;
 use crate::relay::client::unread::AnswerWriter;
 use crate::relay::client::{ClientSession, Downstream};
-use crate::relay::observe::{AccessEntry, WatchRequest};
+use crate::relay::observe::AccessEntry;
 use crate::relay::outcome::Outcome;
 use crate::relay::shared::Shared;
 use crate::relay::upstream::UpstreamStream;
@@ -52,7 +52,7 @@ pub struct WatchRest {
     presented: bool,
     watch: Arc<Watch>,
     /// For the access log; set by the service.
-    pub request: Option<WatchRequest>,
+    pub request: Option<AccessEntry<'static>>,
 }
 
 impl WatchRest {
@@ -68,8 +68,8 @@ impl WatchRest {
             server_kind: exchange.route.server_kind,
             code,
             caller: exchange.context.caller.clone(),
-            trust: exchange.group.trust().clone(),
-            presented: exchange.presents_certificate(),
+            trust: exchange.pool.to.trust.clone(),
+            presented: exchange.pool.to.presents_certificate,
             watch,
             request: None,
         }
@@ -130,24 +130,10 @@ impl WatchRest {
             code: self.code,
             reusable: true,
         });
-        self.log(downstream, outcome);
+        if let Some(request) = &self.request {
+            request.log(&downstream.client, &self.caller, outcome);
+        }
         outcome
-    }
-
-    fn log(&self, downstream: &Downstream, outcome: Outcome) {
-        let Some(request) = &self.request else {
-            return;
-        };
-        let entry = AccessEntry {
-            client: &downstream.client,
-            caller: &self.caller,
-            user: request.user.as_ref(),
-            decision: request.decision,
-            refusal: None,
-            method: &request.method,
-            path: &request.path,
-        };
-        entry.log(outcome);
     }
 }
 

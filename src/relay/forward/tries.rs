@@ -32,6 +32,7 @@ use crate::relay::inspect::denials::{self, LocalServer};
 use crate::relay::outcome::{ExchangeFailure, Expired, KeptAnswer};
 use crate::relay::plan::{self, Route};
 use crate::relay::shared::Shared;
+use crate::routing::decide::Row;
 use crate::routing::table::ServerKind;
 
 /// How long a request waits until it may ask other servers whether they know a custom resource.
@@ -368,7 +369,7 @@ fn report(context: &RequestContext<'_>, route: &Route, failure: &ExchangeFailure
         // It may not know a new CRD yet. Its discovery of built-in resources is as it was.
         failure if failure.is_no_such_resource() && context.is_custom() => None,
         // The server was not expected to have this document; other servers have it.
-        ExchangeFailure::DoubtfulNotFound(_) if is_local && route.overlay.is_some() => None,
+        ExchangeFailure::DoubtfulNotFound(_) if is_local && route.row == Row::NotAResource => None,
         // The server responds, but serves something else than expected.
         ExchangeFailure::DoubtfulNotFound(_) => {
             shared.local.doubt();

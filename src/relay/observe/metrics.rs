@@ -2,11 +2,11 @@
 
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge};
 
-use super::request_metrics::RequestMetrics;
+use super::meter::RequestMetrics;
 use crate::kube::gvr::Gvr;
 use crate::metrics::metrics;
 use crate::relay::answer::Refusal;
-use crate::relay::client::unread::metrics::UnreadMetrics;
+use crate::relay::client::unread::UnreadMetrics;
 use crate::relay::documents::DocumentMetrics;
 use crate::relay::outcome::ExchangeFailure;
 use crate::watches::metrics::WatchMetrics;
@@ -96,7 +96,7 @@ impl Metrics {
 }
 
 /// A status code's three digits, without allocating.
-fn decimal(code: u16, digits: &mut [u8; 3]) -> &str {
+pub(super) fn decimal(code: u16, digits: &mut [u8; 3]) -> &str {
     *digits = [code / 100 % 10, code / 10 % 10, code % 10].map(|digit| b'0' + (digit as u8));
     std::str::from_utf8(digits).unwrap_or("000")
 }

@@ -130,11 +130,7 @@ fn rerouted(
     }
     Some(Ok(Route {
         no_such_resource: NoSuchResource::Pass,
-        overlay: Some(Box::new(Overlay {
-            document,
-            peer_discovery: Some(peer_discovery),
-            for_one: true,
-        })),
+        overlay: Some(Overlay::new(&document, peer_discovery, true)),
         ..planning.to_local()?
     }))
 }
@@ -221,11 +217,9 @@ impl Document<'_> {
                 true => NoSuchResource::Pass,
                 false => NoSuchResource::Doubt,
             },
-            overlay: Some(Box::new(Overlay {
-                document: self.request.clone(),
-                peer_discovery: added.filter(|_| self.request.is_merged()),
-                for_one: false,
-            })),
+            overlay: added
+                .filter(|_| self.request.is_merged())
+                .map(|added| Overlay::new(&self.request, added, false)),
             ..route
         }
     }

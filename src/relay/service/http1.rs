@@ -42,7 +42,7 @@ pub(super) async fn read(
     if http10 {
         session.set_keepalive(None);
     }
-    Some(ClientSession::http1(session))
+    Some(ClientSession::H1(Box::new(session)))
 }
 
 /// Reads a request's head. A client whose head cannot be read gets a refusal, if it is still there.
@@ -65,7 +65,7 @@ async fn head(
         Ok(true) => Some(session),
         Ok(false) => None,
         Err(refusal) => {
-            shared.refused(refusal, None, None);
+            shared.metrics.refused(refusal);
             // The connection is closed afterwards, whether this can be written or not.
             let (header, body) = refusal.response(0, None, StatusFormat::Json, false).ok()?;
             session.write_error_response(*header, body).await.ok()?;

@@ -10,7 +10,6 @@ use crate::relay::answer::{Refusal, StatusFormat};
 use crate::relay::client::ClientSession;
 use crate::relay::client::unread::AnswerWriter;
 use crate::relay::context::RequestContext;
-use crate::relay::forward::Refused;
 use crate::relay::outcome::Outcome;
 use crate::request::caller::Caller;
 use crate::request::headers::SERVER_ID;
@@ -19,12 +18,11 @@ use crate::request::headers::SERVER_ID;
 pub(super) async fn answer_refused(
     context: &RequestContext<'_>,
     session: &mut ClientSession,
-    Refused { refusal, server }: Refused,
+    refusal: Refusal,
 ) -> Outcome {
     let (shared, downstream) = (context.shared, &context.downstream);
     context.meter.answer_begins(refusal.code(), Instant::now());
-    let asked = (&context.method, &context.info);
-    shared.refused(refusal, Some(asked), server);
+    shared.metrics.refused(refusal);
     if shared.shutdown.is_draining() || ends_connection(context, refusal) {
         session.end_connection(downstream);
     }

@@ -6,12 +6,12 @@
 //! another server, once each. Watches, writes and upgraded connections stay: a wrong suspicion does no harm. The server is
 //! asked all the time, and any answer from it ends the suspicion.
 //!
-//! Written by requests that wait, and by [`run`]. Read by every request: one atomic load while nobody is asked.
+//! Written by requests that wait, and by [`run`]. Read by every request, without locks.
 
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -41,8 +41,6 @@ const MOST: usize = 64;
 /// Servers that are suspected to be frozen, or asked whether they are.
 pub struct FrozenServers {
     asked: ArcSwap<Vec<Arc<Asked>>>,
-    /// How many these are.
-    count: AtomicUsize,
     begin: mpsc::Sender<Arc<Asked>>,
 }
 
@@ -61,7 +59,6 @@ impl FrozenServers {
         let (begin, to_ask) = mpsc::channel(MOST);
         let this = Self {
             asked: ArcSwap::default(),
-            count: AtomicUsize::new(0),
             begin,
         };
         (this, to_ask)
@@ -70,7 +67,7 @@ impl FrozenServers {
     /// Whether nothing comes from the server.
     pub fn is_suspected(&self, address: SocketAddr) -> bool {
         let asked = |it: Arc<Asked>| it.suspected.load(Ordering::Relaxed);
-        self.count.load(Ordering::Relaxed) > 0 && self.find(address).is_some_and(asked)
+        self.find(address).is_some_and(asked)
     }
 
     /// The servers from which nothing comes.
@@ -84,9 +81,7 @@ impl FrozenServers {
 
     /// The server has answered a request.
     pub fn heard(&self, address: SocketAddr) {
-        if self.count.load(Ordering::Relaxed) > 0
-            && let Some(asked) = self.find(address)
-        {
+        if let Some(asked) = self.find(address) {
             asked.heard.notify_one();
         }
     }
@@ -121,7 +116,10 @@ impl FrozenServers {
     }
 
     fn ask(&self, address: SocketAddr) {
-        if self.find(address).is_some() {
+        let is_known = |asked: &[Arc<Asked>]| {
+            asked.len() >= MOST || asked.iter().any(|it| it.address == address)
+        };
+        if is_known(&self.asked.load()) {
             return;
         }
         let new = Arc::new(Asked {
@@ -129,19 +127,12 @@ impl FrozenServers {
             suspected: AtomicBool::new(false),
             heard: Notify::new(),
         });
-        let before = self.asked.rcu(|asked| {
-            let known = asked.iter().any(|it| it.address == address) || asked.len() >= MOST;
-            match known {
-                true => asked.clone(),
-                false => Arc::new(asked.iter().chain([&new]).cloned().collect()),
-            }
+        let before = self.asked.rcu(|asked| match is_known(asked) {
+            true => asked.clone(),
+            false => Arc::new(asked.iter().chain([&new]).cloned().collect()),
         });
-        let added = before.len() < MOST && !before.iter().any(|it| it.address == address);
-        if added {
-            self.count.fetch_add(1, Ordering::Relaxed);
-            if self.begin.try_send(new).is_err() {
-                self.forget(address);
-            }
+        if !is_known(&before) && self.begin.try_send(new).is_err() {
+            self.forget(address);
         }
     }
 
@@ -150,7 +141,6 @@ impl FrozenServers {
             let left = asked.iter().filter(|it| it.address != address);
             left.cloned().collect::<Vec<_>>()
         });
-        self.count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -12,7 +12,6 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
-use pingora_core::protocols::http::v1::client::HttpSession as Http1Session;
 use pingora_core::protocols::{ALPN, Stream};
 use pingora_core::{Error, ErrorType};
 use rustls::ClientConfig;
@@ -21,7 +20,8 @@ use tokio::sync::watch;
 
 use super::connection::{Begun, Connection};
 use super::stream::UpstreamSession;
-use crate::net::{Destination, dial, rare};
+use crate::net::{dial, rare};
+use crate::tls::credentials::Trust;
 
 /// New connections that a request waits for, before it opens one for itself: others may be faster each time, or the
 /// server ends what it has accepted.
@@ -29,24 +29,45 @@ const ROUNDS: usize = 4;
 /// Idle HTTP/1.1 connections are closed after this time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// TLS configurations by protocol.
+/// Which connection of a pool a request uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConnectionChoice {
+    /// Any connection with room.
+    Any,
+    /// A new connection that no other request uses.
+    New,
+    /// A new HTTP/1.1 connection: for upgrades, and for headers that may be too large for HTTP/2.
+    NewHttp1,
+}
+
+/// Servers with the same CA and expected name, and whether our certificate is presented there.
 #[derive(Clone)]
-pub struct Protocols {
-    /// HTTP/2, or HTTP/1.1 if the server does not support HTTP/2.
+pub struct Upstream {
+    /// What the certificate of each server must have, and the host of requests that name none.
+    pub name: Arc<str>,
+    pub trust: Arc<Trust>,
+    pub presents_certificate: bool,
+    /// TLS with HTTP/2, or HTTP/1.1 if the server does not support HTTP/2.
     any: Arc<ClientConfig>,
-    /// HTTP/1.1, for upgrades.
+    /// TLS with HTTP/1.1.
     http1: Arc<ClientConfig>,
 }
 
-impl Protocols {
-    /// Both with the same trust and certificate.
-    pub fn new(tls: &ClientConfig) -> Self {
+impl Upstream {
+    pub(super) fn new(name: &str, trust: &Arc<Trust>, presents_certificate: bool) -> Self {
+        let tls = match presents_certificate {
+            true => &trust.with_certificate,
+            false => &trust.without,
+        };
         let speaking = |protocols: &[&[u8]]| {
-            let mut tls = tls.clone();
+            let mut tls = ClientConfig::clone(tls);
             tls.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
             Arc::new(tls)
         };
         Self {
+            name: name.into(),
+            trust: trust.clone(),
+            presents_certificate,
             any: speaking(&[b"h2", b"http/1.1"]),
             http1: speaking(&[b"http/1.1"]),
         }
@@ -55,7 +76,7 @@ impl Protocols {
 
 /// Reusable connections to servers.
 pub struct ConnectionPool {
-    protocols: Protocols,
+    pub to: Upstream,
     /// Most streams on one connection, whatever the server allows.
     streams: usize,
     /// Bytes of an unread answer that may be buffered.
@@ -74,28 +95,21 @@ struct Server {
     limit: Option<usize>,
     /// The server's last new connection does not have HTTP/2.
     http1: bool,
-    idle: Vec<IdleConnection>,
+    idle: Vec<Idle>,
 }
 
-struct IdleConnection {
-    stream: Stream,
-    since: Instant,
-    /// It had a request before.
-    reused: bool,
+/// A connection without a request, since when, and whether it had one before.
+type Idle = (Stream, Instant, bool);
+
+fn is_fresh((_, since, _): &Idle) -> bool {
+    since.elapsed() < IDLE_TIMEOUT
 }
 
-/// A connection that is being opened.
+/// A connection that is being opened, and why it could not be.
 #[derive(Clone)]
 struct Opening {
     waiting: Arc<AtomicUsize>,
-    result: watch::Receiver<Option<Result<(), Failure>>>,
-}
-
-/// Why a connection could not be opened, for all requests that wait for it.
-#[derive(Debug, Clone)]
-struct Failure {
-    error_type: ErrorType,
-    what: String,
+    result: watch::Receiver<Option<Result<(), (ErrorType, String)>>>,
 }
 
 /// A new connection.
@@ -105,7 +119,7 @@ enum New {
 }
 
 impl Server {
-    /// Begins a stream on a connection that has room.
+    /// Begins a stream on a connection that has room. Returns whether the connection was used before.
     fn begin(&mut self, most: usize) -> Option<(UpstreamSession, bool)> {
         for _ in 0..self.open.len() {
             if self.current >= self.open.len() {
@@ -122,30 +136,22 @@ impl Server {
         None
     }
 
-    fn is_used(&self) -> bool {
-        let closed = |connection: &Arc<Connection>| connection.is_closed();
-        self.idle.iter().any(IdleConnection::is_usable)
-            || self.opening.iter().any(Opening::is_under_way)
-            || !self.open.iter().all(closed)
-    }
-
+    /// A connection that was not idle for too long.
     fn take_idle(&mut self) -> Option<(Stream, bool)> {
-        self.idle.retain(IdleConnection::is_usable);
-        self.idle.pop().map(|idle| (idle.stream, idle.reused))
+        self.idle.retain(is_fresh);
+        self.idle.pop().map(|(stream, _, reused)| (stream, reused))
     }
 
-    fn keep_idle(&mut self, stream: Stream, reused: bool) {
-        self.idle.push(IdleConnection {
-            stream,
-            since: Instant::now(),
-            reused,
-        });
+    fn is_used(&self) -> bool {
+        self.idle.iter().any(is_fresh)
+            || self.opening.iter().any(Opening::is_under_way)
+            || !self.open.iter().all(|connection| connection.is_closed())
     }
 
     fn add(&mut self, new: New) {
         self.http1 = matches!(new, New::Http1(_));
         match new {
-            New::Http1(stream) => self.keep_idle(stream, false),
+            New::Http1(stream) => self.idle.push((stream, Instant::now(), false)),
             New::Http2(connection) => {
                 self.limit = Some(connection.limit());
                 self.open.push(connection);
@@ -166,33 +172,48 @@ impl Server {
 
 impl ConnectionPool {
     /// `streams`: most streams on one connection; `window`: bytes of an unread answer that may be buffered.
-    pub fn new(protocols: &Protocols, streams: usize, window: u32) -> Self {
+    pub(super) fn new(to: &Upstream, streams: usize, window: u32) -> Self {
         Self {
-            protocols: protocols.clone(),
+            to: to.clone(),
             streams,
             window,
             servers: Arc::default(),
         }
     }
 
-    /// Opens a session with `to`. Returns whether its connection was used before.
-    pub async fn session(&self, to: &Destination) -> pingora_core::Result<(UpstreamSession, bool)> {
-        let begun = self
-            .servers()
-            .get_mut(&to.address)
-            .and_then(|server| server.begin(self.streams));
-        match begun {
-            Some(session) => Ok(session),
-            None => rare(|| self.new_session(to)).await,
-        }
+    /// Opens a session with a server. Returns whether its connection was used before.
+    pub async fn session(
+        &self,
+        address: SocketAddr,
+        choice: ConnectionChoice,
+    ) -> pingora_core::Result<(UpstreamSession, bool)> {
+        // Boxed, because opening a connection takes more memory than all the rest of a request.
+        let tls = match choice {
+            ConnectionChoice::Any => {
+                let begun = lock(&self.servers)
+                    .get_mut(&address)
+                    .and_then(|server| server.begin(self.streams));
+                return match begun {
+                    Some(session) => Ok(session),
+                    None => rare(|| self.new_session(address)).await,
+                };
+            }
+            ConnectionChoice::New => &self.to.any,
+            ConnectionChoice::NewHttp1 => &self.to.http1,
+        };
+        let new = rare(|| open(tls, &self.to.name, address, self.window)).await?;
+        Ok((self.session_on(new)?, false))
     }
 
     /// No open connection has room.
-    async fn new_session(&self, to: &Destination) -> pingora_core::Result<(UpstreamSession, bool)> {
+    async fn new_session(
+        &self,
+        address: SocketAddr,
+    ) -> pingora_core::Result<(UpstreamSession, bool)> {
         for _ in 0..ROUNDS {
             let mut opening = {
-                let mut servers = self.servers();
-                let server = servers.entry(to.address).or_default();
+                let mut servers = lock(&self.servers);
+                let server = servers.entry(address).or_default();
                 if let Some(session) = server.begin(self.streams) {
                     return Ok(session);
                 }
@@ -202,7 +223,7 @@ impl ConnectionPool {
                 match server.join(self.streams) {
                     Some(opening) => opening,
                     None => {
-                        let opening = self.begin_opening(to);
+                        let opening = self.begin_opening(address);
                         server.opening.push(opening.clone());
                         opening
                     }
@@ -212,43 +233,37 @@ impl ConnectionPool {
             let result = result.ok().and_then(|result| (*result).clone());
             match result {
                 Some(Ok(())) => {}
-                Some(Err(Failure { error_type, what })) => {
-                    return Error::e_explain(error_type, what);
-                }
+                Some(Err((error_type, what))) => return Error::e_explain(error_type, what),
                 None => return Error::e_explain(ErrorType::ConnectError, "it was not opened"),
             }
         }
-        while let Some((mut stream, reused)) = self.take_idle(to) {
+        while let Some((mut stream, reused)) = self.with(address, Server::take_idle) {
             if is_quiet(&mut stream).await {
                 return Ok((UpstreamSession::http1(stream), reused));
             }
         }
         // Boxed: many requests wait here at once for connections that others open.
-        let new = rare(|| open(&self.protocols, to, self.window)).await?;
+        let new = rare(|| open(&self.to.any, &self.to.name, address, self.window)).await?;
         if let New::Http2(connection) = &new {
             let connection = New::Http2(connection.clone());
-            self.server(to, |server| server.add(connection));
+            self.with(address, |server| server.add(connection));
         }
         Ok((self.session_on(new)?, false))
     }
 
     /// Opens a connection for all requests that wait for it. A client that goes away does not end that.
-    fn begin_opening(&self, to: &Destination) -> Opening {
+    fn begin_opening(&self, address: SocketAddr) -> Opening {
         let (told, result) = watch::channel(None);
-        let (servers, protocols, to) = (self.servers.clone(), self.protocols.clone(), to.clone());
-        let window = self.window;
+        let (servers, to, window) = (self.servers.clone(), self.to.clone(), self.window);
         tokio::spawn(async move {
-            let opened = match open(&protocols, &to, window).await {
+            let opened = match open(&to.any, &to.name, address, window).await {
                 Ok(new) => {
                     let mut servers = lock(&servers);
                     forget_unused(&mut servers);
-                    servers.entry(to.address).or_default().add(new);
+                    servers.entry(address).or_default().add(new);
                     Ok(())
                 }
-                Err(error) => Err(Failure {
-                    error_type: error.etype().clone(),
-                    what: error.to_string(),
-                }),
+                Err(error) => Err((error.etype().clone(), error.to_string())),
             };
             told.send_replace(Some(opened));
         });
@@ -270,47 +285,31 @@ impl ConnectionPool {
         }
     }
 
-    /// Opens a session with `to` on a new connection that is not shared.
-    pub async fn session_alone(&self, to: &Destination) -> pingora_core::Result<UpstreamSession> {
-        self.session_on(open(&self.protocols, to, self.window).await?)
-    }
-
-    /// Opens an HTTP/1.1 session with `to`.
-    pub async fn session_of_http1(
-        &self,
-        to: &Destination,
-    ) -> pingora_core::Result<UpstreamSession> {
-        let stream = dial(to.address, &to.name, &self.protocols.http1).await?;
-        self.session_on(New::Http1(stream))
-    }
-
     /// Returns the connection of a finished session.
-    pub async fn release(&self, mut session: Http1Session, to: &Destination) {
-        session.respect_keepalive();
-        if let Some(stream) = session.reuse().await {
-            forget_unused(&mut self.servers());
-            self.server(to, |server| server.keep_idle(stream, true));
+    pub async fn release(&self, session: UpstreamSession, address: SocketAddr) {
+        // An HTTP/2 stream ends with its session.
+        if let UpstreamSession::H1(mut session) = session {
+            rare(|| async move {
+                session.respect_keepalive();
+                if let Some(stream) = session.reuse().await {
+                    forget_unused(&mut lock(&self.servers));
+                    let idle = (stream, Instant::now(), true);
+                    self.with(address, |server| server.idle.push(idle));
+                }
+            })
+            .await;
         }
     }
 
-    fn take_idle(&self, to: &Destination) -> Option<(Stream, bool)> {
-        self.server(to, Server::take_idle)
-    }
-
-    fn server<T>(&self, to: &Destination, work: impl FnOnce(&mut Server) -> T) -> T {
-        work(self.servers().entry(to.address).or_default())
-    }
-
-    /// Never contended: all users are on one thread, and none waits while it holds the lock.
-    fn servers(&self) -> MutexGuard<'_, HashMap<SocketAddr, Server>> {
-        lock(&self.servers)
+    fn with<T>(&self, address: SocketAddr, work: impl FnOnce(&mut Server) -> T) -> T {
+        work(lock(&self.servers).entry(address).or_default())
     }
 }
 
 /// Connections to servers that are gone are not kept for ever.
 fn forget_unused(servers: &mut HashMap<SocketAddr, Server>) {
     servers.retain(|_, server| {
-        server.idle.retain(IdleConnection::is_usable);
+        server.idle.retain(is_fresh);
         server.is_used()
     });
 }
@@ -322,15 +321,14 @@ impl Opening {
     }
 }
 
-impl IdleConnection {
-    fn is_usable(&self) -> bool {
-        self.since.elapsed() < IDLE_TIMEOUT
-    }
-}
-
 /// Opens a connection.
-async fn open(protocols: &Protocols, to: &Destination, window: u32) -> pingora_core::Result<New> {
-    let stream = dial(to.address, &to.name, &protocols.any).await?;
+async fn open(
+    tls: &Arc<ClientConfig>,
+    name: &str,
+    address: SocketAddr,
+    window: u32,
+) -> pingora_core::Result<New> {
+    let stream = dial(address, name, tls).await?;
     match stream.selected_alpn_proto() {
         Some(ALPN::H2) => Ok(New::Http2(Connection::open(stream, window).await?)),
         _ => Ok(New::Http1(stream)),
@@ -344,6 +342,7 @@ async fn is_quiet(stream: &mut Stream) -> bool {
     poll_fn(|context| Poll::Ready(read.as_mut().poll(context).is_pending())).await
 }
 
+/// Never contended: all users are on one thread, and none waits while it holds the lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

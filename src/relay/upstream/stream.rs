@@ -14,7 +14,7 @@ use http::uri::{Authority, Scheme, Uri};
 use http::{HeaderMap, Request, StatusCode, Version};
 use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::v1::client::HttpSession as Http1Session;
-use pingora_core::{Error, ErrorType, OrErr};
+use pingora_core::{Error, ErrorType, OkOrErr, OrErr};
 use pingora_http::{RequestHeader, ResponseHeader};
 use tokio::time::{Instant, timeout_at};
 
@@ -205,9 +205,8 @@ impl UpstreamStream {
         name_authority(&mut header)?;
         header.version = Version::HTTP_2;
         let request = Request::from_parts(*header, ());
-        let Some(mut requests) = self.requests.take() else {
-            return Error::e_explain(ErrorType::InternalError, SENDING);
-        };
+        let requests = self.requests.take();
+        let mut requests = requests.or_err(ErrorType::InternalError, SENDING)?;
         let sent = requests.send_request(request, end);
         let (response, writer) = sent.or_err(ErrorType::H2Error, SENDING)?;
         self.response = Some(response);
@@ -226,9 +225,8 @@ impl UpstreamStream {
     }
 
     async fn read_response(&mut self) -> pingora_core::Result<Box<ResponseHeader>> {
-        let Some(response) = &mut self.response else {
-            return Error::e_explain(ErrorType::InternalError, READING);
-        };
+        let response = self.response.as_mut();
+        let response = response.or_err(ErrorType::InternalError, READING)?;
         let response = response.await.or_err(ErrorType::H2Error, READING)?;
         self.response = None;
         let (header, body) = response.into_parts();

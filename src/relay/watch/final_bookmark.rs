@@ -23,7 +23,7 @@ use crate::config::settings::Settings;
 use crate::kube::gvr::ResourceKind;
 use crate::metrics::Open;
 use crate::relay::client::ClientSession;
-use crate::relay::client::unread::KeptBytes;
+use crate::relay::client::unread::AnswerWriter;
 use crate::relay::shared::Shared;
 use crate::relay::shutdown::{DRAIN_TURNS, ShutdownPhase};
 use crate::request::info::{RequestInfo, Target, Verb, is_set, query_values};
@@ -193,10 +193,10 @@ impl<'a> FinalBookmark<'a> {
     }
 
     /// Counts what is kept of the event that was passed on in part. Above the budget the watch goes on unread.
-    pub fn count(&self, kept: &mut KeptBytes<'_>) {
+    pub fn count(&self, writer: &mut AnswerWriter<'_>) {
         if let Some(watch) = &self.watch
             && let Some(follower) = &mut *lock(&watch.follower)
-            && !kept.are(follower.frames.kept())
+            && !writer.keeps(follower.frames.kept())
         {
             follower.give_up();
         }

@@ -1,5 +1,8 @@
 use super::*;
 use prometheus::Registry;
+use tokio::io::AsyncWriteExt as _;
+
+use super::super::connection::{BACKLOG, CountedStream};
 
 fn unread() -> Arc<UnreadBudget> {
     Arc::new(UnreadBudget::new(
@@ -8,18 +11,23 @@ fn unread() -> Arc<UnreadBudget> {
 }
 
 /// An answer of `weight` on `outflow` that waits.
-fn waits(
-    unread: &Arc<UnreadBudget>,
-    outflow: &Arc<Outflow>,
-    weight: usize,
-    long: bool,
-) -> Arc<WaitingAnswer> {
-    unread.list(WaitingAnswer::new(outflow, weight, long, Waker::noop()))
+fn waits(unread: &Arc<UnreadBudget>, outflow: &Arc<Outflow>, weight: usize, long: bool) -> u64 {
+    unread.list(Wait {
+        outflow: outflow.clone(),
+        weight,
+        long,
+        quiet: 0,
+        waker: Waker::noop().clone(),
+    })
+}
+
+fn is_listed(unread: &UnreadBudget, id: u64) -> bool {
+    unread.lock().waits.contains_key(&id)
 }
 
 fn seconds(unread: &UnreadBudget, count: u32) {
     for _ in 0..count {
-        unread.tick();
+        unread.lock().tick();
     }
 }
 
@@ -30,19 +38,19 @@ async fn who_takes_nothing_for_a_minute_is_given_up_unless_it_is_long_running() 
     let (unread, outflow) = (unread(), Arc::default());
     let short = waits(&unread, &outflow, MIB, false);
     let long = waits(&unread, &outflow, MIB, true);
-    let slow = waits(&unread, &outflow, MIB, false);
     seconds(&unread, STALL_SECONDS - 1);
-    assert!(short.is(LISTED));
-    slow.moves.store(1, Ordering::Relaxed);
+    assert!(is_listed(&unread, short));
+    let late = waits(&unread, &outflow, MIB, false);
     seconds(&unread, STALL_SECONDS - 1);
-    assert!(short.is(GIVEN_UP) && long.is(LISTED) && slow.is(LISTED));
-    assert_eq!(unread.held.load(Ordering::Relaxed), 2 * MIB);
-    for waiting in [short, long, slow] {
-        unread.unlist(&waiting);
+    assert!(!is_listed(&unread, short));
+    assert!(is_listed(&unread, long) && is_listed(&unread, late));
+    assert_eq!(unread.lock().held, 2 * MIB);
+    for id in [short, long, late] {
+        unread.lock().remove(id);
     }
-    assert_eq!(unread.held.load(Ordering::Relaxed), 0);
-    assert_eq!(unread.shares.load(Ordering::Relaxed), 0);
-    assert!(!unread.tick(), "nothing is left");
+    assert_eq!(unread.lock().held, 0);
+    assert_eq!(unread.lock().shares, 0);
+    assert!(!unread.lock().tick(), "nothing is left");
 }
 
 #[tokio::test]
@@ -57,11 +65,11 @@ async fn over_budget_those_are_given_up_that_hold_more_than_their_share() {
         .map(|_| waits(&unread, &greedy, MIB, false))
         .collect();
     // Whoever has waited longest is not the one who is to blame.
-    assert!(slow.is(LISTED) && users.is(LISTED));
-    let given_up = theirs.iter().filter(|waiting| waiting.is(GIVEN_UP));
+    assert!(is_listed(&unread, slow) && is_listed(&unread, users));
+    let given_up = theirs.iter().filter(|id| !is_listed(&unread, **id));
     assert!(given_up.count() > 30);
-    assert!(theirs[0].is(GIVEN_UP) && theirs[109].is(LISTED));
-    assert!(unread.held.load(Ordering::Relaxed) <= BUDGET);
+    assert!(!is_listed(&unread, theirs[0]) && is_listed(&unread, theirs[109]));
+    assert!(unread.lock().held <= BUDGET);
 }
 
 #[tokio::test]
@@ -75,28 +83,26 @@ async fn of_those_that_hold_no_more_than_their_share_the_longest_wait_is_given_u
             seconds(&unread, 5);
         }
     }
-    let given_up = all.iter().filter(|waiting| waiting.is(GIVEN_UP));
-    assert!(given_up.count() >= 1);
-    assert!(all[0].is(GIVEN_UP) && all.last().unwrap().is(LISTED));
+    assert!(!is_listed(&unread, all[0]) && is_listed(&unread, *all.last().unwrap()));
 }
 
 #[tokio::test]
 async fn far_over_budget_whoever_holds_most_is_given_up_first() {
     let unread = unread();
-    // By answers that do not wait at this moment: they are spared.
-    unread.held.store(HARD_LIMIT - 5 * MIB, Ordering::Relaxed);
+    // By half events that are kept: they are spared.
+    unread.lock().held = HARD_LIMIT - 5 * MIB;
     let slow = waits(&unread, &Arc::default(), MIB, false);
     seconds(&unread, 5);
     let larger = waits(&unread, &Arc::default(), 10 * MIB, false);
     assert!(
-        larger.is(GIVEN_UP),
+        !is_listed(&unread, larger),
         "nobody is above the share, and it holds most"
     );
-    assert!(slow.is(LISTED), "although it has waited longest");
+    assert!(is_listed(&unread, slow), "although it has waited longest");
 }
 
 #[tokio::test]
-async fn what_waits_no_more_is_forgotten() {
+async fn what_waits_no_more_counts_no_more_and_who_was_taken_off_the_list_is_given_up() {
     let (unread, outflow) = (unread(), Arc::default());
     let mut answer_writer = AnswerWriter::new(&unread, &outflow, true, None);
     answer_writer.reserve(100).await.unwrap();
@@ -105,11 +111,33 @@ async fn what_waits_no_more_is_forgotten() {
     for _ in 0..2 {
         let waiting = pin!(answer_writer.write(never.as_mut())).poll(&mut context);
         assert!(waiting.is_pending());
-        assert!(unread.held.load(Ordering::Relaxed) > 0);
+        assert!(unread.lock().held > 0);
         answer_writer.write(pin!(async { Ok(()) })).await.unwrap();
-        seconds(&unread, IDLE_SECONDS);
-        assert_eq!(unread.held.load(Ordering::Relaxed), 0);
+        assert_eq!(unread.lock().held, 0);
     }
+    let waiting = pin!(answer_writer.write(never.as_mut())).poll(&mut context);
+    assert!(waiting.is_pending());
+    let id = answer_writer.waits.unwrap();
+    unread.lock().give_up(id, ResetReason::Budget);
+    assert!(answer_writer.write(never.as_mut()).await.is_err());
+}
+
+#[tokio::test]
+async fn half_events_are_kept_within_the_share_of_a_connection_and_the_budget() {
+    let unread = unread();
+    let outflows: Vec<Arc<Outflow>> = (0..10).map(|_| Arc::default()).collect();
+    let writer = |outflow| AnswerWriter::new(&unread, outflow, true, None);
+    let mut writers: Vec<_> = outflows.iter().map(writer).collect();
+    assert!(writers[0].keeps(COMMON_EVENT - 1));
+    assert_eq!(unread.lock().held, 0);
+    assert!(!writers[0].keeps(17 * MIB) && writers[0].keeps(16 * MIB));
+    assert!(writers[0].keeps(MIB));
+    assert_eq!(unread.lock().held, MIB);
+    let kept = writers.iter_mut().map(|writer| writer.keeps(16 * MIB));
+    assert_eq!(kept.filter(|kept| *kept).count() * 16 * MIB, KEPT);
+    drop(writers);
+    assert_eq!(unread.lock().held, 0);
+    assert_eq!(unread.lock().shares, 0);
 }
 
 #[test]
@@ -130,17 +158,16 @@ fn thousands_of_watches_may_wait_at_once() {
 #[tokio::test]
 async fn a_connection_takes_no_more_while_its_socket_is_full() {
     let outflow = Outflow::default();
-    outflow.hand_over(10 * outflow::BACKLOG);
+    outflow.hand_over(10 * BACKLOG);
     assert!(outflow.has_room(), "nobody knows that it is full");
     outflow.wrote(100);
-    outflow.hand_over(outflow::BACKLOG - 1);
-    assert!(outflow.is_full(Waker::noop()), "it is to be listed");
+    outflow.hand_over(BACKLOG - 1);
+    outflow.is_full();
     assert!(outflow.has_room());
     outflow.hand_over(1);
     let mut room = pin!(outflow.room());
     let mut context = Context::from_waker(Waker::noop());
     assert!(room.as_mut().poll(&mut context).is_pending());
-    assert!(!outflow.is_full(Waker::noop()), "it is listed");
     outflow.wrote(1);
     assert!(room.poll(&mut context).is_ready());
     // All that was handed over before is written, or the socket would be full.
@@ -151,14 +178,16 @@ async fn a_connection_takes_no_more_while_its_socket_is_full() {
 #[tokio::test]
 async fn a_socket_that_takes_nothing_is_cut_off_unless_something_long_is_on_it() {
     let (unread, outflow) = (unread(), Arc::<Outflow>::default());
-    assert!(outflow.is_full(Waker::noop()));
-    unread.list_socket(&outflow);
+    let (ours, _theirs) = tokio::io::duplex(10);
+    let mut stream = CountedStream::new(ours, outflow.clone(), unread.clone());
+    stream.write_all(&[0; 10]).await.unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(pin!(stream.write(&[0])).poll(&mut context).is_pending());
     let long = outflow.long_running();
     seconds(&unread, 2 * STALL_SECONDS);
-    assert!(!outflow.has_ended());
+    assert!(pin!(stream.write(&[0])).poll(&mut context).is_pending());
     drop(long);
     seconds(&unread, 1);
-    assert!(outflow.has_ended());
-    outflow.end();
-    assert!(!unread.tick(), "nothing is left");
+    assert!(stream.write(&[0]).await.is_err());
+    assert!(!unread.lock().tick(), "nothing is left");
 }

@@ -1,23 +1,32 @@
-//! Requests by decision, code and verb class, and the time until their answers begin.
+//! One request, as operators see it: counted by decision, code and verb class, timed until its answer begins, and, if it
+//! is sampled, its span ([`crate::otlp`]): what was asked, which servers were tried, and how it ended.
 //!
 //! A request is counted once: when its answer begins, or at its end if there was none. Label values come from fixed
 //! lists. A series is made when it is first needed; after that, counting takes one load of its place in an array, and
 //! no lock.
 
 use std::net::SocketAddr;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use http::Method;
+use http::request::Parts;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, Registry};
 
-use super::request_span::RequestSpan;
+use super::metrics::decimal;
 use crate::metrics::metrics;
+use crate::otlp::Tracer;
+use crate::otlp::context::{TRACEPARENT, TraceContext};
+use crate::otlp::span::OpenSpan;
 use crate::relay::outcome::ExchangeFailure;
 use crate::relay::upstream::RequestKind;
+use crate::request::headers::set;
 use crate::request::info::{RequestInfo, Verb};
 use crate::routing::decide::Row;
+
+/// Goes with `traceparent`, and means nothing without it.
+const TRACESTATE: &str = "tracestate";
 
 /// Buckets of the time to the first byte, in seconds. 1 and 30 are the bounds of Kubernetes' own latency objectives.
 const BUCKETS: [f64; 13] = [
@@ -41,21 +50,11 @@ pub enum VerbClass {
 }
 
 impl VerbClass {
-    pub const ALL: [VerbClass; 4] = [
-        VerbClass::Read,
-        VerbClass::List,
-        VerbClass::Write,
-        VerbClass::LongRunning,
-    ];
+    /// The values of the label `verb_class`, in the order of declaration.
+    pub const NAMES: [&str; 4] = ["read", "list", "write", "long_running"];
 
-    /// The value of the label `verb_class`.
-    pub fn name(self) -> &'static str {
-        match self {
-            VerbClass::Read => "read",
-            VerbClass::List => "list",
-            VerbClass::Write => "write",
-            VerbClass::LongRunning => "long_running",
-        }
+    fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
     }
 
     pub fn of(method: &Method, info: &RequestInfo<'_>, kind: RequestKind) -> Self {
@@ -69,35 +68,9 @@ impl VerbClass {
 }
 
 /// The codes with a label value of their own: those of kube-apiserver and of this proxy.
-const CODES: [(u16, &str); 28] = [
-    (101, "101"),
-    (200, "200"),
-    (201, "201"),
-    (202, "202"),
-    (204, "204"),
-    (206, "206"),
-    (301, "301"),
-    (302, "302"),
-    (304, "304"),
-    (307, "307"),
-    (400, "400"),
-    (401, "401"),
-    (403, "403"),
-    (404, "404"),
-    (405, "405"),
-    (406, "406"),
-    (409, "409"),
-    (410, "410"),
-    (412, "412"),
-    (413, "413"),
-    (415, "415"),
-    (422, "422"),
-    (429, "429"),
-    (431, "431"),
-    (500, "500"),
-    (502, "502"),
-    (503, "503"),
-    (504, "504"),
+const CODES: [u16; 28] = [
+    101, 200, 201, 202, 204, 206, 301, 302, 304, 307, 400, 401, 403, 404, 405, 406, 409, 410, 412,
+    413, 415, 422, 429, 431, 500, 502, 503, 504,
 ];
 /// Other codes, which servers behind `proxy` may send, by their class. The first: no answer.
 const OTHERS: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -108,20 +81,17 @@ const DECISIONS: usize = Row::ALL.len() + 1;
 /// The place of a code in arrays; `None`: there was no answer.
 fn code_index(code: Option<u16>) -> usize {
     let code = code.unwrap_or_default();
-    match CODES.binary_search_by_key(&code, |(code, _)| *code) {
+    match CODES.binary_search(&code) {
         Ok(index) => index,
         Err(_) => CODES.len() + usize::from(code / 100).min(OTHERS.len() - 1),
     }
 }
 
-fn code_value(index: usize) -> &'static str {
-    let known = CODES.get(index).map(|(_, value)| *value);
-    let other = || OTHERS.get(index - CODES.len()).copied();
-    known.or_else(other).unwrap_or_default()
-}
-
-fn decision_index(row: Option<Row>) -> usize {
-    row.map_or(0, |row| 1 + row as usize)
+fn code_value(index: usize, digits: &mut [u8; 3]) -> &str {
+    match CODES.get(index) {
+        Some(code) => decimal(*code, digits),
+        None => OTHERS[index - CODES.len()],
+    }
 }
 
 fn decision(row: Option<Row>) -> &'static str {
@@ -150,7 +120,7 @@ pub struct RequestMetrics {
 
 impl RequestMetrics {
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let classes = DECISIONS * VerbClass::ALL.len();
+        let classes = DECISIONS * VerbClass::NAMES.len();
         Ok(Self {
             families: Families::new(registry)?,
             counters: (0..classes * CODE_VALUES)
@@ -167,9 +137,12 @@ impl RequestMetrics {
         let Some(slot) = self.counters.get(index) else {
             return;
         };
-        let labels = [decision(row), code_value(code), class.name()];
-        slot.get_or_init(|| self.families.requests.with_label_values(&labels))
-            .inc();
+        slot.get_or_init(|| {
+            let mut digits = [0; 3];
+            let labels = [decision(row), code_value(code, &mut digits), class.name()];
+            self.families.requests.with_label_values(&labels)
+        })
+        .inc();
     }
 
     fn observe(&self, row: Option<Row>, class: VerbClass, seconds: f64) {
@@ -183,7 +156,7 @@ impl RequestMetrics {
 }
 
 fn class_index(row: Option<Row>, class: VerbClass) -> usize {
-    decision_index(row) * VerbClass::ALL.len() + class as usize
+    row.map_or(0, |row| 1 + row as usize) * VerbClass::NAMES.len() + class as usize
 }
 
 /// One request: counts it once, and keeps its span if it is sampled.
@@ -193,7 +166,8 @@ pub struct RequestMeter<'a> {
     /// The row that decided first.
     pub row: Option<Row>,
     class: VerbClass,
-    counted: AtomicBool,
+    /// The code of the answer once it has begun; 0 before.
+    code: AtomicU16,
     /// Set if the request is sampled.
     span: Option<Box<RequestSpan<'a>>>,
 }
@@ -211,15 +185,8 @@ impl<'a> RequestMeter<'a> {
             metrics,
             row,
             class,
-            counted: AtomicBool::new(false),
+            code: AtomicU16::new(0),
             span,
-        }
-    }
-
-    /// The request is sent to this server.
-    pub fn attempt(&self, server: SocketAddr) {
-        if let Some(span) = &self.span {
-            span.attempt(server);
         }
     }
 
@@ -228,35 +195,123 @@ impl<'a> RequestMeter<'a> {
         self.span.is_some()
     }
 
+    /// The request is sent to this server.
+    pub fn attempt(&self, server: SocketAddr) {
+        if let Some(span) = &self.span {
+            let mut state = lock(&span.state);
+            state.attempts += 1;
+            state.target = Some(server);
+            let server = server.to_string();
+            state.span.event("attempt", "server.address", &server);
+        }
+    }
+
     /// That server could not answer.
     pub fn attempt_failed(&self, failure: &ExchangeFailure) {
         if let Some(span) = &self.span {
-            span.attempt_failed(failure.name());
+            let mut state = lock(&span.state);
+            state.span.event("attempt failed", "reason", failure.name());
         }
     }
 
     /// The answer begins `now`. To be called before its header is written: a client that has it finds it counted.
     pub fn answer_begins(&self, code: u16, now: Instant) {
-        if !self.counted.swap(true, Ordering::Relaxed) {
+        if self.code.load(Ordering::Relaxed) == 0 {
+            self.code.store(code, Ordering::Relaxed);
             self.metrics.count(self.row, self.class, Some(code));
             let seconds = (now - self.started).as_secs_f64();
             self.metrics.observe(self.row, self.class, seconds);
-            if let Some(span) = &self.span {
-                span.answered(code);
-            }
         }
     }
 
     /// The request has ended. Its client may have gone away before the answer began. `refusal`: why the proxy answered
     /// itself.
     pub fn ended(self, refusal: Option<&str>) {
-        if !self.counted.into_inner() {
+        let code = Some(self.code.into_inner()).filter(|code| *code > 0);
+        if code.is_none() {
             self.metrics.count(self.row, self.class, None);
         }
-        if let Some(span) = self.span {
-            span.ended(decision(self.row), self.class.name(), refusal);
+        let Some(span) = self.span else {
+            return;
+        };
+        let RequestSpan { tracer, state } = *span;
+        let State {
+            mut span,
+            attempts,
+            target,
+        } = state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        span.text("kube_interop_proxy.decision", decision(self.row));
+        span.text("kube_interop_proxy.verb_class", self.class.name());
+        span.number("kube_interop_proxy.attempts", attempts);
+        if let Some(target) = target {
+            span.text("kube_interop_proxy.target", &target.to_string());
         }
+        if let Some(refusal) = refusal {
+            span.text("kube_interop_proxy.refusal", refusal);
+        }
+        if let Some(code) = code {
+            span.number("http.response.status_code", code.into());
+        }
+        let failed = code.is_some_and(|code| code >= 500);
+        tracer.ended(span, failed);
     }
+}
+
+/// An open span.
+pub struct RequestSpan<'a> {
+    tracer: &'a Tracer,
+    /// Never contended: one task serves a request.
+    state: Mutex<State>,
+}
+
+struct State {
+    span: OpenSpan,
+    attempts: i64,
+    /// The server that was tried last.
+    target: Option<SocketAddr>,
+}
+
+impl<'a> RequestSpan<'a> {
+    /// Begins a span if the request is sampled. `trusted`: its `traceparent` decides that. Then `header` tells the next
+    /// server to continue it; otherwise its `traceparent` passes as it came. Boxed: few requests have one.
+    pub fn begin(
+        tracer: &'a Tracer,
+        trusted: bool,
+        header: &mut Parts,
+        path: &str,
+    ) -> Option<Box<Self>> {
+        let parent = TraceContext::of(&header.headers);
+        let method = known(&header.method);
+        let mut span = tracer.sample(parent, trusted, method)?;
+        span.text("http.request.method", method);
+        span.text("url.path", path);
+        if parent.is_none() {
+            header.headers.remove(TRACESTATE);
+        }
+        if let Some(value) = span.context.header() {
+            // Without room for it the request would be refused as too large in any case.
+            let _ = set(&mut header.headers, TRACEPARENT, value);
+        }
+        let state = Mutex::new(State {
+            span,
+            attempts: 0,
+            target: None,
+        });
+        Some(Box::new(Self { tracer, state }))
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Names standard methods. Clients choose any others.
+fn known(method: &Method) -> &'static str {
+    const STANDARD: [&str; 8] = [
+        "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT",
+    ];
+    let known = STANDARD.into_iter().find(|known| *known == method.as_str());
+    known.unwrap_or("other")
 }
 
 #[cfg(test)]
@@ -293,8 +348,6 @@ mod tests {
 
     #[test]
     fn every_code_has_one_value() {
-        let values: std::collections::BTreeSet<_> = (0..CODE_VALUES).map(code_value).collect();
-        assert_eq!(values.len(), CODE_VALUES);
         assert!(CODES.is_sorted());
         for (code, value) in [
             (Some(200), "200"),
@@ -304,10 +357,8 @@ mod tests {
             (Some(999), "5xx"),
             (None, "none"),
         ] {
-            assert_eq!(code_value(code_index(code)), value, "{code:?}");
-        }
-        for (code, value) in CODES {
-            assert_eq!(code.to_string(), value);
+            let mut digits = [0; 3];
+            assert_eq!(code_value(code_index(code), &mut digits), value, "{code:?}");
         }
     }
 
@@ -316,7 +367,13 @@ mod tests {
         let registry = Registry::new();
         let metrics = RequestMetrics::new(&registry).unwrap();
         let rows = Row::ALL.into_iter().map(Some).chain([None]);
-        let each = rows.flat_map(|row| VerbClass::ALL.map(|class| (row, class)));
+        let classes = [
+            VerbClass::Read,
+            VerbClass::List,
+            VerbClass::Write,
+            VerbClass::LongRunning,
+        ];
+        let each = rows.flat_map(|row| classes.map(|class| (row, class)));
         for (row, class) in each.clone() {
             for code in [Some(101), Some(200), Some(504), Some(599), None] {
                 metrics.count(row, class, code);
