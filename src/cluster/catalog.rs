@@ -276,10 +276,12 @@ fn log(before: &Snapshot, now: &Snapshot, is_own: impl Fn(&Server) -> bool) {
         tracing::info!(servers, targets, "the state in etcd was read");
     } else if now.synced {
         for (server, state) in transitions(before, now) {
-            if state != FORGOTTEN || !is_own(server) {
-                // Quoted: it was read from etcd.
-                tracing::info!(peer = ?server.id, address = %server.endpoint, state, "peer");
-            }
+            let state = match state == FORGOTTEN && is_own(server) {
+                true => "no peer: it is this server itself, from before its start",
+                false => state,
+            };
+            // Quoted: it was read from etcd.
+            tracing::info!(peer = ?server.id, address = %server.endpoint, state, "peer");
         }
     }
 }
