@@ -211,17 +211,7 @@ impl RelayService {
             method: context.method.clone(),
             path: context.path.into(),
         };
-        let delivered = match delivered {
-            // What is left of a watch is logged at its end.
-            Delivered::Continues(mut rest) => {
-                rest.request = Some(entry.into_owned());
-                Delivered::Continues(rest)
-            }
-            Delivered::Ended(outcome) => {
-                entry.log(&context.downstream.client, &context.caller, outcome);
-                Delivered::Ended(outcome)
-            }
-        };
+        let delivered = logged(&context, entry, delivered);
         context.meter.ended(refusal);
         delivered
     }
@@ -306,6 +296,20 @@ impl RelayService {
             && rand::thread_rng().gen_bool(chance)
         {
             context.downstream.go_away();
+        }
+    }
+}
+
+/// Logs a request that has ended. What is left of a watch is logged at its end.
+fn logged(context: &RequestContext<'_>, entry: AccessEntry<'_>, delivered: Delivered) -> Delivered {
+    match delivered {
+        Delivered::Continues(mut rest) => {
+            rest.request = Some(entry.into_owned());
+            Delivered::Continues(rest)
+        }
+        Delivered::Ended(outcome) => {
+            entry.log(&context.downstream.client, &context.caller, outcome);
+            Delivered::Ended(outcome)
         }
     }
 }

@@ -304,6 +304,20 @@ pub(super) struct Answer<'s, 'w> {
 }
 
 impl Answer<'_, '_> {
+    /// Passes on what was read of the server.
+    async fn piece(
+        &mut self,
+        down: &mut ClientSession,
+        up: &mut UpstreamSession,
+        piece: Result<Option<Bytes>, PieceError>,
+    ) -> Result<Option<End>, ExchangeFailure> {
+        match piece {
+            Ok(data) => Ok(self.take(down, up, data).await),
+            Err(PieceError::Failed(failure)) => Err(failure),
+            Err(PieceError::BrokeOff(error)) => Ok(rare(|| self.break_off(down, &error)).await),
+        }
+    }
+
     /// Passes a piece on that came from the server; `None`: the server has ended the answer.
     async fn take(
         &mut self,
@@ -463,22 +477,13 @@ pub(super) async fn stream(
     let long = exchange.context.kind != RequestKind::Short;
     // Only a long-running request waits for it, and a short one has no place for it.
     let mut turn = long.then(|| rare(|| ends(final_bookmark, &revalidation)));
-    let mut writer = exchange.answer_writer(up.content_length());
-    if let UpstreamSession::H1(_) = up {
-        writer = writer.of_http1();
-    }
+    let mut writer = stream_writer(exchange, &up);
     let mut answer = Answer {
         final_bookmark,
         caller: &exchange.context.caller,
         server: exchange.route.address,
         writer: &mut writer,
-        duplex: match down {
-            // A watch has no request body, and [`FinalBookmark`] ends it.
-            ClientSession::H2(stream) if upload.is_expected() && !final_bookmark.is_watch() => {
-                stream.take_writer()
-            }
-            _ => None,
-        },
+        duplex: duplex(down, upload, final_bookmark),
         pending: None,
     };
     let end = loop {
@@ -500,13 +505,7 @@ pub(super) async fn stream(
                 if start.is_none() && piece.is_ok() {
                     upload.forget();
                 }
-                match piece {
-                    Ok(data) => answer.take(down, &mut up, data).await,
-                    Err(PieceError::Failed(failure)) => return Err(failure),
-                    Err(PieceError::BrokeOff(error)) => {
-                        rare(|| answer.break_off(down, &error)).await
-                    }
-                }
+                answer.piece(down, &mut up, piece).await?
             }
             end = answer.progress() => end,
             () = upload.progress(), if pending => None,
@@ -524,6 +523,29 @@ pub(super) async fn stream(
         exchange.release(up, upload.is_sent()).await;
     }
     Ok(end.outcome(upload.answered(code)).into())
+}
+
+/// Over HTTP/1.1 the server's connection has no window.
+fn stream_writer<'e>(exchange: &Exchange<'e>, up: &UpstreamSession) -> AnswerWriter<'e> {
+    let writer = exchange.answer_writer(up.content_length());
+    match up {
+        UpstreamSession::H1(_) => writer.of_http1(),
+        UpstreamSession::H2(_) => writer,
+    }
+}
+
+/// See [`Answer::duplex`]. A watch has no request body, and [`FinalBookmark`] ends it.
+fn duplex(
+    down: &mut ClientSession,
+    upload: &Upload,
+    final_bookmark: &FinalBookmark<'_>,
+) -> Option<SendStream<Bytes>> {
+    match down {
+        ClientSession::H2(stream) if upload.is_expected() && !final_bookmark.is_watch() => {
+            stream.take_writer()
+        }
+        _ => None,
+    }
 }
 
 /// Resolves when a future that is there has resolved.

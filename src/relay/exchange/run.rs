@@ -75,13 +75,11 @@ pub async fn run(
         let Ok(begun) = pass_header(exchange, down, response, end).await else {
             return Ok(Outcome::Broken.into());
         };
-        let own_time = own_time + (begun - answered);
-        let metrics = &context.shared.metrics;
-        metrics.own_time.observe(own_time.as_secs_f64());
+        let own_time = (own_time + (begun - answered)).as_secs_f64();
+        context.shared.metrics.own_time.observe(own_time);
         if end {
-            let outcome = upload.answered(code);
             exchange.release(up, upload.is_sent()).await;
-            return Ok(outcome.into());
+            return Ok(upload.answered(code).into());
         }
     }
     if code == StatusCode::SWITCHING_PROTOCOLS {
