@@ -176,6 +176,8 @@ impl<'a> ForwardedRequest<'a> {
             ticker: &context.upstreams.ticker,
         });
         let delivered = exchange::run(&exchange, session, header, upload, permit).await?;
+        // A quiet watch may end before it is clear that no 410 comes.
+        exchange.expiry.avoided(&context.shared.metrics.watches);
         self.count_answer(route, &delivered, tries);
         Ok(delivered)
     }

@@ -1,6 +1,7 @@
 //! What becomes of a 410 to a watch, and of the answer of another server that is asked because of it (KEP-1904). The first
 //! event of a watch is held back until it is known that it is no 410.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ pub enum Expiry<'a> {
 pub struct ResumedWatch {
     /// The `Content-Type` of the header that the client has; empty before it has one.
     begun: OnceLock<Option<HeaderValue>>,
+    /// The current server serves it, which is not counted yet.
+    served: AtomicBool,
     /// Held while a server is asked.
     permit: Mutex<Option<OwnedSemaphorePermit>>,
 }
@@ -54,6 +57,7 @@ impl ResumedWatch {
         }
         Self {
             begun,
+            served: AtomicBool::new(false),
             permit: Mutex::new(permit),
         }
     }
@@ -61,6 +65,11 @@ impl ResumedWatch {
     /// The `Content-Type` of the header that the client has; `None` before it has one.
     pub fn begun(&self) -> Option<&Option<HeaderValue>> {
         self.begun.get()
+    }
+
+    /// The current server does not serve it either.
+    pub fn failed(&self) {
+        self.served.store(false, Ordering::Relaxed);
     }
 
     /// No server is asked any more. From now on the client decides how long it takes.
@@ -98,6 +107,7 @@ impl Expiry<'_> {
             return true;
         };
         let accepted = goes_on(watch.begun(), response);
+        watch.served.store(accepted, Ordering::Relaxed);
         if accepted {
             // The watch may stay open for hours.
             watch.end_asking();
@@ -105,9 +115,11 @@ impl Expiry<'_> {
         accepted
     }
 
-    /// The server serves the watch.
-    fn avoided(self, metrics: &WatchMetrics) {
-        if let Expiry::Asked(_) = self {
+    /// Counts, once, a watch that another server serves: as soon as that is known, or at its end, which may come before.
+    pub fn avoided(self, metrics: &WatchMetrics) {
+        if let Expiry::Asked(watch) = self
+            && watch.served.swap(false, Ordering::Relaxed)
+        {
             metrics.expired(true);
         }
     }
@@ -250,5 +262,49 @@ pub fn expired_event(kept: &Expired, content_type: Option<&HeaderValue>) -> Byte
             // Without an event the client resumes once more.
             event.unwrap_or_default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::Registry;
+
+    use super::*;
+    use crate::metrics::text;
+
+    #[test]
+    fn a_watch_counts_once_when_a_server_serves_it_and_not_when_that_fails() {
+        let registry = Registry::new();
+        let metrics = WatchMetrics::new(&registry).unwrap();
+        let avoided = || {
+            let line = r#"kube_interop_proxy_expired_watches_total{result="avoided"} "#;
+            let text = text(&registry).unwrap();
+            let count = text.lines().find_map(|found| found.strip_prefix(line));
+            count.unwrap().to_owned()
+        };
+        let json = HeaderValue::from_static("application/json");
+        let event = ExpiredEvent {
+            content_type: Some(json.clone()),
+            body: Bytes::new(),
+        };
+        let watch = ResumedWatch::new(&Expired::Event(Arc::new(event)), None);
+        let asked = Expiry::Asked(&watch);
+        let answer = |status: u16| {
+            let mut answer = ResponseHeader::build(status, None).unwrap();
+            answer.insert_header(CONTENT_TYPE, json.clone()).unwrap();
+            answer
+        };
+        assert!(!asked.accepts(&answer(500)));
+        asked.avoided(&metrics);
+        // Its first event is a 410, too. The client goes away before the next server answers.
+        assert!(asked.accepts(&answer(200)));
+        watch.failed();
+        asked.avoided(&metrics);
+        assert_eq!(avoided(), "0");
+        assert!(asked.accepts(&answer(200)));
+        asked.avoided(&metrics);
+        asked.avoided(&metrics);
+        Expiry::Ask.avoided(&metrics);
+        assert_eq!(avoided(), "1");
     }
 }

@@ -296,6 +296,7 @@ impl ExpiredWatch {
 
     /// The server `route` does not serve the watch either.
     fn failed(&mut self, route: &Route, failure: &ExchangeFailure) {
+        self.watch.failed();
         if let (Expired::Answer(_), ExchangeFailure::Expired(Expired::Event(event))) =
             (&self.expired, failure)
         {
