@@ -162,10 +162,10 @@ impl<'a> FinalBookmark<'a> {
         }
         if let Some(watch) = self.watch.as_mut().and_then(Arc::get_mut) {
             let format = FrameFormat::of_answer(&response.headers);
-            let follower = format.map(|format| match &mut watch.bookmark_request {
+            let follower = match &mut watch.bookmark_request {
                 Some(request) => request.answered(format),
-                None => Follower::of_boundaries(format),
-            });
+                None => format.map(Follower::of_boundaries),
+            };
             watch.follower = Mutex::new(follower);
             if let Some(request) = &watch.bookmark_request {
                 request.ask_where_stored(self.shared, watch);
@@ -352,10 +352,11 @@ impl Watch {
 
 impl BookmarkRequest {
     /// The answer begins, in this format.
-    fn answered(&mut self, format: FrameFormat) -> Follower {
-        let accept = self.accept.take();
+    fn answered(&mut self, format: Option<FrameFormat>) -> Option<Follower> {
+        // Of an unknown format too: its value may hold all that was read with the header, for hours.
+        let (accept, format) = (self.accept.take(), format?);
         self.transformed = format.transformed(accept.as_ref()).map(Box::new);
-        Follower::new(format, self.start)
+        Some(Follower::new(format, self.start))
     }
 
     /// Asks whether the watch's server stores the resource in this etcd. Returns the resource's key prefix, too; `None`:
