@@ -34,7 +34,7 @@ use crate::relay::exchange::{Delivered, Upload};
 use crate::relay::forward::forward;
 use crate::relay::observe::{AccessEntry, RequestMeter, RequestSpan, VerbClass};
 use crate::relay::outcome::Outcome;
-use crate::relay::plan::plan;
+use crate::relay::plan::{is_held_back, plan};
 use crate::relay::shared::Shared;
 use crate::relay::upstream::{RequestKind, STREAMS, Tokens, Upstreams};
 use crate::request::caller::Caller;
@@ -343,18 +343,25 @@ fn unfit(
             && is_hosted(header)
             && info::is_well_formed(context.path, header.uri.query())
     };
-    if !has_one_length(session.as_http1(), &header.headers) {
-        Some(Refusal::Unreadable)
+    let refusal = if !has_one_length(session.as_http1(), &header.headers) {
+        return Some(Refusal::Unreadable);
     } else if expectation == Expectation::Unknown {
-        Some(Refusal::ExpectationFailed)
+        return Some(Refusal::ExpectationFailed);
     } else if !is_well_formed() {
-        Some(Refusal::BadTarget)
+        Refusal::BadTarget
     } else if context.caller == Caller::Unverifiable {
-        Some(Refusal::Unauthorized)
+        Refusal::Unauthorized
     } else if context.version.is_err() && !context.rerouted {
-        Some(Refusal::BadVersion)
+        Refusal::BadVersion
     } else {
-        None
+        return None;
+    };
+    // Whatever a request that could be read asks for: a starting apiserver comes first.
+    let (config, asked) = (&context.settings.if_ready, context.if_ready);
+    let initialized = context.shared.local.is_initialized();
+    match is_held_back(config, context.path, asked, initialized) {
+        true => Some(Refusal::NotInitialized),
+        false => Some(refusal),
     }
 }
 

@@ -50,6 +50,11 @@ async fn the_four_cases_of_the_kep() {
         assert_refused(&answer, "not initialized");
         assert_eq!(answer.header(TOLD), "false");
     }
+    // Before it is told what else would be refused.
+    let malformed = admin.header("X-Kubernetes-Compatibility-Version", "x");
+    let answer = malformed.header(ASKED, "1").get(PODS).await;
+    assert_refused(&answer, "not initialized");
+    assert_eq!(malformed.get(PODS).await.code(), 400);
     assert_eq!(double.count(PODS), 0, "nothing reaches the apiserver");
     let answer = admin.get(PODS).await;
     assert_eq!(answer.code(), 200, "{}", answer.text());
