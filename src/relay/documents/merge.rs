@@ -7,6 +7,7 @@ use crate::discovery::merge::{self, DocumentFormat, MergeError};
 use crate::discovery::openapi;
 use crate::discovery::peer_discovery::{PeerDiscovery, PeerListing, SharedPeerDiscovery};
 use crate::kube::discovery::DiscoveryDocument;
+use crate::kube::gvr::{Custom, GvrRef};
 use crate::kube::media_type;
 
 /// Why a document cannot be merged.
@@ -68,6 +69,39 @@ pub(super) fn merge_document(
     Ok(Entity::new(key, body.unwrap_or_default(), merged))
 }
 
+/// Why `merge_document` would fail whatever the apiserver's document has in it, if the apiserver lists what of a group
+/// version is in `custom` as well.
+pub(super) fn refuses(
+    key: &EntityKey,
+    peer_discovery: &PeerDiscovery,
+    custom: &Custom,
+) -> Option<OverlayError> {
+    let text = key.content_type.to_str().unwrap_or("");
+    let document = &key.document;
+    let is_merged = merge::is_merged(document, media_type::is_aggregated(text));
+    if !is_merged || key.for_one || !peer_discovery.adds_to(document) {
+        return None;
+    }
+    if DocumentFormat::of(text).is_none() {
+        return Some(unusable_form(text));
+    }
+    let of = document.group_version()?;
+    let is_custom = |resource: &str| {
+        custom.contains(GvrRef {
+            group: &of.group,
+            version: &of.version,
+            resource,
+            subresource: "",
+        })
+    };
+    let stale = peer_discovery.others.is_stale_for(of, is_custom);
+    stale.then_some(MergeError::Stale.into())
+}
+
+fn unusable_form(content_type: &str) -> OverlayError {
+    OverlayError::Unusable(format!("discovery in the form {content_type:?}").into())
+}
+
 /// Adds to a list of groups what the apiserver serves and does not list. Then adds what peers list, unless the document
 /// is for one server.
 fn discovery(
@@ -88,9 +122,7 @@ fn discovery(
             let all = own.into_iter().chain(others);
             merge::merge(document, aggregated, format, body, all).map_err(OverlayError::from)
         }
-        None => Err(OverlayError::Unusable(
-            format!("discovery in the form {text:?}").into(),
-        )),
+        None => Err(unusable_form(text)),
     };
     match merged {
         // It may be complete as it is.

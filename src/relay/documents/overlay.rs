@@ -16,11 +16,12 @@ use tokio::task::spawn_blocking;
 
 use super::cache::{Cache, Variant};
 use super::entity::{Entity, EntityKey, EntitySource};
-use super::merge::{OverlayError, merge_document};
+use super::merge::{self, OverlayError, merge_document};
 use super::metrics::DocumentMetrics;
 use crate::discovery::openapi::OpenApiFormat;
 use crate::discovery::peer_discovery::{PeerDiscovery, SharedPeerDiscovery};
 use crate::kube::discovery::DiscoveryDocument;
+use crate::kube::gvr::Custom;
 use crate::relay::answer::{StatusFormat, is_for_one_server};
 use crate::relay::upstream::health::Health;
 use crate::relay::upstream::{BodyPrefix, UpstreamSession};
@@ -113,6 +114,12 @@ impl Overlay {
         }
     }
 
+    /// Why a GET would fail that got this answer, if the apiserver lists what is in `custom`. HEAD gets no document.
+    pub fn refuses(&self, response: &ResponseHeader, custom: &Custom) -> Option<OverlayError> {
+        let key = self.key(content_type_of(response), EntitySource::hash(b""));
+        merge::refuses(&key, &self.peer_discovery, custom)
+    }
+
     fn key(&self, content_type: HeaderValue, source: EntitySource) -> EntityKey {
         let accept = self.variant.accept.as_ref();
         let text = content_type.to_str().unwrap_or("");
@@ -123,6 +130,11 @@ impl Overlay {
             source,
         }
     }
+}
+
+fn content_type_of(response: &ResponseHeader) -> HeaderValue {
+    let content_type = response.headers.get(CONTENT_TYPE).cloned();
+    content_type.unwrap_or(HeaderValue::from_static(""))
 }
 
 /// Reads the header as kube-apiserver does.
@@ -208,8 +220,7 @@ impl DocumentMaker<'_> {
             let problem = format!("in the encoding {encoding:?}");
             return Err(OverlayError::Unusable(problem.into()));
         }
-        let content_type = headers.get(CONTENT_TYPE).cloned();
-        let content_type = content_type.unwrap_or(HeaderValue::from_static(""));
+        let content_type = content_type_of(response);
         let source = headers.get(ETAG).cloned().map(EntitySource::Etag);
         let key = source.map(|source| overlay.key(content_type.clone(), source));
         let known = || self.known(overlay, key.as_ref()?);

@@ -31,6 +31,10 @@ pub(super) async fn send_merged(
     let head = exchange.context.method == Method::HEAD;
     let delivered = if head && response.status == StatusCode::OK {
         // HEAD has no document to merge, and headers about the apiserver's own document would be wrong.
+        let custom = shared.published.snapshot.load().custom.clone();
+        if let Some(error) = overlay.refuses(&response, &custom) {
+            return Err(unmerged(exchange, error));
+        }
         upload.forget();
         remove_headers(&mut response);
         pass_header(exchange, down, response, true)
