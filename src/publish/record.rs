@@ -65,6 +65,9 @@ pub struct Publisher {
     pub record_ttl: Duration,
 }
 
+/// `metadata.generation` of our entry below `peerserverleases`. An apiserver's own has its number of writes, and is else the
+/// same to the byte: with 1 its first one could not be told from ours.
+const ENTRY_GENERATION: i64 = 0;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 /// Time limit for etcd when the proxy stops.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(3);
@@ -252,7 +255,7 @@ impl Publisher {
 
     /// Writes the entry for apiservers that reroute by themselves, or removes it. They look entries up by the names of
     /// identity Leases, so it has the apiserver's `id` and not the proxy's. An entry with another value is the
-    /// apiserver's own.
+    /// apiserver's own: it counts its writes from 1, and ours have [`ENTRY_GENERATION`].
     async fn write_entry(&mut self, id: Option<Arc<str>>) -> Result<(), SourceError> {
         if let Some((former, key)) = &mut self.entry
             && Some(&*former) != id.as_ref()
@@ -265,16 +268,14 @@ impl Publisher {
             server: id.to_string(),
             address: canonical(self.own.endpoint),
         };
-        let value = encode_endpoints(&entry, 1);
+        let value = encode_endpoints(&entry, ENTRY_GENERATION);
         let name = format!("{}{id}", self.keys.of(Topic::PeerEndpoints));
-        let (_, mut key) = self
-            .entry
-            .take()
-            .unwrap_or((id.clone(), EtcdKey::new(name)));
+        let (_, key) = self.entry.get_or_insert((id, EtcdKey::new(name)));
         let there = key.read(&mut self.etcd).await?;
         if there.is_none_or(|there| there == value) {
-            let (_, key) = self.entry.insert((id, key));
             key.put(&mut self.etcd, value, self.live_ttl).await?;
+        } else {
+            self.entry = None;
         }
         Ok(())
     }
@@ -430,5 +431,17 @@ mod tests {
         let ttl = Duration::from_secs(15);
         assert_eq!(pause_after(u32::MAX, ttl), pause(ttl));
         assert!(pause_after(1, ttl) < Duration::from_secs(1));
+    }
+
+    #[test]
+    fn an_apiservers_first_entry_is_not_taken_for_ours() {
+        let entry = PeerEndpoint {
+            server: "apiserver-a".to_owned(),
+            address: "10.0.0.11:6443".parse().unwrap(),
+        };
+        let ours = encode_endpoints(&entry, ENTRY_GENERATION);
+        for written in 1..=3 {
+            assert_ne!(encode_endpoints(&entry, written), ours);
+        }
     }
 }
