@@ -217,8 +217,8 @@ impl ClusterState {
         id: &str,
         served: Option<Arc<ServedSet>>,
     ) -> Option<Arc<ServedSet>> {
-        let mut all = served.as_deref().cloned().unwrap_or_default();
-        let known = all.len();
+        let is_known = |gvr: &Gvr| served.as_ref().is_some_and(|served| served.contains(gvr));
+        let mut more = ServedSet::new();
         for (name, at) in self.storage.iter() {
             let Some((group, resource)) = stored_resource(name) else {
                 continue;
@@ -231,15 +231,17 @@ impl ClusterState {
                     resource: resource.to_owned(),
                     subresource: String::new(),
                 };
-                if !self.custom().contains(gvr.borrow()) {
-                    all.insert(gvr);
+                if !is_known(&gvr) && !self.custom().contains(gvr.borrow()) {
+                    more.insert(gvr);
                 }
             }
         }
-        match all.len() == known {
-            true => served,
-            false => Some(Arc::new(all)),
+        // Mostly there is nothing to add, and the set stays shared.
+        if more.is_empty() {
+            return served;
         }
+        more.extend(served.iter().flat_map(|served| served.iter()).cloned());
+        Some(Arc::new(more))
     }
 
     /// What the newest record of our address says, whatever its ID: this server may not know its own yet.
