@@ -6,7 +6,7 @@
 //! built-in resource that only others serve. In protobuf, fields that [`model`] and [`legacy`] do not have are lost,
 //! but only in documents that something is added to.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use k8s_pb::apimachinery::pkg::runtime::{TypeMeta, Unknown};
 use prost::Message;
@@ -348,16 +348,20 @@ impl Merging {
         let Value::Array(list) = &mut local["resources"] else {
             return Ok(());
         };
-        let before = list.len();
+        let others = other.resources.iter().filter(|it| it.is_served());
+        let others: HashSet<&str> = others.map(|it| it.name.as_str()).collect();
+        // Of what only subresources are listed, they may be the local server's own.
+        let names = list.iter().map(|entry| text(entry, "/name"));
+        let taken: HashSet<String> = names
+            .filter(|name| self.replaces && others.contains(name))
+            .map(str::to_owned)
+            .collect();
         list.retain(|entry| {
             let name = text(entry, "/name");
-            let resource = name.split_once('/').map_or(name, |(resource, _)| resource);
-            let mut others = other.resources.iter().filter(|it| it.is_served());
-            !self.replaces || others.all(|other| other.name != resource)
+            !taken.contains(name.split_once('/').map_or(name, |(resource, _)| resource))
         });
-        let removed = list.len() < before;
-        self.changed |= removed;
-        match removed && other.is_stale() {
+        self.changed |= !taken.is_empty();
+        match !taken.is_empty() && other.is_stale() {
             true => Err(MergeError::Stale),
             false => Ok(()),
         }
