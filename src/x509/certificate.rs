@@ -4,9 +4,10 @@
 
 use std::ops::RangeInclusive;
 
+use ::time::{Date, Month, PrimitiveDateTime, Time};
 use bytes::Bytes;
-use der::Tag;
-use der::asn1::{GeneralizedTime, IntRef, UtcTime};
+use der::asn1::{AnyRef, IntRef};
+use der::{Tag, Tagged as _};
 
 use super::der::{DerReader, constructed, context};
 use super::extensions::{self, Extensions};
@@ -22,8 +23,8 @@ pub struct Certificate {
     pub(super) issuer: Bytes,
     pub(super) subject: Bytes,
     /// Unix seconds.
-    pub(super) not_before: u64,
-    pub(super) not_after: u64,
+    pub(super) not_before: i64,
+    pub(super) not_after: i64,
     /// SubjectPublicKeyInfo, encoded, then decoded.
     pub(super) key_info: Bytes,
     pub(super) key: Key,
@@ -78,25 +79,44 @@ impl Certificate {
 
     /// `now`: Unix seconds.
     pub(super) fn is_valid_at(&self, now: u64) -> bool {
+        let now = i64::try_from(now).unwrap_or(i64::MAX);
         (self.not_before..=self.not_after).contains(&now)
     }
 
     /// Unix seconds around `now` in which it neither becomes valid nor expires.
     pub(super) fn unchanged(&self, now: u64) -> RangeInclusive<u64> {
         let changes = [self.not_before, self.not_after + 1];
+        let changes = changes.map(|change| u64::try_from(change).unwrap_or(0));
         let from = changes.iter().filter(|change| **change <= now).max();
         let next = changes.iter().filter(|change| **change > now).min();
         from.copied().unwrap_or(0)..=next.map_or(u64::MAX, |next| next - 1)
     }
 }
 
-/// A UTCTime or a GeneralizedTime, in Unix seconds.
-fn time(content: &mut DerReader<'_>) -> Option<u64> {
-    let time = match content.is_next(Tag::UtcTime) {
-        true => content.read::<UtcTime>()?.to_unix_duration(),
-        false => content.read::<GeneralizedTime>()?.to_unix_duration(),
+/// A UTCTime or a GeneralizedTime of DER, in Unix seconds. The types of `der` begin in 1970; some CAs began before.
+fn time(content: &mut DerReader<'_>) -> Option<i64> {
+    let value: AnyRef<'_> = content.read()?;
+    let digits = value.value().strip_suffix(b"Z")?;
+    let text = std::str::from_utf8(digits).ok()?;
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let (year, rest) = match value.tag() {
+        Tag::UtcTime => text.split_at_checked(2)?,
+        Tag::GeneralizedTime => text.split_at_checked(4)?,
+        _ => return None,
     };
-    Some(time.as_secs())
+    let year = match (year.len(), year.parse::<i32>().ok()?) {
+        (2, year @ 50..) => 1900 + year,
+        (2, year) => 2000 + year,
+        (_, year) => year,
+    };
+    let number = |at: usize| rest.get(at..at + 2)?.parse::<u8>().ok();
+    let month = Month::try_from(number(0)?).ok()?;
+    let date = Date::from_calendar_date(year, month, number(2)?).ok()?;
+    let time = Time::from_hms(number(4)?, number(6)?, number(8)?).ok()?;
+    let moment = PrimitiveDateTime::new(date, time).assume_utc();
+    (rest.len() == 10).then(|| moment.unix_timestamp())
 }
 
 /// 1, 2 or 3.
@@ -115,5 +135,45 @@ fn extensions(raw: &Bytes, content: &mut DerReader<'_>) -> Option<Extensions> {
     match content.tagged(constructed(3))? {
         Some(list) => extensions::read(raw, DerReader::new(list)?.sequence()?),
         None => Some(Extensions::default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_der_also_before_1970() {
+        let read = |tag: Tag, text: &str| {
+            let mut der = vec![tag.octet(), u8::try_from(text.len()).unwrap()];
+            der.extend(text.bytes());
+            time(&mut DerReader::new(&der)?)
+        };
+        for (text, seconds) in [
+            ("700101000000Z", Some(0)),
+            ("691231235959Z", Some(-1)),
+            ("500101000000Z", Some(-631_152_000)),
+            ("491231235959Z", Some(2_524_607_999)),
+            ("240229000000Z", Some(1_709_164_800)),
+            ("260229000000Z", None),
+            ("2611220930Z", None),
+            ("261122093000+0130", None),
+            ("261122093000", None),
+            ("261122093000.5Z", None),
+            ("261122246000Z", None),
+            ("+61122093000Z", None),
+            ("Z", None),
+        ] {
+            assert_eq!(read(Tag::UtcTime, text), seconds, "{text}");
+        }
+        for (text, seconds) in [
+            ("20500101000000Z", Some(2_524_608_000)),
+            ("99991231235959Z", Some(253_402_300_799)),
+            ("00000301000000Z", Some(-62_162_035_200)),
+            ("205001010000Z", None),
+        ] {
+            assert_eq!(read(Tag::GeneralizedTime, text), seconds, "{text}");
+        }
+        assert_eq!(read(Tag::OctetString, "700101000000Z"), None);
     }
 }
