@@ -54,16 +54,17 @@ pub(super) fn is_mailbox_within(address: &str, constraint: &str) -> Option<bool>
 /// The domain of a URI's host; `None`: there is none, or it is an IP address.
 pub(super) fn of_uri(uri: &str) -> Option<&str> {
     let (scheme, rest) = uri.split_once("://")?;
+    let is_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
     let (authority, _path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"+-._:@".contains(&b);
     let host = authority.rsplit('@').next()?;
-    let (name, _port) = host.split_once(':').unwrap_or((host, ""));
+    let (name, port) = host.split_once(':').unwrap_or((host, ""));
     let is_name = !name.is_empty() && name.parse::<IpAddr>().is_err();
-    (is_name
-        && [scheme, authority]
-            .iter()
-            .all(|part| part.bytes().all(plain)))
-    .then_some(name)
+    let is_plain = authority.bytes().all(plain) && port.bytes().all(|b| b.is_ascii_digit());
+    (is_scheme && is_name && is_plain).then_some(name)
 }
 
 #[cfg(test)]
@@ -145,6 +146,11 @@ mod tests {
             ("https://[::1]:443/", None),
             ("https://exa%6dple.org/", None),
             ("https:///a", None),
+            // Go finds no host in it, two colons, no port, and no scheme.
+            ("urn:a://example.org", None),
+            ("https://example.org:1:2/", None),
+            ("https://example.org:a/", None),
+            ("1a://example.org", None),
             ("//example.org/a", None),
             ("/a/b", None),
             ("urn:uuid:1", None),
