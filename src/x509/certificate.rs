@@ -1,4 +1,4 @@
-//! Parses the certificates that Go's crypto/x509 parses (`parseCertificate`, Go 1.19), and no others.
+//! Parses certificates as Go's crypto/x509 does (`parseCertificate`, Go 1.19), as far as it decides something.
 //!
 //! Parts are slices of one copy of the certificate, so CAs are parsed only once.
 
@@ -36,7 +36,7 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// `None`: Go would not parse it.
+    /// `None`: it cannot be read.
     pub fn parse(der: &[u8]) -> Option<Self> {
         let raw = Bytes::copy_from_slice(der);
         let mut outer = DerReader::new(&raw)?;

@@ -1,7 +1,8 @@
 //! Reads a certificate's extensions as Go 1.19 does (`processExtensions`).
 //!
 //! An extension that counts here and cannot be read makes the whole certificate invalid, critical or not. Those that Go
-//! only knows are not read. An unknown one matters only if it is critical. Go 1.24 and later know the critical policy extensions, too.
+//! only knows are not read. An unknown one matters only if it is critical. Go 1.24 and later know the critical policy
+//! extensions, too.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,5 @@
-//! Verifies client certificate chains exactly as Go's crypto/x509 does for kube-apiserver.
+//! Verifies client certificate chains as Go's crypto/x509 does for kube-apiserver. `docs/compatibility.md` has the
+//! differences.
 //!
 //! Follows Go 1.19 (`parseCertificate`, `Verify`, `buildChains`, `isValid`). Rust's TLS libraries decide differently: they
 //! reject leaves of X.509 v1 and leaves that are CAs, and accept expired CAs. Who is named by the leaf is read here too, so
