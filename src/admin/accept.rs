@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt::Display;
 use std::net::{SocketAddr, TcpListener};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,14 +22,17 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::page;
 use super::pages::{AdminResponse, TEXT};
 use crate::log_throttle::LogRateLimit;
 
-/// For the header of a request. Prometheus comes back on the same connection after its scrape interval.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(120);
+/// For the whole header of the first request.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(10);
+/// From an answer to the whole header of the next request: Prometheus comes back on the same connection after its scrape
+/// interval. So long a client may also take to read the answer.
+const NEXT_TIMEOUT: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A port and what its connections may use.
@@ -90,7 +95,9 @@ pub(super) async fn serve_http<A: Future<Output = AdminResponse>>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     answer: impl Fn(request::Parts) -> A,
 ) {
+    let has_asked = AtomicBool::new(false);
     let service = service_fn(|request: Request<Incoming>| {
+        has_asked.store(true, Ordering::Relaxed);
         let (request, _) = request.into_parts();
         let wanted = matches!(request.method, Method::GET | Method::HEAD);
         let answer = wanted.then(|| answer(request));
@@ -107,10 +114,14 @@ pub(super) async fn serve_http<A: Future<Output = AdminResponse>>(
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
+        .header_read_timeout(NEXT_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
     // Nobody is told of an error: it may have the header in it, with a token.
-    let _ = connection.await;
+    let first = timeout(FIRST_TIMEOUT, connection.as_mut()).await;
+    if first.is_err() && has_asked.load(Ordering::Relaxed) {
+        let _ = connection.await;
+    }
 }
 
 fn response((status, content_type, body): AdminResponse) -> Response<Full<Bytes>> {
@@ -121,4 +132,28 @@ fn response((status, content_type, body): AdminResponse) -> Response<Full<Bytes>
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     page::protect(headers);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncWriteExt as _, duplex};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_for_nothing_is_closed_soon_and_who_has_asked_may_come_back() {
+        for (sent, seconds) in [
+            ("", FIRST_TIMEOUT),
+            ("GET / HTTP/1.1\r\nhost:", FIRST_TIMEOUT),
+            ("GET / HTTP/1.1\r\n\r\n", NEXT_TIMEOUT),
+            ("GET / HTTP/1.1\r\n\r\nGET", NEXT_TIMEOUT),
+        ] {
+            let (mut client, server) = duplex(64 << 10);
+            client.write_all(sent.as_bytes()).await.unwrap();
+            let answer = |_: request::Parts| async { (StatusCode::OK, TEXT, String::new()) };
+            let begun = Instant::now();
+            serve_http(server, answer).await;
+            assert_eq!(begun.elapsed().as_secs(), seconds.as_secs(), "{sent:?}");
+        }
+    }
 }
