@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -42,6 +43,22 @@ pub(super) struct User {
     pub(super) uid: String,
     pub(super) groups: Vec<String>,
     pub(super) extra: BTreeMap<String, Vec<String>>,
+}
+
+/// The answer to a TokenReview.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct TokenStatus {
+    authenticated: bool,
+    user: User,
+}
+
+/// The answer to a SubjectAccessReview.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct AccessStatus {
+    allowed: bool,
+    denied: bool,
 }
 
 /// Whether a subject may read metrics.
@@ -151,7 +168,7 @@ async fn ask(
         Subject::Token(token) => {
             let review = token_review(token);
             let status = post(&mut client, TOKEN_REVIEWS, &review, deadline).await?;
-            match authenticated(&status) {
+            match authenticated(status) {
                 Some(user) => user,
                 None => return Ok(Verdict::Unknown),
             }
@@ -159,28 +176,34 @@ async fn ask(
     };
     let review = access_review(&user);
     let status = post(&mut client, ACCESS_REVIEWS, &review, deadline).await?;
-    Ok(match is_allowed(&status) {
+    Ok(match is_allowed(status) {
         true => Verdict::Allowed,
         false => Verdict::Forbidden(user.name),
     })
 }
 
 /// Returns the status in the answer.
-async fn post(
+async fn post<S: DeserializeOwned>(
     client: &mut Client,
     path: &str,
     review: &Value,
     deadline: Instant,
-) -> Result<Value, ReviewError> {
+) -> Result<S, ReviewError> {
     let body = Some(Bytes::from(review.to_string()));
     let answer = client.call(Method::POST, path, &[], body, deadline).await?;
     match answer.status {
-        StatusCode::CREATED | StatusCode::OK => {
-            let review: Value = serde_json::from_slice(&answer.body)?;
-            Ok(review["status"].clone())
-        }
+        StatusCode::CREATED | StatusCode::OK => Ok(status(&answer.body)?),
         status => Err(ReviewError::Status(status)),
     }
+}
+
+/// An answer that cannot be read is neither a yes nor a no.
+fn status<S: DeserializeOwned>(answer: &[u8]) -> serde_json::Result<S> {
+    #[derive(Deserialize)]
+    struct Review<S> {
+        status: S,
+    }
+    serde_json::from_slice::<Review<S>>(answer).map(|review| review.status)
 }
 
 fn token_review(token: &str) -> Value {
@@ -202,14 +225,18 @@ fn access_review(user: &User) -> Value {
 }
 
 /// The user of whom a TokenReview says so clearly.
-fn authenticated(status: &Value) -> Option<User> {
-    let user = User::deserialize(&status["user"]).ok()?;
-    (status["authenticated"] == true && !user.name.is_empty()).then_some(user)
+fn authenticated(
+    TokenStatus {
+        authenticated,
+        user,
+    }: TokenStatus,
+) -> Option<User> {
+    (authenticated && !user.name.is_empty()).then_some(user)
 }
 
 /// Whether a SubjectAccessReview says yes clearly.
-fn is_allowed(status: &Value) -> bool {
-    status["allowed"] == true && matches!(status["denied"], Value::Null | Value::Bool(false))
+fn is_allowed(AccessStatus { allowed, denied }: AccessStatus) -> bool {
+    allowed && !denied
 }
 
 #[cfg(test)]
@@ -218,12 +245,13 @@ mod tests {
 
     #[test]
     fn a_user_is_who_the_apiserver_authenticated() {
-        let status = json!({"authenticated": true, "user": {
+        let answer = json!({"kind": "TokenReview", "status": {"authenticated": true, "user": {
             "username": "system:serviceaccount:monitoring:prometheus", "uid": "u",
             "groups": ["system:serviceaccounts", "system:authenticated"],
             "extra": {"authentication.kubernetes.io/pod-name": ["p"]},
-        }, "audiences": ["https://kubernetes.default.svc"]});
-        let user = authenticated(&status).unwrap();
+        }, "audiences": ["https://kubernetes.default.svc"]}});
+        let status = status(answer.to_string().as_bytes()).unwrap();
+        let user = authenticated(status).unwrap();
         let review = access_review(&user);
         assert_eq!(
             review["spec"],
@@ -238,29 +266,41 @@ mod tests {
 
     #[test]
     fn anything_but_a_clear_yes_is_a_no() {
-        for status in [
-            json!(null),
-            json!({}),
-            json!({"authenticated": false, "error": "expired"}),
-            json!({"authenticated": false, "user": {"username": "eve"}}),
-            json!({"authenticated": 1, "user": {"username": "eve"}}),
-            json!({"authenticated": true, "user": {}}),
-            json!({"authenticated": true, "user": {"username": 1}}),
+        for answer in [
+            json!({"status": {}}),
+            json!({"status": {"authenticated": false, "error": "expired"}}),
+            json!({"status": {"authenticated": false, "user": {"username": "eve"}}}),
+            json!({"status": {"authenticated": true, "user": {}}}),
         ] {
-            assert_eq!(authenticated(&status), None, "{status}");
+            let status = status(answer.to_string().as_bytes()).unwrap();
+            assert_eq!(authenticated(status), None, "{answer}");
         }
-        for (status, expected) in [
-            (json!({"allowed": true}), true),
-            (json!({"allowed": true, "reason": "RBAC"}), true),
-            (json!({"allowed": true, "denied": false}), true),
-            (json!({}), false),
-            (json!(null), false),
-            (json!({"allowed": false}), false),
-            (json!({"allowed": "true"}), false),
-            (json!({"allowed": true, "denied": true}), false),
-            (json!({"allowed": true, "denied": "no"}), false),
+        for (answer, expected) in [
+            (json!({"status": {"allowed": true}}), true),
+            (json!({"status": {"allowed": true, "reason": "RBAC"}}), true),
+            (json!({"status": {"allowed": true, "denied": false}}), true),
+            (json!({"status": {}}), false),
+            (json!({"status": {"allowed": false}}), false),
+            (json!({"status": {"allowed": true, "denied": true}}), false),
         ] {
-            assert_eq!(is_allowed(&status), expected, "{status}");
+            let status = status(answer.to_string().as_bytes()).unwrap();
+            assert_eq!(is_allowed(status), expected, "{answer}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_neither_a_yes_nor_a_no() {
+        for answer in [
+            "",
+            "{}",
+            "[]",
+            r#"{"status": null}"#,
+            r#"{"status": {"allowed": "true", "authenticated": 1}}"#,
+            r#"{"status": {"denied": "no", "user": {"username": 1}}}"#,
+        ] {
+            let answer = answer.as_bytes();
+            assert!(status::<TokenStatus>(answer).is_err(), "{answer:?}");
+            assert!(status::<AccessStatus>(answer).is_err(), "{answer:?}");
         }
     }
 }
