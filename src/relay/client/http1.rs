@@ -93,9 +93,15 @@ async fn lost(slot: &mut Option<IncomingHeaderSlot>) {
 /// dropped. `searched`: no line before it is the last one; each byte is looked at once.
 fn end_of_head(bytes: &mut BytesMut, searched: &mut usize) -> Option<usize> {
     if *searched == 0 {
-        let is_text = |byte: &u8| !matches!(byte, b'\r' | b'\n');
-        let blank = bytes.iter().position(is_text).unwrap_or(bytes.len());
-        bytes.advance(blank);
+        loop {
+            match &bytes[..] {
+                [b'\n', ..] => bytes.advance(1),
+                [b'\r', b'\n', ..] => bytes.advance(2),
+                // The next byte decides.
+                [b'\r'] => return None,
+                _ => break,
+            }
+        }
     }
     loop {
         let line = bytes
@@ -281,6 +287,8 @@ mod tests {
         for (text, end) in [
             ("GET / HTTP/1.1\r\n\r\nbody\r\n\r\n", 18),
             ("\r\n\nGET / HTTP/1.1\na: b\n\n\n", 21),
+            // It is not dropped, and pingora refuses it.
+            ("\n\rGET / HTTP/1.1\n\n", 17),
             ("GET / HTTP/1.1\r\na: b\r\n c\n\r\nx", 27),
         ] {
             let (mut bytes, mut searched) = (BytesMut::new(), 0);
