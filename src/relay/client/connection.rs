@@ -376,9 +376,9 @@ impl<S> CountedStream<S> {
                 self.unlist();
                 self.outflow.wrote(written.as_ref().map_or(0, bytes));
             }
-            (Poll::Pending, Some(id)) => {
-                self.unread.goes_on(id, context.waker());
-            }
+            // Otherwise it was given up meanwhile, and nobody would wake the task.
+            (Poll::Pending, Some(id)) if self.unread.goes_on(id, context.waker()) => {}
+            (Poll::Pending, Some(_)) => return Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             (Poll::Pending, None) => {
                 self.outflow.is_full();
                 let id = self.unread.list_socket(&self.outflow, context.waker());
