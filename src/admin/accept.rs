@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::fmt::Display;
 use std::net::{SocketAddr, TcpListener};
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,7 +22,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::page;
 use super::pages::{AdminResponse, TEXT};
@@ -31,8 +31,10 @@ use crate::log_throttle::LogRateLimit;
 /// For the whole header of the first request.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(10);
 /// From an answer to the whole header of the next request: Prometheus comes back on the same connection after its scrape
-/// interval. So long a client may also take to read the answer.
+/// interval.
 const NEXT_TIMEOUT: Duration = Duration::from_secs(120);
+/// For an answer and for reading it. hyper does not tell when it was read: a client that comes back sooner has more.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A port and what its connections may use.
@@ -95,9 +97,10 @@ pub(super) async fn serve_http<A: Future<Output = AdminResponse>>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     answer: impl Fn(request::Parts) -> A,
 ) {
-    let has_asked = AtomicBool::new(false);
+    let end = Mutex::new(Instant::now() + FIRST_TIMEOUT);
+    let end = || end.lock().unwrap_or_else(PoisonError::into_inner);
     let service = service_fn(|request: Request<Incoming>| {
-        has_asked.store(true, Ordering::Relaxed);
+        *end() = Instant::now() + ANSWER_TIMEOUT + NEXT_TIMEOUT;
         let (request, _) = request.into_parts();
         let wanted = matches!(request.method, Method::GET | Method::HEAD);
         let answer = wanted.then(|| answer(request));
@@ -117,10 +120,13 @@ pub(super) async fn serve_http<A: Future<Output = AdminResponse>>(
         .header_read_timeout(NEXT_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
-    // Nobody is told of an error: it may have the header in it, with a token.
-    let first = timeout(FIRST_TIMEOUT, connection.as_mut()).await;
-    if first.is_err() && has_asked.load(Ordering::Relaxed) {
-        let _ = connection.await;
+    loop {
+        let until = *end();
+        // Nobody is told of an error: it may have the header in it, with a token.
+        let ended = timeout_at(until, connection.as_mut()).await;
+        if ended.is_ok() || *end() == until {
+            return;
+        }
     }
 }
 
@@ -141,19 +147,23 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_asks_for_nothing_is_closed_soon_and_who_has_asked_may_come_back() {
-        for (sent, seconds) in [
-            ("", FIRST_TIMEOUT),
-            ("GET / HTTP/1.1\r\nhost:", FIRST_TIMEOUT),
-            ("GET / HTTP/1.1\r\n\r\n", NEXT_TIMEOUT),
-            ("GET / HTTP/1.1\r\n\r\nGET", NEXT_TIMEOUT),
+    async fn who_asks_for_nothing_or_reads_nothing_is_closed_and_who_has_asked_may_come_back() {
+        const ROOM: usize = 64 << 10;
+        let unread = ANSWER_TIMEOUT + NEXT_TIMEOUT;
+        for (sent, room, time) in [
+            ("", ROOM, FIRST_TIMEOUT),
+            ("GET / HTTP/1.1\r\nhost:", ROOM, FIRST_TIMEOUT),
+            ("GET / HTTP/1.1\r\n\r\n", ROOM, NEXT_TIMEOUT),
+            ("GET / HTTP/1.1\r\n\r\nGET", ROOM, NEXT_TIMEOUT),
+            ("GET / HTTP/1.1\r\n\r\n", 64, unread),
         ] {
-            let (mut client, server) = duplex(64 << 10);
+            let (mut client, server) = duplex(room);
             client.write_all(sent.as_bytes()).await.unwrap();
-            let answer = |_: request::Parts| async { (StatusCode::OK, TEXT, String::new()) };
+            let answer = |_: request::Parts| async { (StatusCode::OK, TEXT, "x".repeat(1000)) };
             let begun = Instant::now();
             serve_http(server, answer).await;
-            assert_eq!(begun.elapsed().as_secs(), seconds.as_secs(), "{sent:?}");
+            let took = begun.elapsed().as_secs();
+            assert_eq!(took, time.as_secs(), "{sent:?} {room}");
         }
     }
 }
