@@ -104,6 +104,20 @@ fn the_version_is_stale_where_no_target_has_the_built_in_resource() {
 }
 
 #[test]
+fn a_stale_version_is_known_by_the_names_of_custom_resources() {
+    let stale = |union: PeerUnion, custom: &str| {
+        union.is_stale_for(&of("g", "v1"), |resource| resource == custom)
+    };
+    assert!(stale(others(true), "x"));
+    assert!(!stale(others(true), "y") && !stale(others(false), "x"));
+    let kept = PeerUnion {
+        replaces: false,
+        ..others(true)
+    };
+    assert!(!stale(kept, "x"));
+}
+
+#[test]
 fn subresources_of_what_the_local_server_lists_no_resource_of_stay() {
     let local = listing("local", &["g/v1/x/status", "g/v1/y"]);
     let json = resources_body(&local, &of("g", "v1")).unwrap();

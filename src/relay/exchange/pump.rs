@@ -526,7 +526,7 @@ pub(super) async fn stream(
 }
 
 /// Over HTTP/1.1 the server's connection has no window.
-fn stream_writer<'e>(exchange: &Exchange<'e>, up: &UpstreamSession) -> AnswerWriter<'e> {
+fn stream_writer<'e>(exchange: &'e Exchange<'_>, up: &UpstreamSession) -> AnswerWriter<'e> {
     let writer = exchange.answer_writer(up.content_length());
     match up {
         UpstreamSession::H1(_) => writer.of_http1(),
