@@ -59,26 +59,29 @@ fn main() -> ExitCode {
             config,
             yes,
         } => match problems_printed(config::load(&config)) {
-            Ok(config) => cli::forget::run(&server_id, &config, yes),
-            Err(()) => ExitCode::from(USAGE),
+            Some(config) => cli::forget::run(&server_id, &config, yes),
+            None => ExitCode::from(USAGE),
         },
         Command::Version => exit_code(terminal::say(VERSION).map(|()| true)),
     }
 }
 
-/// The error, bad usage or configuration, was printed.
-fn run(path: &Path, log_format: LogFormat) -> Result<ExitCode, ()> {
+/// `None`: bad usage or configuration, which was printed.
+fn run(path: &Path, log_format: LogFormat) -> Option<ExitCode> {
     // RUST_LOG counts, not the configuration.
     let wanted = match std::env::var("RUST_LOG").map(EnvFilter::try_new) {
         Err(_) => None,
         Ok(Ok(filter)) => Some(filter),
-        Ok(Err(error)) => return Err(terminal::complain(format_args!("RUST_LOG: {error}"))),
+        Ok(Err(error)) => {
+            terminal::complain(format_args!("RUST_LOG: {error}"));
+            return None;
+        }
     };
     let loaded = problems_printed(config::load_to_run(path))?;
     serving_tls(&loaded.config)?;
     let lines = match LogQueue::start(std::io::stderr()) {
         Ok(lines) => lines,
-        Err(error) => return Ok(exit_code(Err(format!("cannot start a thread: {error}")))),
+        Err(error) => return Some(exit_code(Err(format!("cannot start a thread: {error}")))),
     };
     let file_decides = wanted.is_none();
     let filter = wanted.unwrap_or_else(|| EnvFilter::new(&loaded.config.logging.filter));
@@ -88,7 +91,7 @@ fn run(path: &Path, log_format: LogFormat) -> Result<ExitCode, ()> {
         tracing::error!(error = format!("{error:#}"), "failed");
     }
     lines.flush();
-    Ok(exit_code(Ok(served.is_ok())))
+    Some(exit_code(Ok(served.is_ok())))
 }
 
 /// Returns what replaces the filter.

@@ -18,7 +18,7 @@ pub fn run(path: &Path, live: bool) -> ExitCode {
 
 fn read(path: &Path) -> Result<bool, String> {
     let config = problems_printed(config::check(path));
-    let Ok(tls) = config.and_then(|config| serving_tls(&config)) else {
+    let Some(tls) = config.and_then(|config| serving_tls(&config)) else {
         return Ok(false);
     };
     let warning = tls.warning().map(|warning| format!("warning: {warning}\n"));
@@ -35,12 +35,13 @@ fn look(path: &Path) -> Result<bool, String> {
     Ok(!findings.iter().any(is_problem))
 }
 
-/// Prints the problems, if any.
-pub fn problems_printed<T>(result: Result<T, Vec<Problem>>) -> Result<T, ()> {
-    result.map_err(|problems| problems.iter().for_each(terminal::complain))
+/// `None`: there were problems, which were printed.
+pub fn problems_printed<T>(result: Result<T, Vec<Problem>>) -> Option<T> {
+    let print = |problems: Vec<Problem>| problems.iter().for_each(terminal::complain);
+    result.map_err(print).ok()
 }
 
-/// What the TLS port would use. Prints why it cannot be used.
-pub fn serving_tls(config: &Config) -> Result<ServingTls, ()> {
-    rotate::serving_tls(config).map_err(terminal::complain)
+/// What the TLS port would use; `None`: it was printed why it cannot be used.
+pub fn serving_tls(config: &Config) -> Option<ServingTls> {
+    rotate::serving_tls(config).map_err(terminal::complain).ok()
 }

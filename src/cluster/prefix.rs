@@ -9,7 +9,8 @@
 //! connection to its server is refused. An etcd that was restored from a backup has lost all later keys, which is a gap
 //! too.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -163,12 +164,13 @@ impl<T: Clone + PartialEq> PrefixState<T> {
         let first = !std::mem::replace(&mut self.complete, true);
         let mut changed = first || !same;
         for (key, mut gone) in old {
-            if !self.keys.contains_key(&key) {
-                changed |= gone.until.is_none();
-                gone.until = gone.until.or(until);
-                if gone.until.is_some() {
-                    self.keys.insert(key, gone);
-                }
+            let Entry::Vacant(entry) = self.keys.entry(key) else {
+                continue;
+            };
+            changed |= gone.until.is_none();
+            gone.until = gone.until.or(until);
+            if gone.until.is_some() {
+                entry.insert(gone);
             }
         }
         changed

@@ -77,7 +77,7 @@ pub(super) struct KeyPath {
 impl KeyPath {
     /// The key `name` below this one. `place`: among the mapping's entries, if it is there.
     pub(super) fn key(&self, name: &str, place: Option<usize>) -> Self {
-        let name = one_line(&shortened(name));
+        let name = one_line(shortened(name));
         let name = match self.name.is_empty() {
             true => name,
             false => format!("{}.{name}", self.name),

@@ -170,7 +170,7 @@ pub fn merge<'a>(
         if merged.is_none() {
             merged = match body {
                 Some(body) => Some(kind.read(format, body)?),
-                None => kind.new(document, &listed, others),
+                None => kind.made(document, &listed, others),
             };
             merging.changed |= body.is_none();
         }
@@ -213,7 +213,7 @@ impl Kind {
     }
 
     /// A document that the local server does not have.
-    fn new(
+    fn made(
         &self,
         document: &DiscoveryDocument,
         listed: &Value,

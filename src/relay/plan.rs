@@ -291,7 +291,7 @@ impl<'a> Planning<'a> {
         };
         let to = |place: &ServerChoice<'_>, no_such_resource| {
             let (route, rerouted_as) = match *place {
-                ServerChoice::Local => (self.to_local()?, None),
+                ServerChoice::Local => (self.local()?, None),
                 ServerChoice::Peers(indices, gvr) => {
                     (self.to(self.server(indices, None, None)?), name(gvr))
                 }
@@ -321,7 +321,7 @@ impl<'a> Planning<'a> {
     }
 
     /// To the local apiserver, unless it was tried.
-    fn to_local(&self) -> Option<Route> {
+    fn local(&self) -> Option<Route> {
         let shared = self.context.shared;
         let address = shared.config.api_server.address;
         let details = || shared.local.user_details();

@@ -24,10 +24,13 @@ const AT_ONCE: usize = 4;
 const ATTEMPTS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What was asked of servers, by server and key prefix of the resource.
+/// By server and key prefix of the resource.
+type Known = HashMap<(SocketAddr, Box<str>), Arc<Stored>>;
+
+/// What was asked of servers.
 #[derive(Debug)]
 pub struct StoredHere {
-    known: Mutex<HashMap<(SocketAddr, Box<str>), Arc<Stored>>>,
+    known: Mutex<Known>,
     questions: mpsc::Sender<Arc<Stored>>,
 }
 
@@ -89,7 +92,7 @@ impl StoredHere {
         (Self { known, questions }, receiver)
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<(SocketAddr, Box<str>), Arc<Stored>>> {
+    fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -183,10 +183,11 @@ pub fn scopes(groups: &[Group]) -> impl Iterator<Item = (Gvr, Option<Scope>)> {
         .flat_map(|group| group.versions.iter().map(move |it| (group, it)));
     versions.flat_map(|(group, version)| {
         version.resources.iter().flat_map(move |resource| {
-            let scope = resource.is_served().then(|| match resource.scope.as_str() {
+            let scope = match resource.scope.as_str() {
                 NAMESPACED => Scope::Namespaced,
                 _ => Scope::Cluster,
-            });
+            };
+            let scope = resource.is_served().then_some(scope);
             let itself = resource.is_served().then_some("");
             let subresources = resource.subresources.iter().map(|sub| sub.name.as_str());
             itself.into_iter().chain(subresources).map(move |name| {

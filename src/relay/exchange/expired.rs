@@ -212,7 +212,7 @@ pub(super) async fn next_piece(
 
 impl BeginningBody<'_> {
     /// The first event is read as far as it is looked at.
-    fn decided(self: Box<Self>, look: FirstLook) -> Result<Bytes, PieceError> {
+    fn decided(self, look: FirstLook) -> Result<Bytes, PieceError> {
         match (look, self.expiry) {
             (FirstLook::Error(Some(GONE), body), _) => {
                 let content_type = self.content_type;

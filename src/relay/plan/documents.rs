@@ -131,7 +131,7 @@ fn rerouted(
     Some(Ok(Route {
         no_such_resource: NoSuchResource::Pass,
         overlay: Some(Overlay::new(&document, peer_discovery, true)),
-        ..planning.to_local()?
+        ..planning.local()?
     }))
 }
 
@@ -168,15 +168,15 @@ impl Document<'_> {
         let route = if self.is_newest {
             let mut newer = newer.iter().filter_map(|index| self.to_peer(&[*index]));
             let others = || self.to_peer(targets).filter(|_| !self.sure);
-            newer.next().or_else(others).or_else(|| self.to_local())
+            newer.next().or_else(others).or_else(|| self.local())
         } else if self.sure {
-            self.to_local().or_else(|| self.to_peer(&holders))
+            self.local().or_else(|| self.to_peer(&holders))
         } else if hides_anothers() {
             self.to_peer(&holders)
         } else if holders.is_empty() {
-            self.to_peer(targets).or_else(|| self.to_local())
+            self.to_peer(targets).or_else(|| self.local())
         } else {
-            self.to_peer(&holders).or_else(|| self.to_local())
+            self.to_peer(&holders).or_else(|| self.local())
         }?;
         // Only listed names become label values, not names that a client made up.
         let listed = self.request.group_version().filter(|_| !holders.is_empty());
@@ -186,8 +186,8 @@ impl Document<'_> {
         })
     }
 
-    fn to_local(&self) -> Option<Route> {
-        let route = self.planning.to_local()?;
+    fn local(&self) -> Option<Route> {
+        let route = self.planning.local()?;
         let added = self.added(None);
         let is_known = self.sure || self.is_newest || self.is_openapi();
         let is_gone = self.is_gone() && (is_known || added.is_none());
