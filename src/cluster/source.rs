@@ -33,7 +33,7 @@ pub enum Event {
     Progress(i64),
     /// etcd was restored or replaced: earlier events may be void. A new list follows.
     OtherHistory,
-    /// etcd's role does not permit to read it ([`Topic::is_optional`] only). It is tried again.
+    /// etcd's role does not permit to read it (optional topics only). It is tried again.
     Forbidden,
 }
 

@@ -1,6 +1,6 @@
 //! What the local apiserver's discovery lacks, of what peers list and of what it serves itself, as requests read it.
 //!
-//! [`super::reader`] writes it as a whole; it is never changed afterwards. A request loads it once, without locks.
+//! `reader` writes it as a whole; it is never changed afterwards. A request loads it once, without locks.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
